@@ -1,0 +1,268 @@
+//! Token bucket and leaky bucket: one arithmetic, two meanings.
+//!
+//! `R` per `W` flows, at most `B` at once. In a token bucket the flow fills it and a request takes
+//! from it; in a leaky bucket a request fills it and the flow drains it. What either has to
+//! remember is one moment: when the bucket will be back at rest if nothing else comes. A request
+//! of cost `n` moves that moment by `n·W/R`, and is admitted if it stays within `B·W/R` of now.
+//!
+//! The moment is kept exactly, as whole microseconds and a fraction in units of `1/R`
+//! ([`Moment`]), so there is no drift at any rational rate, and a check neither multiplies nor
+//! divides to decide.
+
+use super::meter::{Meter, div_floor, product};
+use crate::cell::{Cell, Life, TIME_MAX};
+use crate::limit::LimitError;
+use crate::rate::Rate;
+use crate::time::Micros;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Bucket {
+    /// The one difference: in a leaky bucket the admitted have to wait their turn.
+    is_queue: bool,
+    /// `R`, over the greatest common divisor of `R` and `W`.
+    count: u64,
+    /// `W` in microseconds, over the same.
+    period_us: u64,
+    burst: u64,
+    /// `W/R`: how far one request moves the moment of rest.
+    interval: Moment,
+    /// `B·W/R`: how far ahead that moment may lie.
+    fill: Moment,
+    pace: Pace,
+}
+
+/// A moment or a span: `us + frac/R` microseconds, with `frac < R`. Compares in that order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Moment {
+    us: u64,
+    frac: u64,
+}
+
+pub(crate) struct Usage {
+    now: u64,
+    /// When the bucket is back at rest; never before `now`.
+    rest: Moment,
+}
+
+impl Bucket {
+    pub(super) fn token(rate: Rate) -> Result<Self, LimitError> {
+        Self::new(rate, false)
+    }
+
+    pub(super) fn leaky(rate: Rate) -> Result<Self, LimitError> {
+        Self::new(rate, true)
+    }
+
+    fn new(rate: Rate, is_queue: bool) -> Result<Self, LimitError> {
+        let divisor = gcd(rate.count(), rate.period_us());
+        let (count, period_us) = (rate.count() / divisor, rate.period_us() / divisor);
+        let burst = rate.burst().unwrap_or(rate.count());
+        let burst_max = div_floor(product(Micros::MAX.get(), count), period_us);
+        if burst > burst_max {
+            return Err(LimitError::RefillTooLong { rate, burst_max });
+        }
+        let interval = Moment {
+            us: period_us / count,
+            frac: period_us % count,
+        };
+        let pace = Pace::new(count, period_us);
+        let mut bucket = Self {
+            is_queue,
+            count,
+            period_us,
+            burst,
+            interval,
+            fill: interval,
+            pace,
+        };
+        bucket.fill = bucket.span(burst);
+        Ok(bucket)
+    }
+
+    /// `n·W/R`, exactly; capped where it would leave the calendar.
+    #[inline]
+    fn span(&self, n: u64) -> Moment {
+        if n == 1 {
+            return self.interval;
+        }
+        let n = n.min(u64::from(u32::MAX));
+        let fracs = n * self.interval.frac; // both below 2^32
+        let us = product(n, self.interval.us) + u128::from(fracs / self.count);
+        match u64::try_from(us) {
+            Ok(us) if us < TIME_MAX => Moment {
+                us,
+                frac: fracs % self.count,
+            },
+            _ => Moment {
+                us: TIME_MAX,
+                frac: 0,
+            },
+        }
+    }
+
+    #[inline]
+    fn plus(&self, a: Moment, b: Moment) -> Moment {
+        let (us, frac) = (a.us + b.us, a.frac + b.frac);
+        match frac < self.count {
+            true => Moment { us, frac },
+            false => Moment {
+                us: us + 1,
+                frac: frac - self.count,
+            },
+        }
+    }
+
+    #[inline]
+    fn minus(&self, a: Moment, b: Moment) -> Moment {
+        match a.frac >= b.frac {
+            true => Moment {
+                us: a.us - b.us,
+                frac: a.frac - b.frac,
+            },
+            false => Moment {
+                us: a.us - b.us - 1,
+                frac: a.frac + self.count - b.frac,
+            },
+        }
+    }
+
+    /// What a cell that was written at another rate means at this one: the same usage in whole
+    /// requests, exact up to one part in 2^24 and the flow of one microsecond.
+    #[cold]
+    fn carry_over(&self, cell: Cell, now: u64) -> Moment {
+        let used = Pace::of(cell).count_in(cell.time() - now);
+        self.plus(Moment { us: now, frac: 0 }, self.span(used))
+    }
+}
+
+impl Meter for Bucket {
+    type Usage = Usage;
+
+    #[inline]
+    fn usage(&self, cell: Cell, now: u64) -> Usage {
+        let rest = if cell.time() < now {
+            Moment { us: now, frac: 0 }
+        } else if Pace::of(cell) == self.pace {
+            Moment {
+                us: cell.time(),
+                frac: (cell.data() & FRAC_MASK).min(self.count - 1),
+            }
+        } else {
+            self.carry_over(cell, now)
+        };
+        Usage { now, rest }
+    }
+
+    #[inline]
+    fn to_cell(&self, usage: &Usage) -> Cell {
+        let data = u64::from(self.pace.0) << 32 | usage.rest.frac;
+        Cell::new(usage.rest.us.min(TIME_MAX), Life::ZERO, data)
+    }
+
+    #[inline]
+    fn is_foreign(&self, cell: Cell, usage: &Usage) -> bool {
+        cell.time() > usage.now && Pace::of(cell) != self.pace
+    }
+
+    #[inline]
+    fn quota(&self) -> u64 {
+        self.burst
+    }
+
+    #[inline]
+    fn wait_us(&self, usage: &Usage, cost: u64) -> u64 {
+        let after = self.plus(usage.rest, self.span(cost));
+        let limit = Moment {
+            us: usage.now + self.fill.us,
+            frac: self.fill.frac,
+        };
+        match after <= limit {
+            true => 0,
+            // Rounded up to a whole microsecond.
+            false => after.us - limit.us + u64::from(after.frac > limit.frac),
+        }
+    }
+
+    #[inline]
+    fn add(&self, usage: &mut Usage, cost: u64) {
+        usage.rest = self.plus(usage.rest, self.span(cost));
+    }
+
+    fn give_back(&self, usage: &mut Usage, cost: u64, _charged_at: u64) {
+        let at_rest = Moment {
+            us: usage.now,
+            frac: 0,
+        };
+        let span = self.span(cost);
+        let used = self.minus(usage.rest, at_rest);
+        usage.rest = match used > span {
+            true => self.minus(usage.rest, span),
+            false => at_rest,
+        };
+    }
+
+    #[inline]
+    fn remaining(&self, usage: &Usage) -> u64 {
+        let used = Moment {
+            us: usage.rest.us - usage.now,
+            frac: usage.rest.frac,
+        };
+        if used >= self.fill {
+            return 0;
+        }
+        let left = self.minus(self.fill, used);
+        div_floor(
+            product(left.us, self.count) + u128::from(left.frac),
+            self.period_us,
+        )
+    }
+
+    #[inline]
+    fn reset_after_us(&self, usage: &Usage) -> u64 {
+        usage.rest.us - usage.now + u64::from(usage.rest.frac > 0)
+    }
+
+    #[inline]
+    fn delay_us(&self, usage: &Usage) -> u64 {
+        if self.is_queue {
+            self.reset_after_us(usage)
+        } else {
+            0
+        }
+    }
+}
+
+/// A rate in 32 bits: requests per microsecond as 25 bits over a power of two.
+///
+/// It travels with the state, so that usage can be counted after the limit has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pace(u32);
+
+impl Pace {
+    fn new(count: u64, period_us: u64) -> Self {
+        let digits = |shift: u32| (u128::from(count) << shift) / u128::from(period_us);
+        let shift = (0..=90)
+            .rev()
+            .find(|shift| digits(*shift) < 1 << 25)
+            .unwrap_or(0);
+        Self(shift << 25 | digits(shift) as u32)
+    }
+
+    #[inline]
+    fn of(cell: Cell) -> Self {
+        Self((cell.data() >> 32) as u32)
+    }
+
+    /// How many pass in `us`, rounded up.
+    fn count_in(self, us: u64) -> u64 {
+        let (shift, digits) = (self.0 >> 25, u64::from(self.0 & ((1 << 25) - 1)));
+        let count = product(us, digits).div_ceil(1 << shift);
+        u64::try_from(count).unwrap_or(u64::MAX)
+    }
+}
+
+const FRAC_MASK: u64 = u32::MAX as u64;
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

@@ -1,0 +1,193 @@
+//! The packed log: (time, cost) of requests, oldest first, in a few bytes each.
+//!
+//! An entry is the time since the entry before it, and its cost if that is not 1, as variable-length
+//! integers: four bytes for requests up to two minutes apart, seven for a month.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// The state of one key under a sliding log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    bytes: VecDeque<u8>,
+    /// The time of the first entry. Its own distance in `bytes` is not read.
+    oldest: u64,
+    newest: u64,
+    /// The latest time that this log was told. It never goes back: what has expired stays so.
+    seen: u64,
+    /// The sum of all costs.
+    total: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) at: u64,
+    pub(super) cost: u64,
+}
+
+impl Log {
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    pub(super) fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    pub(super) fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    pub(super) fn see(&mut self, now: u64) {
+        self.seen = self.seen.max(now);
+    }
+
+    /// Does it hold nothing at all?
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The memory that the entries take, beside the log itself.
+    pub fn heap_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// All entries, oldest first.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        let mut bytes = self.bytes.iter().copied();
+        let mut at = None;
+        core::iter::from_fn(move || {
+            let (distance, cost, _) = decode(&mut bytes)?;
+            let this = at.map_or(self.oldest, |before: u64| before + distance);
+            at = Some(this);
+            Some(Entry { at: this, cost })
+        })
+    }
+
+    /// Adds to the end. `at` must not be before the newest entry.
+    pub(super) fn push(&mut self, at: u64, cost: u64) {
+        if self.is_empty() {
+            (self.oldest, self.newest) = (at, at);
+        }
+        let (packed, len) = encode(at - self.newest, cost);
+        if self.bytes.len() + len > self.bytes.capacity() {
+            // An eighth more instead of twice as much: a full log is then nearly all entries.
+            self.bytes
+                .reserve_exact(len.max(self.bytes.len() / 8).max(16));
+        }
+        self.bytes.extend(&packed[..len]);
+        self.newest = at;
+        self.total += cost;
+    }
+
+    /// Drops entries from the front while `is_done` says so.
+    pub(super) fn drop_while(&mut self, is_done: impl Fn(Entry, u64) -> bool) {
+        while let Some((_, cost, len)) = decode(&mut self.bytes.iter().copied()) {
+            if !is_done(
+                Entry {
+                    at: self.oldest,
+                    cost,
+                },
+                self.total,
+            ) {
+                return;
+            }
+            self.bytes.drain(..len);
+            self.total -= cost;
+            if let Some((distance, ..)) = decode(&mut self.bytes.iter().copied()) {
+                self.oldest += distance;
+            }
+        }
+    }
+
+    /// Takes `cost` out of the newest entries that are not after `charged_at`.
+    pub(super) fn take_out(&mut self, mut cost: u64, charged_at: u64) {
+        let mut entries: Vec<Entry> = self.entries().collect();
+        for entry in entries
+            .iter_mut()
+            .rev()
+            .filter(|entry| entry.at <= charged_at)
+        {
+            let taken = cost.min(entry.cost);
+            entry.cost -= taken;
+            cost -= taken;
+        }
+        let mut rebuilt = Log {
+            seen: self.seen,
+            ..Log::default()
+        };
+        for entry in entries.iter().filter(|entry| entry.cost > 0) {
+            rebuilt.push(entry.at, entry.cost);
+        }
+        *self = rebuilt;
+    }
+}
+
+const PACKED_MAX: usize = 20;
+
+fn encode(distance: u64, cost: u64) -> ([u8; PACKED_MAX], usize) {
+    let (mut packed, mut len) = ([0; PACKED_MAX], 0);
+    let mut put = |mut n: u64| {
+        while n >= 0x80 {
+            packed[len] = n as u8 | 0x80;
+            (n, len) = (n >> 7, len + 1);
+        }
+        packed[len] = n as u8;
+        len += 1;
+    };
+    put(distance << 1 | u64::from(cost != 1));
+    if cost != 1 {
+        put(cost);
+    }
+    (packed, len)
+}
+
+/// Distance, cost and length of the next entry.
+fn decode(bytes: &mut impl Iterator<Item = u8>) -> Option<(u64, u64, usize)> {
+    let mut len = 0;
+    let mut take = || {
+        let (mut n, mut shift) = (0, 0);
+        loop {
+            let byte = bytes.next()?;
+            len += 1;
+            n |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(n);
+            }
+            shift += 7;
+        }
+    };
+    let head = take()?;
+    let cost = if head & 1 == 1 { take()? } else { 1 };
+    Some((head >> 1, cost, len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_survive_packing() {
+        let mut log = Log::default();
+        let entries = [(5, 1), (5, 3), (200, 1), (9_000_000, 70_000), (1 << 50, 1)];
+        for (at, cost) in entries {
+            log.push(at, cost);
+        }
+        let unpacked: Vec<_> = log.entries().map(|entry| (entry.at, entry.cost)).collect();
+        assert_eq!(unpacked, entries);
+        assert_eq!(log.total(), 70_006);
+
+        log.drop_while(|entry, _| entry.at < 200);
+        assert_eq!(log.entries().next(), Some(Entry { at: 200, cost: 1 }));
+        assert_eq!(log.total(), 70_002);
+    }
+
+    #[test]
+    fn a_full_log_of_a_busy_minute_takes_under_five_bytes_an_entry() {
+        let mut log = Log::default();
+        for i in 0..1_000 {
+            log.push(1_700_000_000_000_000 + i * 60_000, 1);
+        }
+        assert!(log.heap_bytes() < 5_000, "{} bytes", log.heap_bytes());
+    }
+}

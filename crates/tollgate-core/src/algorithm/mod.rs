@@ -1,0 +1,179 @@
+//! The algorithms, a file each, and the one list of them.
+
+mod bucket;
+mod fixed_window;
+mod log;
+mod meter;
+mod sliding_counter;
+mod sliding_log;
+
+use alloc::string::ToString;
+use core::fmt;
+use core::str::FromStr;
+
+use crate::cell::Cell;
+use crate::cost::Cost;
+use crate::decision::Decision;
+use crate::limit::LimitError;
+use crate::rate::Rate;
+use crate::time::Micros;
+
+use bucket::Bucket;
+use fixed_window::FixedWindow;
+use sliding_counter::SlidingCounter;
+
+pub use log::Log;
+pub use sliding_log::LogRule;
+
+/// How a limit counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// A counter per window, aligned to the epoch. Up to twice the count around a boundary.
+    FixedWindow,
+    /// Every request of the last window, one by one.
+    SlidingLog,
+    /// The last window's count, weighted by how much of it still overlaps, plus this one's.
+    #[default]
+    SlidingCounter,
+    /// Tokens that flow in steadily and are taken by requests. Also called GCRA.
+    TokenBucket,
+    /// A queue that drains steadily: the same admissions as a token bucket, evenly spaced.
+    LeakyBucket,
+}
+
+/// Every algorithm, for tests, documents and help to walk.
+pub const ALGORITHMS: &[Algorithm] = &[
+    Algorithm::FixedWindow,
+    Algorithm::SlidingLog,
+    Algorithm::SlidingCounter,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+];
+
+impl Algorithm {
+    /// The name, as written in files and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FixedWindow => "fixed_window",
+            Self::SlidingLog => "sliding_log",
+            Self::SlidingCounter => "sliding_counter",
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+        }
+    }
+
+    /// Does it take a `burst`?
+    pub const fn has_burst(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    }
+
+    pub(crate) fn compile(self, rate: Rate) -> Result<Rule, LimitError> {
+        if rate.burst().is_some() && !self.has_burst() {
+            return Err(LimitError::Burst(self));
+        }
+        Ok(match self {
+            Self::FixedWindow => CellRule::from(FixedWindow::new(rate)).into(),
+            Self::SlidingCounter => CellRule::from(SlidingCounter::new(rate)).into(),
+            Self::TokenBucket => CellRule::from(Bucket::token(rate)?).into(),
+            Self::LeakyBucket => CellRule::from(Bucket::leaky(rate)?).into(),
+            Self::SlidingLog => LogRule::new(rate)?.into(),
+        })
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = LimitError;
+
+    fn from_str(name: &str) -> Result<Self, LimitError> {
+        let name = if name == "gcra" { "token_bucket" } else { name };
+        let known = ALGORITHMS.iter().find(|algorithm| algorithm.name() == name);
+        known
+            .copied()
+            .ok_or_else(|| LimitError::UnknownAlgorithm(name.to_string()))
+    }
+}
+
+/// What decides, by the kind of state it needs.
+#[derive(Clone, Debug)]
+pub enum Rule {
+    /// Sixteen bytes a key.
+    Cell(CellRule),
+    /// A log a key.
+    Log(LogRule),
+}
+
+/// What decides, for every algorithm that keeps a [`Cell`].
+#[derive(Clone, Debug)]
+pub struct CellRule(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    FixedWindow(FixedWindow),
+    SlidingCounter(SlidingCounter),
+    Bucket(Bucket),
+}
+
+/// Calls a [`Meter`] function on whichever meter the rule holds.
+macro_rules! on_meter {
+    ($rule:expr, $meter:ident => $call:expr) => {
+        match &$rule.0 {
+            Kind::FixedWindow($meter) => $call,
+            Kind::SlidingCounter($meter) => $call,
+            Kind::Bucket($meter) => $call,
+        }
+    };
+}
+
+impl CellRule {
+    /// Charges `cost` if it fits. A denial charges nothing; it leaves the cell as it was, unless
+    /// that was written at another rate and has to be put in terms of this one.
+    #[inline]
+    pub fn check(&self, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
+        on_meter!(self, meter => meter::check(meter, cell, cost, now))
+    }
+
+    /// What a check would say. `remaining` is what is there now, nothing charged.
+    #[inline]
+    pub fn peek(&self, cell: Cell, cost: Cost, now: Micros) -> Decision {
+        on_meter!(self, meter => meter::peek(meter, cell, cost, now))
+    }
+
+    /// Charges `cost` whether it fits or not. What does not fit is a debt.
+    pub fn charge(&self, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
+        on_meter!(self, meter => meter::charge(meter, cell, cost, now))
+    }
+
+    /// Gives back `cost` that was charged at `charged_at`, as far as it still counts.
+    pub fn refund(&self, cell: &mut Cell, cost: Cost, charged_at: Micros, now: Micros) -> Decision {
+        on_meter!(self, meter => meter::refund(meter, cell, cost, charged_at, now))
+    }
+}
+
+macro_rules! kind_from {
+    ($($meter:ident),*) => {$(
+        impl From<$meter> for CellRule {
+            fn from(meter: $meter) -> Self {
+                Self(Kind::$meter(meter))
+            }
+        }
+    )*};
+}
+kind_from!(FixedWindow, SlidingCounter, Bucket);
+
+impl From<CellRule> for Rule {
+    fn from(rule: CellRule) -> Self {
+        Self::Cell(rule)
+    }
+}
+
+impl From<LogRule> for Rule {
+    fn from(rule: LogRule) -> Self {
+        Self::Log(rule)
+    }
+}

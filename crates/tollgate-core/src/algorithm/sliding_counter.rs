@@ -1,0 +1,139 @@
+//! Sliding window counter: admit when `p·(W − e) + (c + n)·W ≤ L·W`, where `p` and `c` are the
+//! counts of the previous and the present window and `e` the time into the present one.
+//!
+//! Not exact about the past: it assumes that the previous window's requests came evenly.
+//!
+//! The cell holds the time of the last charge, and `p` and `c` of the window it lies in.
+
+use super::meter::{Meter, div_ceil, div_floor, product};
+use crate::cell::{Cell, Life};
+use crate::rate::Rate;
+
+#[derive(Clone, Debug)]
+pub(crate) struct SlidingCounter {
+    window_us: u64,
+    limit: u64,
+    /// Two windows. It also tells whether a cell was written under another period.
+    life: Life,
+}
+
+pub(crate) struct Usage {
+    now: u64,
+    /// `now`, or the last charge if the clock has gone back since.
+    at: u64,
+    start: u64,
+    previous: u64,
+    current: u64,
+}
+
+impl SlidingCounter {
+    pub(super) fn new(rate: Rate) -> Self {
+        let window_us = rate.period_us();
+        Self {
+            window_us,
+            limit: rate.count(),
+            life: Life::at_least(2 * window_us),
+        }
+    }
+
+    /// What is left of the present window.
+    fn rest_us(&self, usage: &Usage) -> u64 {
+        usage.start + self.window_us - usage.at
+    }
+}
+
+impl Meter for SlidingCounter {
+    type Usage = Usage;
+
+    #[inline]
+    fn usage(&self, cell: Cell, now: u64) -> Usage {
+        let last = cell.time();
+        let at = now.max(last);
+        let start = at - at % self.window_us;
+        let (mut previous, mut current) = (cell.data() >> 32, cell.data() & COUNT_MAX);
+        if cell.life() != self.life {
+            // Another period: where its windows lay is not known, so all of it counts as recent.
+            (previous, current) = (0, (previous + current).min(COUNT_MAX));
+        }
+        if last < start {
+            let is_previous = last + self.window_us >= start;
+            (previous, current) = (if is_previous { current } else { 0 }, 0);
+        }
+        Usage {
+            now,
+            at,
+            start,
+            previous,
+            current,
+        }
+    }
+
+    #[inline]
+    fn to_cell(&self, usage: &Usage) -> Cell {
+        Cell::new(usage.at, self.life, usage.previous << 32 | usage.current)
+    }
+
+    #[inline]
+    fn quota(&self) -> u64 {
+        self.limit
+    }
+
+    #[inline]
+    fn wait_us(&self, usage: &Usage, cost: u64) -> u64 {
+        let &Usage {
+            previous, current, ..
+        } = usage;
+        let (window, rest) = (self.window_us, self.rest_us(usage));
+        if current + cost <= self.limit {
+            let room = product(self.limit - current - cost, window);
+            if product(previous, rest) <= room {
+                return 0;
+            }
+            // The previous window has to shrink until it fits: W − e' = floor(room / p).
+            let target = usage.start + window - div_floor(room, previous);
+            return target - usage.now;
+        }
+        // Only in the next window, where today's count is the previous one.
+        let room = product(self.limit - cost, window);
+        let into_next = window.saturating_sub(div_floor(room, current));
+        usage.start + window + into_next - usage.now
+    }
+
+    #[inline]
+    fn add(&self, usage: &mut Usage, cost: u64) {
+        usage.current = usage.current.saturating_add(cost).min(COUNT_MAX);
+    }
+
+    fn give_back(&self, usage: &mut Usage, cost: u64, charged_at: u64) {
+        let mut rest = cost;
+        if charged_at >= usage.start {
+            rest = cost.saturating_sub(usage.current);
+            usage.current = usage.current.saturating_sub(cost);
+        }
+        if charged_at + self.window_us >= usage.start {
+            usage.previous = usage.previous.saturating_sub(rest);
+        }
+    }
+
+    #[inline]
+    fn remaining(&self, usage: &Usage) -> u64 {
+        let weighted = match usage.previous {
+            0 => 0,
+            previous => div_ceil(product(previous, self.rest_us(usage)), self.window_us),
+        };
+        self.limit.saturating_sub(usage.current + weighted)
+    }
+
+    #[inline]
+    fn reset_after_us(&self, usage: &Usage) -> u64 {
+        let windows = match usage {
+            Usage { current: 1.., .. } => 2,
+            Usage { previous: 1.., .. } => 1,
+            _ => return 0,
+        };
+        usage.start + windows * self.window_us - usage.now
+    }
+}
+
+/// Two counts share a word.
+const COUNT_MAX: u64 = u32::MAX as u64;

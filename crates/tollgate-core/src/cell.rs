@@ -1,0 +1,121 @@
+//! Sixteen bytes of state: all that any algorithm but the log needs for one key.
+//!
+//! A cell can be read without its limit. That is what lets a store drop one that has become fresh
+//! without knowing whose it was, and lets a key's limit change while its usage stays.
+
+const LIFE_BITS: u32 = 11;
+const LIFE_MASK: u64 = (1 << LIFE_BITS) - 1;
+
+/// The latest time a cell can hold; a debt beyond it saturates.
+pub(crate) const TIME_MAX: u64 = (1 << 53) - 1;
+
+/// The state of one key under one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cell {
+    /// A time (53 bits) and how long after it the cell may still matter ([`Life`], 11 bits).
+    head: u64,
+    /// The algorithm's own.
+    data: u64,
+}
+
+impl Cell {
+    /// The state of a key that was never seen.
+    pub const FRESH: Cell = Cell { head: 0, data: 0 };
+
+    #[inline]
+    pub(crate) fn new(time: u64, life: Life, data: u64) -> Self {
+        debug_assert!(time <= TIME_MAX);
+        Self {
+            head: time << LIFE_BITS | u64::from(life.0),
+            data,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn time(self) -> u64 {
+        self.head >> LIFE_BITS
+    }
+
+    #[inline]
+    pub(crate) fn life(self) -> Life {
+        Life((self.head & LIFE_MASK) as u16)
+    }
+
+    #[inline]
+    pub(crate) fn data(self) -> u64 {
+        self.data
+    }
+
+    /// A moment, in microseconds since the epoch, from which on this cell equals a fresh one.
+    /// Never too early; later than the true moment by at most one period and a few percent.
+    #[inline]
+    pub fn fresh_by(self) -> u64 {
+        self.time() + self.life().span() + 1
+    }
+
+    /// The two words to keep in a store.
+    #[inline]
+    pub fn to_words(self) -> [u64; 2] {
+        [self.head, self.data]
+    }
+
+    /// The cell that [`Cell::to_words`] gave.
+    #[inline]
+    pub fn from_words([head, data]: [u64; 2]) -> Self {
+        Self { head, data }
+    }
+}
+
+/// A span of time in 11 bits: a 6-bit exponent and 5 bits of fraction, rounded up (by 3% at most).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Life(u16);
+
+impl Life {
+    pub(crate) const ZERO: Life = Life(0);
+
+    /// The shortest representable span that is at least `us`.
+    pub(crate) fn at_least(us: u64) -> Self {
+        debug_assert!(us <= TIME_MAX);
+        if us < 32 {
+            return Self(us as u16);
+        }
+        let shift = 58 - us.leading_zeros();
+        let fraction = us.div_ceil(1 << shift); // 32..=64
+        Self(((u64::from(shift) << 5) + fraction) as u16)
+    }
+
+    #[inline]
+    pub(crate) fn span(self) -> u64 {
+        let (exponent, fraction) = (self.0 >> 5, u64::from(self.0 & 31));
+        match exponent {
+            0 => fraction,
+            _ => (32 + fraction) << (exponent - 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_life_is_never_shorter_than_asked_and_at_most_a_32nd_longer() {
+        let around = |x: u64| [x.saturating_sub(1), x, x + 1];
+        for us in (0..52)
+            .flat_map(|bit| around(1 << bit))
+            .chain(0..5_000)
+            .chain([86_400_000_000])
+        {
+            let span = Life::at_least(us).span();
+            assert!(span >= us, "{us} became {span}");
+            assert!(span - us <= us / 32 + 1, "{us} became {span}");
+        }
+    }
+
+    #[test]
+    fn words_round_trip() {
+        let cell = Cell::new(TIME_MAX, Life::at_least(120_000_000), u64::MAX);
+        assert_eq!(Cell::from_words(cell.to_words()), cell);
+        assert_eq!(cell.time(), TIME_MAX);
+    }
+}
