@@ -53,6 +53,17 @@ impl Cell {
         self.time() + self.life().span() + 1
     }
 
+    /// A cell that stands for state kept elsewhere, for example a [`Log`](crate::Log): when that
+    /// is as good as fresh, and where to find it.
+    pub fn handle(fresh_by: u64, handle: u64) -> Self {
+        Self::new(fresh_by.min(TIME_MAX), Life::ZERO, handle)
+    }
+
+    /// Where the state of a [`Cell::handle`] is kept.
+    pub fn to_handle(self) -> u64 {
+        self.data
+    }
+
     /// The two words to keep in a store.
     #[inline]
     pub fn to_words(self) -> [u64; 2] {

@@ -30,7 +30,8 @@ impl Log {
         self.total
     }
 
-    pub(super) fn newest(&self) -> u64 {
+    /// The time of the newest entry, in microseconds since the epoch; 0 if there never was one.
+    pub fn newest(&self) -> u64 {
         self.newest
     }
 

@@ -1,0 +1,150 @@
+//! What a store is asked, and what it answers.
+
+use std::fmt;
+use std::ops::Deref;
+
+use tollgate_core::{Cost, Decision, Limit, Scope, Wait};
+
+/// The most limits that one request can be charged to.
+pub const LIMITS_MAX: usize = 16;
+
+/// One limit, one key, one cost.
+///
+/// Charges of the same scope, algorithm and key are about the same usage, whatever their numbers.
+/// That is how usage carries over when a key's limit changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a> {
+    pub(crate) limit: &'a Limit,
+    pub(crate) scope: &'a Scope,
+    pub(crate) key: &'a [u8],
+    pub(crate) cost: Cost,
+}
+
+impl<'a> Charge<'a> {
+    /// A charge of 1 to `key` under `limit`.
+    #[inline]
+    pub fn new<K: AsRef<[u8]> + ?Sized>(limit: &'a Limit, key: &'a K) -> Self {
+        Self {
+            limit,
+            scope: limit.scope(),
+            key: key.as_ref(),
+            cost: Cost::ONE,
+        }
+    }
+
+    /// The same with another cost.
+    #[inline]
+    #[must_use]
+    pub fn cost(self, cost: Cost) -> Self {
+        Self { cost, ..self }
+    }
+
+    /// The same, counted in `scope` instead of the limit's own.
+    #[inline]
+    #[must_use]
+    pub fn within(self, scope: &'a Scope) -> Self {
+        Self { scope, ..self }
+    }
+
+    /// Is it about the same usage as `other`?
+    pub(crate) fn shares_with(&self, other: &Charge<'_>) -> bool {
+        self.key == other.key
+            && self.limit.algorithm() == other.limit.algorithm()
+            && self.scope == other.scope
+    }
+}
+
+/// The answer to several charges at once.
+///
+/// It reads like the decision of the limit that speaks for all: when denied, the one with the
+/// longest wait; when allowed, the one with the least remaining.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    decided_by: usize,
+    len: usize,
+    decisions: [Decision; LIMITS_MAX],
+}
+
+impl Verdict {
+    /// The verdict of `len` decisions, at least one and at most [`LIMITS_MAX`]. Each is made with a
+    /// view of the ones before it.
+    pub(crate) fn build(
+        len: usize,
+        mut decide: impl FnMut(usize, &[Decision]) -> Decision,
+    ) -> Self {
+        let first = decide(0, &[]);
+        let mut verdict = Self {
+            decided_by: 0,
+            len,
+            decisions: [first; LIMITS_MAX],
+        };
+        for i in 1..len {
+            let decision = decide(i, &verdict.decisions[..i]);
+            verdict.decisions[i] = decision;
+            if strictness(&decision) > strictness(&verdict.decisions[verdict.decided_by]) {
+                verdict.decided_by = i;
+            }
+        }
+        verdict
+    }
+
+    /// The decision of every limit, in the order of the charges.
+    pub fn decisions(&self) -> &[Decision] {
+        &self.decisions[..self.len]
+    }
+
+    /// Which of the charges decided.
+    pub fn decided_by(&self) -> usize {
+        self.decided_by
+    }
+
+    /// How long to hold an admitted request: the longest that any of the limits asks for.
+    pub fn delay(&self) -> std::time::Duration {
+        self.decisions()
+            .iter()
+            .map(Decision::delay)
+            .max()
+            .unwrap_or_default()
+    }
+}
+
+fn strictness(decision: &Decision) -> (Wait, std::cmp::Reverse<u64>) {
+    (decision.wait(), std::cmp::Reverse(decision.remaining()))
+}
+
+impl Deref for Verdict {
+    type Target = Decision;
+
+    fn deref(&self) -> &Decision {
+        &self.decisions[self.decided_by]
+    }
+}
+
+/// A request under more limits than [`LIMITS_MAX`], or under none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyLimits {
+    /// How many there were.
+    pub limits: usize,
+}
+
+impl TooManyLimits {
+    pub(crate) fn check(limits: usize) -> Result<(), Self> {
+        if (1..=LIMITS_MAX).contains(&limits) {
+            Ok(())
+        } else {
+            Err(Self { limits })
+        }
+    }
+}
+
+impl fmt::Display for TooManyLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limits } = self;
+        write!(
+            f,
+            "a request can be charged to 1 to {LIMITS_MAX} limits at once, not {limits}"
+        )
+    }
+}
+
+impl std::error::Error for TooManyLimits {}

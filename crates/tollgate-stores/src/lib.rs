@@ -1,0 +1,16 @@
+//! Where Tollgate's state lives.
+//!
+//! [`MemoryStore`] keeps it in this process: synchronous, exact under contention, in a fixed amount
+//! of memory. Every store answers the same [`Charge`]s with the same decisions; `conformance`
+//! (behind a feature of that name) is the suite that holds them to it.
+#![deny(unsafe_code)]
+
+mod charge;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+pub mod memory;
+mod store;
+
+pub use charge::{Charge, LIMITS_MAX, TooManyLimits, Verdict};
+pub use memory::{MemoryStats, MemoryStore};
+pub use store::{Op, Store, StoreError};

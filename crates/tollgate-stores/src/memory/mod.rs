@@ -1,0 +1,339 @@
+//! The memory store: exact, synchronous, in a fixed amount of memory.
+
+mod hash;
+mod locked;
+mod logs;
+mod sync;
+mod table;
+
+use std::future::{Future, ready};
+
+use tollgate_core::{Cell, Cost, Decision, Log, Micros, Rule};
+
+use crate::charge::{Charge, LIMITS_MAX, TooManyLimits, Verdict};
+use crate::store::{Op, Store, StoreError};
+use hash::KeyHasher;
+use locked::Locked;
+use logs::Logs;
+use table::{Address, Displaced, Table};
+
+/// As many keys as a store holds unless told otherwise: 40 MB if all of them are in use.
+const KEYS_MAX: usize = 1_000_000;
+/// As much as the entries of all sliding logs may take unless told otherwise.
+const LOG_BYTES_MAX: usize = 256 << 20;
+
+/// State in this process.
+///
+/// It never grows: with room for `keys_max` live keys it takes 38.4 bytes for each, and the system
+/// only provides what is touched. There is nothing to clean up: a key that has become as good as
+/// new is a free place for the next one. Beyond `keys_max` live keys, a new key takes the place of
+/// a nearby one that is closest to fresh, so that a flood of new keys pushes out the ones
+/// that mattered least; [`MemoryStats::evictions`] counts them. Sliding logs keep their
+/// entries outside the table, under a cap of their own with the same choice.
+///
+/// ```
+/// use tollgate_core::{Limit, Micros};
+/// use tollgate_stores::{Charge, MemoryStore};
+///
+/// let store = MemoryStore::with_capacity(10_000);
+/// let per_user = Limit::token_bucket("2/s")?;
+/// let overall: Limit = "1000/minute".parse()?;
+///
+/// let now = Micros::new(0);
+/// let both = [Charge::new(&per_user, "ann"), Charge::new(&overall, "all")];
+/// assert!(store.check_all(&both, now)?.allowed());
+/// assert!(store.check_all(&both, now)?.allowed());
+///
+/// // The third is one too many for Ann, and is not charged to the other limit either.
+/// let denied = store.check_all(&both, now)?;
+/// assert!(!denied.allowed());
+/// assert_eq!(denied.decided_by(), 0);
+/// assert_eq!(denied.decisions()[1].remaining(), 998);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct MemoryStore {
+    table: Table,
+    logs: Logs,
+    hasher: KeyHasher,
+}
+
+/// What a [`MemoryStore`] has to say of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Keys whose state matters. Counting them walks the table.
+    pub live_keys: usize,
+    /// Keys that were pushed out although their state mattered.
+    pub evictions: u64,
+    /// Memory set aside, in bytes. The system provides what is touched.
+    pub memory_bytes: usize,
+}
+
+/// The state of one key, as a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Snapshot {
+    /// Of every algorithm but the log.
+    Cell(Cell),
+    /// Of the sliding log.
+    Log(Log),
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("memory_bytes", &self.table.memory_bytes())
+            .finish()
+    }
+}
+
+impl MemoryStore {
+    /// A store for a million keys.
+    pub fn new() -> Self {
+        Self::with_capacity(KEYS_MAX)
+    }
+
+    /// A store in which up to `keys_max` live keys never push each other out.
+    pub fn with_capacity(keys_max: usize) -> Self {
+        Self {
+            table: Table::with_capacity(keys_max),
+            logs: Logs::new(LOG_BYTES_MAX),
+            hasher: KeyHasher::random(),
+        }
+    }
+
+    /// The same with another cap on the memory that entries of sliding logs take.
+    #[must_use]
+    pub fn with_log_bytes_max(mut self, bytes_max: usize) -> Self {
+        self.logs = Logs::new(bytes_max);
+        self
+    }
+
+    /// Charges if it fits.
+    #[inline]
+    pub fn check(&self, charge: &Charge<'_>, now: Micros) -> Decision {
+        let Rule::Cell(rule) = charge.limit.rule() else {
+            return self.single(Op::Check, charge, now);
+        };
+        let address = self.hasher.address(charge);
+        let (decision, displaced) = self.table.update(address, now.get(), |cell, now| {
+            let mut next = cell;
+            let decision = rule.check(&mut next, charge.cost, Micros::new(now));
+            ((next != cell).then_some(next), decision)
+        });
+        self.free(displaced);
+        decision
+    }
+
+    /// What a check would say; changes nothing.
+    pub fn peek(&self, charge: &Charge<'_>, now: Micros) -> Decision {
+        self.single(Op::Peek, charge, now)
+    }
+
+    /// Charges whether it fits or not. What does not fit is a debt.
+    pub fn charge(&self, charge: &Charge<'_>, now: Micros) -> Decision {
+        self.single(Op::Charge, charge, now)
+    }
+
+    /// Gives back what was charged at `charged_at`, as far as it still counts.
+    pub fn refund(&self, charge: &Charge<'_>, charged_at: Micros, now: Micros) -> Decision {
+        self.single(Op::Refund { charged_at }, charge, now)
+    }
+
+    /// Makes the key as good as new.
+    pub fn reset(&self, charge: &Charge<'_>) {
+        let address = self.hasher.address(charge);
+        let mut locked = Locked::new(&self.table, &[address], 0);
+        if let (Some(cell), Rule::Log(_)) = (locked.get(address).0, charge.limit.rule()) {
+            self.logs.remove(cell.to_handle());
+        }
+        locked.remove(address);
+    }
+
+    /// Charges all if all fit, and none otherwise. Charges to the same usage are decided as one
+    /// charge of their summed cost.
+    pub fn check_all(&self, charges: &[Charge<'_>], now: Micros) -> Result<Verdict, TooManyLimits> {
+        self.several(Op::Check, charges, now)
+    }
+
+    /// A copy of the key's state.
+    pub fn snapshot(&self, charge: &Charge<'_>) -> Snapshot {
+        let address = self.hasher.address(charge);
+        let locked = Locked::new(&self.table, &[address], 0);
+        let cell = locked.get(address).0;
+        match charge.limit.rule() {
+            Rule::Cell(_) => Snapshot::Cell(cell.unwrap_or(Cell::FRESH)),
+            Rule::Log(_) => Snapshot::Log(
+                cell.map(|cell| self.logs.with(cell.to_handle(), |log| log.clone()))
+                    .unwrap_or_default(),
+            ),
+        }
+    }
+
+    /// Sizes and counters.
+    pub fn stats(&self, now: Micros) -> MemoryStats {
+        MemoryStats {
+            live_keys: self.table.live(now.get()),
+            evictions: self.table.evictions() + self.logs.evictions(),
+            memory_bytes: self.table.memory_bytes() + self.logs.memory_bytes(),
+        }
+    }
+
+    fn single(&self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
+        let address = self.hasher.address(charge);
+        let mut locked = Locked::new(&self.table, &[address], now.get());
+        self.act(&mut locked, op, charge, address)
+    }
+
+    fn several(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, TooManyLimits> {
+        TooManyLimits::check(charges.len())?;
+        let mut addresses = [self.hasher.address(&charges[0]); LIMITS_MAX];
+        for (address, charge) in addresses.iter_mut().zip(charges) {
+            *address = self.hasher.address(charge);
+        }
+        let addresses = &addresses[..charges.len()];
+        let mut locked = Locked::new(&self.table, addresses, now.get());
+
+        let mut act_on_all = |op_of: &dyn Fn(usize) -> Op| {
+            Verdict::build(charges.len(), |i, before| match first_of(charges, i) {
+                first if first < i => before[first],
+                _ => self.act(&mut locked, op_of(i), &merge(charges, i), addresses[i]),
+            })
+        };
+        if op != Op::Check {
+            return Ok(act_on_all(&|_| op));
+        }
+        let peeked = act_on_all(&|_| Op::Peek);
+        if peeked.allowed() {
+            return Ok(act_on_all(&|_| Op::Check));
+        }
+        // Those that deny are asked in earnest: a log may count rejected attempts.
+        let denies = |i: usize| !peeked.decisions()[i].allowed();
+        Ok(act_on_all(&|i| {
+            if denies(i) { Op::Check } else { Op::Peek }
+        }))
+    }
+
+    /// Does one thing to one cell that is locked.
+    fn act(
+        &self,
+        locked: &mut Locked<'_>,
+        op: Op,
+        charge: &Charge<'_>,
+        address: Address,
+    ) -> Decision {
+        let (cell, now) = locked.get(address);
+        let now = Micros::new(now);
+        let cost = charge.cost;
+        match charge.limit.rule() {
+            Rule::Cell(rule) => {
+                let before = cell.unwrap_or(Cell::FRESH);
+                let mut next = before;
+                let decision = match op {
+                    Op::Check => rule.check(&mut next, cost, now),
+                    Op::Peek => rule.peek(before, cost, now),
+                    Op::Charge => rule.charge(&mut next, cost, now),
+                    Op::Refund { charged_at } => rule.refund(&mut next, cost, charged_at, now),
+                };
+                if next != before {
+                    self.free(locked.set(address, next));
+                }
+                decision
+            }
+            Rule::Log(rule) => {
+                let act = |log: &mut Log| {
+                    let decision = match op {
+                        Op::Check => rule.check(log, cost, now),
+                        Op::Peek => rule.peek(log, cost, now),
+                        Op::Charge => rule.charge(log, cost, now),
+                        Op::Refund { charged_at } => rule.refund(log, cost, charged_at, now),
+                    };
+                    (decision, rule.fresh_by(log))
+                };
+                self.act_on_log(locked, address, cell, act)
+            }
+        }
+    }
+
+    fn act_on_log(
+        &self,
+        locked: &mut Locked<'_>,
+        address: Address,
+        cell: Option<Cell>,
+        act: impl FnOnce(&mut Log) -> (Decision, u64),
+    ) -> Decision {
+        let (decision, next) = match cell {
+            Some(cell) => {
+                let handle = cell.to_handle();
+                let (decision, fresh_by) = self.logs.with(handle, act);
+                (decision, Cell::handle(fresh_by, handle))
+            }
+            None => {
+                let mut log = Log::default();
+                let (decision, fresh_by) = act(&mut log);
+                if log.is_empty() {
+                    return decision;
+                }
+                (
+                    decision,
+                    Cell::handle(fresh_by, self.logs.add(address.tag >> 8, log)),
+                )
+            }
+        };
+        if cell != Some(next) {
+            self.free(locked.set(address, next));
+        }
+        decision
+    }
+
+    #[inline]
+    fn free(&self, displaced: Option<Displaced>) {
+        if let Some(handle) = displaced.and_then(|displaced| displaced.handle()) {
+            self.logs.remove(handle);
+        }
+    }
+}
+
+/// Charge `i` with the cost of all charges to the same usage.
+fn merge<'a>(charges: &[Charge<'a>], i: usize) -> Charge<'a> {
+    let shared = charges
+        .iter()
+        .filter(|other| other.shares_with(&charges[i]));
+    let total = shared
+        .map(|charge| charge.cost.get())
+        .fold(0, u64::saturating_add);
+    charges[i].cost(Cost::new(total).unwrap_or(Cost::ONE))
+}
+
+/// The first of the charges to the usage of charge `i`: the one that is written.
+fn first_of(charges: &[Charge<'_>], i: usize) -> usize {
+    charges[..i]
+        .iter()
+        .position(|other| other.shares_with(&charges[i]))
+        .unwrap_or(i)
+}
+
+impl Store for MemoryStore {
+    fn apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
+        ready(self.several(op, charges, now).map_err(StoreError::from))
+    }
+
+    fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.reset(charge);
+        ready(Ok(()))
+    }
+}

@@ -1,0 +1,481 @@
+//! The table: cells by address, in a fixed number of 128-byte buckets.
+//!
+//! A bucket is a header and five slots of a tag and a [`Cell`]. The header is a sequence lock: a
+//! reader takes the header, reads, and checks that the header is still the same; a writer makes the
+//! header odd, writes, and leaves it at the next even number. So a check that changes nothing
+//! writes nothing, and one that does costs one compare-and-swap, in the cache line it needs anyway.
+//!
+//! A key lives in its home bucket or, if that was full, in one of the next; the home's header
+//! knows how far ([`Header::reach`]). Entries never move. A key is only ever added with its home
+//! locked, so two threads cannot add the same one.
+//!
+//! Nothing is ever swept. A slot whose cell has become fresh is free for the next key that comes
+//! by. Only when a whole neighbourhood is full of live cells is one of them given up, the one
+//! closest to fresh, and counted.
+//!
+//! Only homes are waited for, several of them in ascending order; any other bucket is tried and, if
+//! it is taken, passed over. So nobody waits in a circle.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64 as Counter, Ordering};
+
+use tollgate_core::Cell;
+
+use super::sync::{AtomicU64, fence, pause, zeroed};
+
+const SLOTS: usize = 5;
+const BUCKET_WORDS: usize = 16;
+/// How many buckets after its home a key may live. At the load below, the chance that a key finds
+/// no room this near is less than one in ten thousand for the whole table.
+const REACH_MAX: usize = if cfg!(loom) { 1 } else { 64 };
+/// At capacity, two thirds of the slots are taken.
+const LOAD: (usize, usize) = (2, 3);
+/// Reclaimed slots are only counted as fresh at whole steps of this many microseconds.
+const TICK_US: u64 = 1 << 10;
+
+pub(super) struct Table {
+    words: Box<[AtomicU64]>,
+    /// The first word that begins a cache line.
+    start: usize,
+    homes: usize,
+    /// No state that was dropped mattered after this moment. A key without state is not older.
+    floor: Counter,
+    evictions: Counter,
+}
+
+/// Where a key belongs and how to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    place: u64,
+    pub(super) tag: u64,
+}
+
+/// The lowest bit of a tag tells that the cell is a handle.
+const HANDLE_BIT: u64 = 1;
+/// A tag is never 0, which marks a slot that was never used.
+const USED_BIT: u64 = 2;
+
+impl Address {
+    #[inline]
+    pub(super) fn new(place: u64, tag: u64, is_handle: bool) -> Self {
+        Self {
+            place,
+            tag: (tag & !HANDLE_BIT) | USED_BIT | u64::from(is_handle),
+        }
+    }
+}
+
+/// The first word of a bucket: a lock bit, a sequence number, and the reach in the top byte.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header(pub(super) u64);
+
+impl Header {
+    const REACH_SHIFT: u32 = 56;
+
+    fn is_locked(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    fn locked(self) -> u64 {
+        self.0 | 1
+    }
+
+    /// After a change: the next sequence number.
+    pub(super) fn next(self) -> u64 {
+        let sequence = (self.0 + 2) & ((1 << Self::REACH_SHIFT) - 1);
+        sequence | (self.reach() as u64) << Self::REACH_SHIFT
+    }
+
+    /// How many buckets further keys of this home may be.
+    pub(super) fn reach(self) -> usize {
+        (self.0 >> Self::REACH_SHIFT) as usize
+    }
+
+    pub(super) fn reaching(self, distance: usize) -> Self {
+        let reach = self.reach().max(distance) as u64;
+        Self(self.0 & ((1 << Self::REACH_SHIFT) - 1) | reach << Self::REACH_SHIFT)
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Bucket<'t>(&'t [AtomicU64; BUCKET_WORDS]);
+
+impl Bucket<'_> {
+    #[inline]
+    fn header(self) -> Header {
+        Header(self.0[0].load(Acquire))
+    }
+
+    /// The header, once nobody holds the lock.
+    #[inline]
+    fn unlocked_header(self) -> Header {
+        let mut rounds = 0;
+        loop {
+            let header = self.header();
+            if !header.is_locked() {
+                return header;
+            }
+            pause(rounds);
+            rounds += 1;
+        }
+    }
+
+    #[inline]
+    pub(super) fn try_lock(self, seen: Header) -> bool {
+        let locked = self.0[0]
+            .compare_exchange(seen.0, seen.locked(), Acquire, Relaxed)
+            .is_ok();
+        // No write to the slots may be seen before the lock is.
+        fence(Release);
+        locked
+    }
+
+    pub(super) fn lock(self) -> Header {
+        loop {
+            let header = self.unlocked_header();
+            if self.try_lock(header) {
+                return header;
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn unlock(self, header: u64) {
+        self.0[0].store(header, Release);
+    }
+
+    /// Has nothing changed since `seen`, so that what was read meanwhile is of one piece?
+    #[inline]
+    fn is_still(self, seen: Header) -> bool {
+        fence(Acquire);
+        self.0[0].load(Relaxed) == seen.0
+    }
+
+    #[inline]
+    fn tag(self, slot: usize) -> u64 {
+        self.0[1 + 3 * slot].load(Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn cell(self, slot: usize) -> Cell {
+        Cell::from_words([
+            self.0[2 + 3 * slot].load(Relaxed),
+            self.0[3 + 3 * slot].load(Relaxed),
+        ])
+    }
+
+    #[inline]
+    pub(super) fn find(self, tag: u64) -> Option<usize> {
+        (0..SLOTS).find(|slot| self.tag(*slot) == tag)
+    }
+
+    #[inline]
+    pub(super) fn set_cell(self, slot: usize, cell: Cell) {
+        let [head, data] = cell.to_words();
+        self.0[2 + 3 * slot].store(head, Relaxed);
+        self.0[3 + 3 * slot].store(data, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn set(self, slot: usize, tag: u64, cell: Cell) {
+        self.0[1 + 3 * slot].store(tag, Relaxed);
+        self.set_cell(slot, cell);
+    }
+
+    /// A slot that nobody uses at `now`, and since when.
+    fn vacancy(self, now: u64) -> Option<(usize, u64)> {
+        let free_since = |slot| match self.tag(slot) {
+            0 => 0,
+            _ => self.cell(slot).fresh_by().next_multiple_of(TICK_US),
+        };
+        (0..SLOTS)
+            .map(|slot| (slot, free_since(slot)))
+            .find(|(_, since)| *since <= now)
+    }
+
+    /// The slot that is closest to fresh, and when it will be.
+    fn closest_to_fresh(self) -> (usize, u64) {
+        let slots = (0..SLOTS).map(|slot| (slot, self.cell(slot).fresh_by()));
+        slots
+            .min_by_key(|(_, fresh_by)| *fresh_by)
+            .expect("a bucket has slots")
+    }
+}
+
+/// Where a search ended: at a slot, or with nothing, and the header to hold it to.
+struct Found {
+    bucket: usize,
+    header: Header,
+    slot: Option<usize>,
+}
+
+/// What a caller makes of a cell: perhaps another cell, and an answer.
+pub(super) type Outcome<R> = (Option<Cell>, R);
+
+/// A cell that lost its place to another, which may own something elsewhere.
+pub(super) struct Displaced(u64, Cell);
+
+impl Displaced {
+    pub(super) fn handle(&self) -> Option<u64> {
+        (self.0 & HANDLE_BIT == 1).then(|| self.1.to_handle())
+    }
+}
+
+impl Table {
+    /// A table in which `keys_max` live keys never push each other out.
+    pub(super) fn with_capacity(keys_max: usize) -> Self {
+        let homes = keys_max
+            .max(1)
+            .saturating_mul(LOAD.1)
+            .div_ceil(LOAD.0 * SLOTS);
+        // The last homes reach past the end, and one bucket is lost to alignment.
+        let words = zeroed((homes + REACH_MAX + 1).saturating_mul(BUCKET_WORDS));
+        let line = BUCKET_WORDS * size_of::<u64>();
+        let start = (line - words.as_ptr() as usize % line) % line / size_of::<u64>();
+        Self {
+            words,
+            start,
+            homes,
+            floor: Counter::new(0),
+            evictions: Counter::new(0),
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.words)
+    }
+
+    /// How many live cells were given up for want of room.
+    pub(super) fn evictions(&self) -> u64 {
+        self.evictions.load(Ordering::Relaxed)
+    }
+
+    /// How many slots hold a cell that matters at `now`. Walks the table.
+    pub(super) fn live(&self, now: u64) -> usize {
+        let buckets = (0..self.homes + REACH_MAX).map(|i| self.bucket(i));
+        let is_live =
+            |bucket: Bucket<'_>, slot| bucket.tag(slot) != 0 && bucket.cell(slot).fresh_by() > now;
+        buckets
+            .map(|bucket| (0..SLOTS).filter(|slot| is_live(bucket, *slot)).count())
+            .sum()
+    }
+
+    /// What `step` makes of the cell, in one atomic step. It may be called several times, also
+    /// with a cell of two halves; only its last answer counts. It is given the cell and the time.
+    #[inline]
+    pub(super) fn update<R>(
+        &self,
+        address: Address,
+        now: u64,
+        mut step: impl FnMut(Cell, u64) -> Outcome<R>,
+    ) -> (R, Option<Displaced>) {
+        loop {
+            let found = self.find(address);
+            let bucket = self.bucket(found.bucket);
+            let (next, answer) = match found.slot {
+                Some(slot) => step(bucket.cell(slot), now),
+                None => step(Cell::FRESH, self.not_before_floor(now)),
+            };
+            let Some(cell) = next else {
+                if bucket.is_still(found.header) {
+                    return (answer, None);
+                }
+                continue;
+            };
+            if !bucket.try_lock(found.header) {
+                continue;
+            }
+            let Some(slot) = found.slot else {
+                let displaced = self.insert(address, cell, now, found.header);
+                return (answer, displaced);
+            };
+            bucket.set_cell(slot, cell);
+            bucket.unlock(found.header.next());
+            return (answer, None);
+        }
+    }
+
+    /// Where the key is, or that it is nowhere. Not held to anything yet.
+    #[inline]
+    fn find(&self, address: Address) -> Found {
+        let home = self.home(address);
+        let bucket = self.bucket(home);
+        let header = bucket.unlocked_header();
+        if let Some(slot) = bucket.find(address.tag) {
+            return Found {
+                bucket: home,
+                header,
+                slot: Some(slot),
+            };
+        }
+        match header.reach() {
+            0 => Found {
+                bucket: home,
+                header,
+                slot: None,
+            },
+            reach => self.find_beyond(address, home, header, reach),
+        }
+    }
+
+    #[cold]
+    fn find_beyond(&self, address: Address, home: usize, header: Header, reach: usize) -> Found {
+        for index in home + 1..=home + reach {
+            let bucket = self.bucket(index);
+            let header = bucket.unlocked_header();
+            if let Some(slot) = bucket.find(address.tag) {
+                return Found {
+                    bucket: index,
+                    header,
+                    slot: Some(slot),
+                };
+            }
+        }
+        Found {
+            bucket: home,
+            header,
+            slot: None,
+        }
+    }
+
+    /// Puts a new key in its home, which the caller has locked, or as near to it as there is room.
+    fn insert(&self, address: Address, cell: Cell, now: u64, home: Header) -> Option<Displaced> {
+        let index = self.home(address);
+        let bucket = self.bucket(index);
+        let (placed, distance) = match self.place_in(bucket, address.tag, cell, now) {
+            Some(placed) => (placed, 0),
+            None => self.place_beyond(address.tag, cell, now, index, |_| false),
+        };
+        bucket.unlock(home.reaching(distance).next());
+        placed
+    }
+
+    /// Takes a free slot of a locked bucket. Returns whose it was, if anyone's.
+    pub(super) fn place_in(
+        &self,
+        bucket: Bucket<'_>,
+        tag: u64,
+        cell: Cell,
+        now: u64,
+    ) -> Option<Option<Displaced>> {
+        let (slot, since) = bucket.vacancy(now)?;
+        let displaced = self.replace(bucket, slot, tag, cell);
+        if since > self.floor.load(Ordering::Relaxed) {
+            self.floor.fetch_max(since, Ordering::Relaxed);
+        }
+        Some(displaced)
+    }
+
+    fn replace(&self, bucket: Bucket<'_>, slot: usize, tag: u64, cell: Cell) -> Option<Displaced> {
+        let displaced =
+            (bucket.tag(slot) != 0).then(|| Displaced(bucket.tag(slot), bucket.cell(slot)));
+        bucket.set(slot, tag, cell);
+        displaced
+    }
+
+    /// The home is full: the next bucket with room, or else the place of the cell that is closest
+    /// to fresh. Returns whose it was, and how far from home it is.
+    #[cold]
+    pub(super) fn place_beyond(
+        &self,
+        tag: u64,
+        cell: Cell,
+        now: u64,
+        home: usize,
+        is_held: impl Fn(usize) -> bool,
+    ) -> (Option<Displaced>, usize) {
+        let mut closest = (self.bucket(home).closest_to_fresh().1, 0);
+        for distance in 1..=REACH_MAX {
+            let index = home + distance;
+            let Some(lock) = self.try_lock_other(index, is_held(index)) else {
+                continue;
+            };
+            let bucket = self.bucket(index);
+            if let Some(placed) = self.place_in(bucket, tag, cell, now) {
+                lock.unlock_changed();
+                return (placed, distance);
+            }
+            closest = closest.min((bucket.closest_to_fresh().1, distance));
+            lock.unlock();
+        }
+        self.evictions.fetch_add(1, Ordering::Relaxed);
+        let distance = closest.1;
+        let lock = match distance {
+            0 => None,
+            _ => self.try_lock_other(home + distance, is_held(home + distance)),
+        };
+        // The home is ours in any case.
+        let distance = if lock.is_some() { distance } else { 0 };
+        let bucket = self.bucket(home + distance);
+        let displaced = self.replace(bucket, bucket.closest_to_fresh().0, tag, cell);
+        if let Some(lock) = lock {
+            lock.unlock_changed();
+        }
+        (displaced, distance)
+    }
+
+    /// A bucket that is not the home: tried a few times, never waited for.
+    pub(super) fn try_lock_other(&self, index: usize, is_held: bool) -> Option<OtherLock<'_>> {
+        if is_held {
+            return Some(OtherLock {
+                bucket: self.bucket(index),
+                header: None,
+            });
+        }
+        let bucket = self.bucket(index);
+        (0..TRIES).find_map(|round| {
+            let header = bucket.header();
+            if !header.is_locked() && bucket.try_lock(header) {
+                return Some(OtherLock {
+                    bucket,
+                    header: Some(header),
+                });
+            }
+            pause(round);
+            None
+        })
+    }
+
+    /// A key without state may have had some that was dropped, so time does not go back for it.
+    #[inline]
+    pub(super) fn not_before_floor(&self, now: u64) -> u64 {
+        now.max(self.floor.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(super) fn home(&self, address: Address) -> usize {
+        ((u128::from(address.place) * self.homes as u128) >> 64) as usize
+    }
+
+    #[inline]
+    pub(super) fn bucket(&self, index: usize) -> Bucket<'_> {
+        let words = &self.words[self.start + index * BUCKET_WORDS..];
+        Bucket(
+            words
+                .first_chunk()
+                .expect("the table ends with whole buckets"),
+        )
+    }
+}
+
+const TRIES: u32 = 100;
+
+/// A lock on a bucket beside the home. It has no header if it was held already.
+pub(super) struct OtherLock<'t> {
+    bucket: Bucket<'t>,
+    pub(super) header: Option<Header>,
+}
+
+impl OtherLock<'_> {
+    pub(super) fn unlock(self) {
+        if let Some(header) = self.header {
+            self.bucket.unlock(header.0);
+        }
+    }
+
+    fn unlock_changed(self) {
+        if let Some(header) = self.header {
+            self.bucket.unlock(header.next());
+        }
+    }
+}
