@@ -19,6 +19,18 @@ impl Cost {
         }
     }
 
+    /// A cost written in the code, as in `Cost::of(5)`.
+    ///
+    /// # Panics
+    /// If it is 0. For a number that comes from elsewhere there is [`Cost::new`].
+    #[track_caller]
+    pub const fn of(n: u64) -> Self {
+        match Self::new(n) {
+            Some(cost) => cost,
+            None => panic!("a cost must be at least 1; to look without charging, peek"),
+        }
+    }
+
     /// The cost as a number.
     #[inline]
     pub const fn get(self) -> u64 {

@@ -12,5 +12,5 @@ pub mod memory;
 mod store;
 
 pub use charge::{Charge, LIMITS_MAX, TooManyLimits, Verdict};
-pub use memory::{MemoryStats, MemoryStore};
+pub use memory::{MemoryStats, MemoryStore, Snapshot};
 pub use store::{Op, Store, StoreError};

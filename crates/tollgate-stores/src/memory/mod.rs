@@ -8,7 +8,7 @@ mod table;
 
 use std::future::{Future, ready};
 
-use tollgate_core::{Cell, Cost, Decision, Log, Micros, Rule};
+use tollgate_core::{Cell, Cost, Decision, Limit, Log, Micros, Rule};
 
 use crate::charge::{Charge, LIMITS_MAX, TooManyLimits, Verdict};
 use crate::store::{Op, Store, StoreError};
@@ -75,6 +75,19 @@ pub enum Snapshot {
     Cell(Cell),
     /// Of the sliding log.
     Log(Log),
+}
+
+impl Snapshot {
+    /// What a check of this copy says. It charges the copy, not the store: to look ahead.
+    pub fn check(&mut self, limit: &Limit, cost: Cost, now: Micros) -> Decision {
+        match (limit.rule(), &mut *self) {
+            (Rule::Cell(rule), Self::Cell(cell)) => rule.check(cell, cost, now),
+            (Rule::Log(rule), Self::Log(log)) => rule.check(log, cost, now),
+            // A copy taken under another algorithm says nothing of this one.
+            (Rule::Cell(rule), Self::Log(_)) => rule.check(&mut Cell::default(), cost, now),
+            (Rule::Log(rule), Self::Cell(_)) => rule.check(&mut Log::default(), cost, now),
+        }
+    }
 }
 
 impl Default for MemoryStore {
@@ -144,6 +157,26 @@ impl MemoryStore {
         self.single(Op::Refund { charged_at }, charge, now)
     }
 
+    /// Takes back a charge if it was the last thing that happened to its key: if the state is
+    /// still the one that [`MemoryStore::snapshot`] showed after it. Tells whether it was.
+    pub fn undo_last(&self, charge: &Charge<'_>, after: &Snapshot, now: Micros) -> bool {
+        let address = self.hasher.address(charge);
+        let mut locked = Locked::new(&self.table, &[address], now.get());
+        let is_last = self.snapshot_of(&locked, charge, address) == *after;
+        if is_last {
+            self.act(&mut locked, Op::Refund { charged_at: now }, charge, address);
+        }
+        is_last
+    }
+
+    /// Charges if it fits, and gives a copy of the state after it.
+    pub fn check_and_snapshot(&self, charge: &Charge<'_>, now: Micros) -> (Decision, Snapshot) {
+        let address = self.hasher.address(charge);
+        let mut locked = Locked::new(&self.table, &[address], now.get());
+        let decision = self.act(&mut locked, Op::Check, charge, address);
+        (decision, self.snapshot_of(&locked, charge, address))
+    }
+
     /// Makes the key as good as new.
     pub fn reset(&self, charge: &Charge<'_>) {
         let address = self.hasher.address(charge);
@@ -164,14 +197,7 @@ impl MemoryStore {
     pub fn snapshot(&self, charge: &Charge<'_>) -> Snapshot {
         let address = self.hasher.address(charge);
         let locked = Locked::new(&self.table, &[address], 0);
-        let cell = locked.get(address).0;
-        match charge.limit.rule() {
-            Rule::Cell(_) => Snapshot::Cell(cell.unwrap_or(Cell::FRESH)),
-            Rule::Log(_) => Snapshot::Log(
-                cell.map(|cell| self.logs.with(cell.to_handle(), |log| log.clone()))
-                    .unwrap_or_default(),
-            ),
-        }
+        self.snapshot_of(&locked, charge, address)
     }
 
     /// Sizes and counters.
@@ -180,6 +206,17 @@ impl MemoryStore {
             live_keys: self.table.live(now.get()),
             evictions: self.table.evictions() + self.logs.evictions(),
             memory_bytes: self.table.memory_bytes() + self.logs.memory_bytes(),
+        }
+    }
+
+    fn snapshot_of(&self, locked: &Locked<'_>, charge: &Charge<'_>, address: Address) -> Snapshot {
+        let cell = locked.get(address).0;
+        match charge.limit.rule() {
+            Rule::Cell(_) => Snapshot::Cell(cell.unwrap_or(Cell::FRESH)),
+            Rule::Log(_) => Snapshot::Log(
+                cell.map(|cell| self.logs.with(cell.to_handle(), |log| log.clone()))
+                    .unwrap_or_default(),
+            ),
         }
     }
 

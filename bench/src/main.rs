@@ -1,0 +1,180 @@
+//! Tollgate and its peers, interleaved in one run on one machine.
+//!
+//! `cargo run --release` prints everything; `speed`, `algorithms`, `memory` or `clocks` one part.
+
+mod contenders;
+mod memory;
+mod workload;
+
+use std::sync::Barrier;
+use std::time::Instant;
+
+use contenders::*;
+use tollgate::{Algorithm, Limit};
+use workload::{WORKLOADS, Workload, keys};
+
+const ROUNDS: usize = 7;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => {
+            clocks();
+            speed();
+            algorithms();
+            memory::report();
+        }
+        ["speed"] => speed(),
+        ["algorithms"] => algorithms(),
+        ["memory"] => memory::report(),
+        ["memory", who] => memory::measure_here(who),
+        ["clocks"] => clocks(),
+        _ => {
+            eprintln!("usage: tollgate-bench [speed|algorithms|memory|clocks]");
+            std::process::exit(2);
+        }
+    }
+}
+
+fn clocks() {
+    println!("\n## Reading a clock\n\n| clock | ns |\n|---|---|");
+    for (name, ns) in clock_costs() {
+        println!("| {name} | {ns:.1} |");
+    }
+}
+
+/// A name, and nanoseconds a check on one thread and on two.
+type Times = (&'static str, f64, f64);
+type Entry = (&'static str, Box<dyn Fn(&[String], &[u32], usize) -> f64>);
+
+fn entry<C: Contender + 'static>(name: &'static str, contender: C) -> Entry {
+    (name, Box::new(move |keys, sequence, threads| run(&contender, keys, sequence, threads)))
+}
+
+fn contenders(mode: Mode, workload: Workload) -> Vec<Entry> {
+    let n = workload.keys;
+    vec![
+        entry("floor: hash + fetch_add", Floor::new()),
+        entry("bare table, cached clock", BareTable::new(mode, n, CachedClock)),
+        entry("bare table, TSC", BareTable::new(mode, n, Tsc::calibrate())),
+        entry("**tollgate**, cached clock", TollgateCached::new(mode, n)),
+        entry("**tollgate**", Tollgate::new(mode, n)),
+        entry("governor, foldhash", GovernorFold::new(mode)),
+        entry("governor", Governor::new(mode)),
+        entry("sharded mutex map", ShardedMutex::new(mode)),
+        entry("throttlecrab, mutex", Throttlecrab::new(mode, n)),
+    ]
+}
+
+fn speed() {
+    for (mode, title) in [(Mode::Allowed, "all allowed"), (Mode::Denied, "mostly denied")] {
+        println!("\n## Token bucket, {title}: ns per check (2 threads: wall time over all checks)\n");
+        print!("| |");
+        WORKLOADS.iter().for_each(|w| print!(" {} | 2 threads |", w.name));
+        println!("\n|---{}", "|---".repeat(2 * WORKLOADS.len() + 1));
+        let columns: Vec<Vec<Times>> = WORKLOADS.iter().map(|w| column(mode, *w)).collect();
+        for row in 0..columns[0].len() {
+            print!("| {} |", columns[0][row].0);
+            columns.iter().for_each(|column| print!(" {:.1} | {:.1} |", column[row].1, column[row].2));
+            println!();
+        }
+        ratios(&columns);
+    }
+}
+
+/// One workload: everybody in turn, round after round, and the medians.
+fn column(mode: Mode, workload: Workload) -> Vec<Times> {
+    let (keys, sequence) = (keys(workload.keys), workload.sequence());
+    let all: Vec<u32> = (0..workload.keys as u32).collect();
+    let entries = contenders(mode, workload);
+    entries.iter().for_each(|(_, run)| drop(run(&keys, &all, 1)));
+    let mut times = vec![(Vec::new(), Vec::new()); entries.len()];
+    for round in 0..ROUNDS {
+        eprint!("\r{}: round {} of {ROUNDS}  ", workload.name, round + 1);
+        for ((_, run), (one, two)) in entries.iter().zip(&mut times) {
+            one.push(run(&keys, &sequence, 1));
+            two.push(run(&keys, &sequence, 2));
+        }
+    }
+    eprint!("\r{:40}\r", "");
+    let names = entries.iter().map(|(name, _)| *name);
+    names.zip(times).map(|(name, (one, two))| (name, median(one), median(two))).collect()
+}
+
+fn ratios(columns: &[Vec<Times>]) {
+    println!("\n| ratio |{}", WORKLOADS.map(|w| format!(" {} |", w.name)).concat());
+    println!("|---{}", "|---".repeat(WORKLOADS.len() + 1));
+    let of = |column: &[Times], name: &str| {
+        *column.iter().find(|entry| entry.0 == name).expect("a contender of that name")
+    };
+    let line = |title: &str, ratio: &dyn Fn(&[Times]) -> f64| {
+        let cells = columns.iter().map(|column| format!(" {:.2} |", ratio(column)));
+        println!("| {title} |{}", cells.collect::<String>());
+    };
+    let ours = "**tollgate**";
+    line("times faster than governor with foldhash", &|c| of(c, "governor, foldhash").1 / of(c, ours).1);
+    line("times faster than governor", &|c| of(c, "governor").1 / of(c, ours).1);
+    line("throughput of 2 threads over 1", &|c| of(c, ours).1 / of(c, ours).2);
+    line("time over the bare table with TSC", &|c| of(c, ours).1 / of(c, "bare table, TSC").1);
+    line("time over the bare table, both with a cached clock", &|c| {
+        of(c, "**tollgate**, cached clock").1 / of(c, "bare table, cached clock").1
+    });
+}
+
+fn algorithms() {
+    println!("\n## The algorithms: ns per check, 1 thread, all allowed\n");
+    println!("| |{}", WORKLOADS.map(|w| format!(" {} |", w.name)).concat());
+    println!("|---{}", "|---".repeat(WORKLOADS.len() + 1));
+    let cell_algorithms = tollgate::ALGORITHMS.iter().filter(|a| **a != Algorithm::SlidingLog);
+    let cell_algorithms: Vec<_> = cell_algorithms.copied().collect();
+    let mut rows = vec![Vec::new(); cell_algorithms.len()];
+    for workload in WORKLOADS {
+        let (keys, sequence) = (keys(workload.keys), workload.sequence());
+        let limit = |algorithm| Limit::new("1000000000/s".parse().unwrap(), algorithm).unwrap();
+        let limiters: Vec<_> = cell_algorithms
+            .iter()
+            .map(|algorithm| Tollgate::with_limit(limit(*algorithm), workload.keys))
+            .collect();
+        let mut times = vec![Vec::new(); limiters.len()];
+        for _ in 0..=ROUNDS {
+            for (limiter, times) in limiters.iter().zip(&mut times) {
+                times.push(run(limiter, &keys, &sequence, 1));
+            }
+        }
+        for (row, times) in rows.iter_mut().zip(times) {
+            row.push(median(times));
+        }
+    }
+    for (algorithm, row) in cell_algorithms.iter().zip(rows) {
+        println!("| {algorithm} |{}", row.iter().map(|ns| format!(" {ns:.1} |")).collect::<String>());
+    }
+}
+
+/// Nanoseconds of wall time per check, over all threads.
+fn run<C: Contender>(contender: &C, keys: &[String], sequence: &[u32], threads: usize) -> f64 {
+    let barrier = Barrier::new(threads + 1);
+    let mut started = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                let (later, sooner) = sequence.split_at(sequence.len() / threads * thread);
+                let mut allowed = 0u64;
+                for index in sooner.iter().chain(later) {
+                    let key = &keys[*index as usize];
+                    allowed += u64::from(contender.check(key, key));
+                }
+                std::hint::black_box(allowed);
+            });
+        }
+        barrier.wait();
+        started = Instant::now();
+    });
+    started.elapsed().as_nanos() as f64 / (sequence.len() * threads) as f64
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}

@@ -1,0 +1,323 @@
+//! The one place where time is read.
+//!
+//! [`SystemClock`] follows the operating system's monotonic clock, begun at the wall clock's time:
+//! it never goes back and never jumps when somebody sets the date. Where the kernel itself keeps
+//! time by the processor's time-stamp counter, so does this clock, at a third of the price of
+//! asking the kernel; a few times a second it compares itself with the kernel's time.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate_core::Micros;
+
+/// Tells the time. A limiter asks once per decision.
+pub trait Clock: Send + Sync {
+    /// The present moment.
+    fn now(&self) -> Micros;
+}
+
+/// Real time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[inline]
+    fn now(&self) -> Micros {
+        static SOURCE: OnceLock<Source> = OnceLock::new();
+        Micros::new(SOURCE.get_or_init(Source::detect).now_us())
+    }
+}
+
+/// A clock that stands still until it is moved: for the tests of code that uses a limiter.
+///
+/// Clones show the same time.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, ManualClock};
+///
+/// let clock = ManualClock::new();
+/// let limiter = Limiter::new("1/minute")?.with_clock(clock.clone());
+/// assert!(limiter.check("user:42").allowed());
+/// assert!(!limiter.check("user:42").allowed());
+///
+/// clock.advance(Duration::from_secs(120));
+/// assert!(limiter.check("user:42").allowed());
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    /// A clock that shows the beginning of the epoch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A clock that shows this moment.
+    pub fn at(moment: Micros) -> Self {
+        Self(Arc::new(AtomicU64::new(moment.get())))
+    }
+
+    /// Moves the clock on.
+    pub fn advance(&self, by: Duration) {
+        self.set(self.now().after(by));
+    }
+
+    /// Sets the clock, also back.
+    pub fn set(&self, moment: Micros) {
+        self.0.store(moment.get(), Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Micros {
+        Micros::new(self.0.load(Ordering::SeqCst))
+    }
+}
+
+enum Source {
+    Kernel(Kernel),
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    Counter(counter::CounterClock),
+}
+
+impl Source {
+    fn detect() -> Self {
+        let kernel = Kernel::new();
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if counter::kernel_trusts_it() {
+            return Self::Counter(counter::CounterClock::new(kernel));
+        }
+        Self::Kernel(kernel)
+    }
+
+    #[inline]
+    fn now_us(&self) -> u64 {
+        match self {
+            Self::Kernel(kernel) => kernel.now_us(),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::Counter(counter) => counter.now_us(),
+        }
+    }
+}
+
+/// Monotonic time, begun at the wall clock's.
+struct Kernel {
+    started: std::time::Instant,
+    started_us: u64,
+}
+
+impl Kernel {
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
+    fn new() -> Self {
+        let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let started_us = since_epoch.map_or(0, |since| since.as_micros() as u64);
+        Self {
+            started: std::time::Instant::now(),
+            started_us,
+        }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
+    fn now_us(&self) -> u64 {
+        self.started_us + self.started.elapsed().as_micros() as u64
+    }
+}
+
+/// Time by the processor's time-stamp counter.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod counter {
+    use std::sync::Mutex;
+    use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+    use std::sync::atomic::{AtomicU64, fence};
+
+    use super::Kernel;
+
+    /// How long the first comparison with the kernel takes.
+    const FIRST_LOOK_US: u64 = 500;
+    /// How often to compare, in ticks: several times a second on any processor.
+    const COMPARE_TICKS: u64 = 1 << 29;
+
+    /// The kernel watches the counter for being steady and equal on all processors, and turns to
+    /// another source if it is not.
+    pub(super) fn kernel_trusts_it() -> bool {
+        let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+        std::fs::read_to_string(source).is_ok_and(|source| source.trim() == "tsc")
+    }
+
+    #[allow(unsafe_code, reason = "the intrinsic is declared unsafe")]
+    #[inline]
+    fn ticks() -> u64 {
+        // SAFETY: reads a register that every x86_64 processor has; touches no memory. Where an
+        // operating system forbids it the process is stopped, and Linux only does so on request.
+        unsafe { core::arch::x86_64::_rdtsc() }
+    }
+
+    /// A straight line through the last comparison: `us + (ticks − at)·slope`.
+    #[derive(Clone, Copy)]
+    struct Line {
+        at: u64,
+        us: u64,
+        /// Microseconds a tick, times 2^64.
+        slope: u64,
+    }
+
+    impl Line {
+        #[inline]
+        fn us_at(self, ticks: u64) -> u64 {
+            // Another core's counter may be a little behind; time stands still meanwhile.
+            let passed = u128::from(ticks.saturating_sub(self.at));
+            self.us + (passed * u128::from(self.slope) >> 64) as u64
+        }
+    }
+
+    pub(super) struct CounterClock {
+        /// Odd while the line is being written.
+        sequence: AtomicU64,
+        line: [AtomicU64; 3],
+        keeper: Mutex<Keeper>,
+    }
+
+    /// What the comparisons need: the first one, so that the slope gets better all the time.
+    struct Keeper {
+        kernel: Kernel,
+        first: (u64, u64),
+    }
+
+    impl CounterClock {
+        pub(super) fn new(kernel: Kernel) -> Self {
+            let first = (ticks(), kernel.now_us());
+            let mut keeper = Keeper { kernel, first };
+            while keeper.kernel.now_us() < first.1 + FIRST_LOOK_US {
+                std::hint::spin_loop();
+            }
+            let line = keeper.compare(None);
+            let line = [line.at, line.us, line.slope].map(AtomicU64::new);
+            Self {
+                sequence: AtomicU64::new(0),
+                line,
+                keeper: Mutex::new(keeper),
+            }
+        }
+
+        #[inline]
+        pub(super) fn now_us(&self) -> u64 {
+            let line = self.line();
+            let ticks = ticks();
+            if ticks.saturating_sub(line.at) > COMPARE_TICKS {
+                self.compare(line);
+            }
+            line.us_at(ticks)
+        }
+
+        #[inline]
+        fn line(&self) -> Line {
+            loop {
+                let sequence = self.sequence.load(Acquire);
+                let [at, us, slope] = &self.line;
+                let line = Line {
+                    at: at.load(Relaxed),
+                    us: us.load(Relaxed),
+                    slope: slope.load(Relaxed),
+                };
+                fence(Acquire);
+                if sequence % 2 == 0 && self.sequence.load(Relaxed) == sequence {
+                    return line;
+                }
+                std::hint::spin_loop();
+            }
+        }
+
+        /// Whoever comes first compares; nobody waits for it.
+        #[cold]
+        fn compare(&self, line: Line) {
+            let Ok(mut keeper) = self.keeper.try_lock() else {
+                return;
+            };
+            if self.line().at != line.at {
+                return;
+            }
+            let next = keeper.compare(Some(line));
+            let sequence = self.sequence.load(Relaxed);
+            self.sequence.store(sequence + 1, Relaxed);
+            fence(Release);
+            self.line[0].store(next.at, Relaxed);
+            self.line[1].store(next.us, Relaxed);
+            self.line[2].store(next.slope, Relaxed);
+            self.sequence.store(sequence + 2, Release);
+        }
+    }
+
+    impl Keeper {
+        /// The line from here on. It begins where the old one ends, or later if that was behind.
+        fn compare(&mut self, old: Option<Line>) -> Line {
+            let (at, us) = (ticks(), self.kernel.now_us());
+            let (ticks, passed) = (at.saturating_sub(self.first.0).max(1), us - self.first.1);
+            let slope = ((u128::from(passed) << 64) / u128::from(ticks)) as u64;
+            match old.map(|line| line.us_at(at)) {
+                // Ahead of the kernel: go on from there, slower by an eighth until it catches up.
+                Some(told) if told > us => Line {
+                    at,
+                    us: told,
+                    slope: slope - slope / 8,
+                },
+                _ => Line { at, us, slope },
+            }
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn a_line_never_goes_back_at_a_comparison() {
+            let kernel = Kernel::new();
+            let first = (ticks(), kernel.now_us());
+            let mut keeper = Keeper { kernel, first };
+            // A line that is an hour ahead, and one that is an hour behind.
+            let hour = 3_600_000_000;
+            let ahead = Line {
+                at: first.0,
+                us: first.1 + hour,
+                slope: 1 << 52,
+            };
+            let next = keeper.compare(Some(ahead));
+            assert!(next.us >= ahead.us_at(next.at));
+            let behind = Line {
+                us: first.1 - hour,
+                ..ahead
+            };
+            let next = keeper.compare(Some(behind));
+            assert!(next.us >= first.1);
+        }
+
+        #[test]
+        fn a_counter_that_is_behind_reads_as_no_time_passed() {
+            let line = Line {
+                at: 1_000,
+                us: 77,
+                slope: u64::MAX,
+            };
+            assert_eq!(line.us_at(999), 77);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_time_never_goes_back() {
+        let mut last = SystemClock.now();
+        for _ in 0..200_000 {
+            let now = SystemClock.now();
+            assert!(now >= last);
+            last = now;
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! An exact rate limiter: keyed, thread-safe, in a fixed amount of memory.
+//!
+//! ```
+//! use tollgate::Limiter;
+//!
+//! let limiter = Limiter::new("100/minute")?;
+//! let decision = limiter.check("user:42");
+//! if decision.allowed() {
+//!     // serve it; decision.remaining() more may come at once
+//! } else {
+//!     // answer 429 with Retry-After: decision.retry_after_secs()
+//! }
+//! # Ok::<(), tollgate::LimitError>(())
+//! ```
+//!
+//! What else there is:
+//!
+//! | to | use |
+//! |---|---|
+//! | choose the algorithm | [`Limit::token_bucket`], [`Limit::fixed_window`], … ([`Algorithm`]) |
+//! | charge more than 1 | [`Request::cost`] |
+//! | give one key another limit | [`Request::limit`] |
+//! | check several limits, all or none | [`Limiter::check_all`] |
+//! | look without charging | [`Request::peek`] |
+//! | give back, start afresh | [`Request::refund`], [`Request::reset`] |
+//! | charge an estimate, correct it later | [`Request::reserve`] |
+//! | wait for a turn, up to a deadline | `Request::wait` (feature `tokio`) |
+//! | send evenly spaced | [`Limit::leaky_bucket`] with `Request::queue` (feature `tokio`) |
+//! | bound what is in flight | [`Concurrency`] |
+//! | test code that uses a limiter | [`ManualClock`] |
+//!
+//! A check takes no allocation, no system call and no background thread. Only waiting needs a
+//! runtime.
+#![deny(unsafe_code)]
+
+pub mod clock;
+mod concurrency;
+mod limiter;
+mod request;
+mod reservation;
+#[cfg(feature = "tokio")]
+mod wait;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use concurrency::{Concurrency, NoPermits, Permit};
+pub use limiter::Limiter;
+pub use request::Request;
+pub use reservation::{Reservation, TooLate};
+pub use tollgate_core::{
+    ALGORITHMS, Algorithm, Cost, Decision, Limit, LimitError, Micros, Rate, RateError, Scope, Wait,
+    ZeroCost,
+};
+pub use tollgate_stores::{Charge, LIMITS_MAX, MemoryStats, MemoryStore, TooManyLimits, Verdict};
+#[cfg(feature = "tokio")]
+pub use wait::{WAITERS_MAX, WaitError};
