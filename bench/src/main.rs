@@ -11,9 +11,11 @@ use std::time::Instant;
 
 use contenders::*;
 use tollgate::{Algorithm, Limit};
-use workload::{WORKLOADS, Workload, keys};
+use workload::{WORKLOADS, Workload};
 
 const ROUNDS: usize = 7;
+/// How many checks a thread makes in a round.
+const CHECKS: usize = 1 << 21;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -25,12 +27,13 @@ fn main() {
             memory::report();
         }
         ["speed"] => speed(),
+        ["quick"] => quick(),
         ["algorithms"] => algorithms(),
         ["memory"] => memory::report(),
         ["memory", who] => memory::measure_here(who),
         ["clocks"] => clocks(),
         _ => {
-            eprintln!("usage: tollgate-bench [speed|algorithms|memory|clocks]");
+            eprintln!("usage: tollgate-bench [quick|speed|algorithms|memory|clocks]");
             std::process::exit(2);
         }
     }
@@ -45,10 +48,10 @@ fn clocks() {
 
 /// A name, and nanoseconds a check on one thread and on two.
 type Times = (&'static str, f64, f64);
-type Entry = (&'static str, Box<dyn Fn(&[String], &[u32], usize) -> f64>);
+type Entry = (&'static str, Box<dyn Fn(&[String], usize) -> f64>);
 
 fn entry<C: Contender + 'static>(name: &'static str, contender: C) -> Entry {
-    (name, Box::new(move |keys, sequence, threads| run(&contender, keys, sequence, threads)))
+    (name, Box::new(move |requests, threads| run(&contender, requests, threads)))
 }
 
 fn contenders(mode: Mode, workload: Workload) -> Vec<Entry> {
@@ -58,12 +61,23 @@ fn contenders(mode: Mode, workload: Workload) -> Vec<Entry> {
         entry("bare table, cached clock", BareTable::new(mode, n, CachedClock)),
         entry("bare table, TSC", BareTable::new(mode, n, Tsc::calibrate())),
         entry("**tollgate**, cached clock", TollgateCached::new(mode, n)),
+        entry("**tollgate**, all numbers read", TollgateAll::new(mode, n)),
         entry("**tollgate**", Tollgate::new(mode, n)),
         entry("governor, foldhash", GovernorFold::new(mode)),
         entry("governor", Governor::new(mode)),
         entry("sharded mutex map", ShardedMutex::new(mode)),
         entry("throttlecrab, mutex", Throttlecrab::new(mode, n)),
     ]
+}
+
+/// One thread, all allowed: enough to see what a change did.
+fn quick() {
+    for workload in WORKLOADS {
+        println!("{}", workload.name);
+        for (name, one, two) in column(Mode::Allowed, workload) {
+            println!("  {name:30} {one:8.1} {two:8.1}");
+        }
+    }
 }
 
 fn speed() {
@@ -84,16 +98,20 @@ fn speed() {
 
 /// One workload: everybody in turn, round after round, and the medians.
 fn column(mode: Mode, workload: Workload) -> Vec<Times> {
-    let (keys, sequence) = (keys(workload.keys), workload.sequence());
-    let all: Vec<u32> = (0..workload.keys as u32).collect();
-    let entries = contenders(mode, workload);
-    entries.iter().for_each(|(_, run)| drop(run(&keys, &all, 1)));
+    let (all, requests) = (workload.all_keys(), workload.requests());
+    let mut entries = contenders(mode, workload);
+    if let Ok(only) = std::env::var("ONLY") {
+        entries.retain(|(name, _)| name.contains(&only));
+    }
+    for (_, run) in &entries {
+        run(&all, 1);
+    }
     let mut times = vec![(Vec::new(), Vec::new()); entries.len()];
     for round in 0..ROUNDS {
         eprint!("\r{}: round {} of {ROUNDS}  ", workload.name, round + 1);
         for ((_, run), (one, two)) in entries.iter().zip(&mut times) {
-            one.push(run(&keys, &sequence, 1));
-            two.push(run(&keys, &sequence, 2));
+            one.push(run(&requests, 1));
+            two.push(run(&requests, 2));
         }
     }
     eprint!("\r{:40}\r", "");
@@ -129,7 +147,7 @@ fn algorithms() {
     let cell_algorithms: Vec<_> = cell_algorithms.copied().collect();
     let mut rows = vec![Vec::new(); cell_algorithms.len()];
     for workload in WORKLOADS {
-        let (keys, sequence) = (keys(workload.keys), workload.sequence());
+        let requests = workload.requests();
         let limit = |algorithm| Limit::new("1000000000/s".parse().unwrap(), algorithm).unwrap();
         let limiters: Vec<_> = cell_algorithms
             .iter()
@@ -138,7 +156,7 @@ fn algorithms() {
         let mut times = vec![Vec::new(); limiters.len()];
         for _ in 0..=ROUNDS {
             for (limiter, times) in limiters.iter().zip(&mut times) {
-                times.push(run(limiter, &keys, &sequence, 1));
+                times.push(run(limiter, &requests, 1));
             }
         }
         for (row, times) in rows.iter_mut().zip(times) {
@@ -151,19 +169,21 @@ fn algorithms() {
 }
 
 /// Nanoseconds of wall time per check, over all threads.
-fn run<C: Contender>(contender: &C, keys: &[String], sequence: &[u32], threads: usize) -> f64 {
+fn run<C: Contender>(contender: &C, requests: &[String], threads: usize) -> f64 {
+    let rounds = (CHECKS / requests.len()).max(1);
     let barrier = Barrier::new(threads + 1);
     let mut started = Instant::now();
     std::thread::scope(|scope| {
         for thread in 0..threads {
             let barrier = &barrier;
             scope.spawn(move || {
-                barrier.wait();
-                let (later, sooner) = sequence.split_at(sequence.len() / threads * thread);
+                let (later, sooner) = requests.split_at(requests.len() / threads * thread);
                 let mut allowed = 0u64;
-                for index in sooner.iter().chain(later) {
-                    let key = &keys[*index as usize];
-                    allowed += u64::from(contender.check(key, key));
+                barrier.wait();
+                for _ in 0..rounds {
+                    for key in sooner.iter().chain(later) {
+                        allowed += u64::from(contender.check(key, key));
+                    }
                 }
                 std::hint::black_box(allowed);
             });
@@ -171,7 +191,7 @@ fn run<C: Contender>(contender: &C, keys: &[String], sequence: &[u32], threads: 
         barrier.wait();
         started = Instant::now();
     });
-    started.elapsed().as_nanos() as f64 / (sequence.len() * threads) as f64
+    started.elapsed().as_nanos() as f64 / (rounds * requests.len() * threads) as f64
 }
 
 fn median(mut times: Vec<f64>) -> f64 {

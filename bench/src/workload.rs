@@ -1,4 +1,7 @@
 //! Which keys, in which order.
+//!
+//! The requests are laid out in the order in which they come, as the key of a request has just been
+//! read when a limiter sees it: what is measured is the limiter, not the fetching of strings.
 
 /// A way of choosing keys.
 #[derive(Clone, Copy)]
@@ -15,13 +18,14 @@ pub const WORKLOADS: [Workload; 4] = [
     Workload { name: "1M zipf", keys: 1_000_000, skew: Some(1.0) },
 ];
 
-pub fn keys(n: usize) -> Vec<String> {
-    (0..n).map(|i| format!("user:{i}")).collect()
-}
-
 impl Workload {
-    /// About a million accesses, the same for everybody.
-    pub fn sequence(&self) -> Vec<u32> {
+    /// Every key once.
+    pub fn all_keys(&self) -> Vec<String> {
+        (0..self.keys).map(|i| format!("user:{i}")).collect()
+    }
+
+    /// The requests, the same for everybody; few where the keys are few, so that they stay in cache.
+    pub fn requests(&self) -> Vec<String> {
         let mut random = SplitMix(42);
         let cumulative = self.skew.map(|skew| {
             let weights = (1..=self.keys).scan(0.0, |sum, rank| {
@@ -40,7 +44,12 @@ impl Workload {
                 spread(cumulative.partition_point(|sum| *sum < at))
             }
         };
-        (0..1 << 20).map(|_| pick(&mut random)).collect()
+        let len = match self.keys {
+            1 => 64,
+            1_000 => 4_096,
+            _ => 1 << 20,
+        };
+        (0..len).map(|_| format!("user:{}", pick(&mut random))).collect()
     }
 }
 

@@ -25,10 +25,7 @@ impl Cell {
     #[inline]
     pub(crate) fn new(time: u64, life: Life, data: u64) -> Self {
         debug_assert!(time <= TIME_MAX);
-        Self {
-            head: time << LIFE_BITS | u64::from(life.0),
-            data,
-        }
+        Self { head: time << LIFE_BITS | u64::from(life.0), data }
     }
 
     #[inline]
@@ -112,11 +109,7 @@ mod tests {
     #[test]
     fn a_life_is_never_shorter_than_asked_and_at_most_a_32nd_longer() {
         let around = |x: u64| [x.saturating_sub(1), x, x + 1];
-        for us in (0..52)
-            .flat_map(|bit| around(1 << bit))
-            .chain(0..5_000)
-            .chain([86_400_000_000])
-        {
+        for us in (0..52).flat_map(|bit| around(1 << bit)).chain(0..5_000).chain([86_400_000_000]) {
             let span = Life::at_least(us).span();
             assert!(span >= us, "{us} became {span}");
             assert!(span - us <= us / 32 + 1, "{us} became {span}");

@@ -16,18 +16,22 @@ pub enum Wait {
 /// The answer to one check of one limit. A denial is a value, not an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    pub(crate) wait: Wait,
+    /// 0 if it passes now, [`NEVER`] if it never does.
+    pub(crate) wait_us: u64,
     pub(crate) limit: u64,
     pub(crate) remaining: u64,
     pub(crate) reset_after_us: u64,
     pub(crate) delay_us: u64,
 }
 
+/// The wait of a cost that is above what the limit can ever hold.
+pub(crate) const NEVER: u64 = u64::MAX;
+
 impl Decision {
     /// May the request pass?
     #[inline]
     pub fn allowed(&self) -> bool {
-        self.wait == Wait::None
+        self.wait_us == 0
     }
 
     /// The most that can pass at once: the count of a window, the burst of a bucket.
@@ -47,7 +51,7 @@ impl Decision {
     /// `None` when it was allowed, and when no wait would help (see [`Decision::never`]).
     #[inline]
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.wait {
+        match self.wait() {
             Wait::Micros(us) => Some(Duration::from_micros(us)),
             Wait::None | Wait::Never => None,
         }
@@ -55,7 +59,7 @@ impl Decision {
 
     /// The value for a `Retry-After` header: whole seconds, rounded up, never 0.
     pub fn retry_after_secs(&self) -> Option<u64> {
-        match self.wait {
+        match self.wait() {
             Wait::Micros(us) => Some(us.div_ceil(1_000_000).max(1)),
             Wait::None | Wait::Never => None,
         }
@@ -64,13 +68,17 @@ impl Decision {
     /// True when the cost is above what the limit can ever hold, so that no wait would help.
     #[inline]
     pub fn never(&self) -> bool {
-        self.wait == Wait::Never
+        self.wait_us == NEVER
     }
 
     /// The wait in one value, for code that treats all three cases.
     #[inline]
     pub fn wait(&self) -> Wait {
-        self.wait
+        match self.wait_us {
+            0 => Wait::None,
+            NEVER => Wait::Never,
+            us => Wait::Micros(us),
+        }
     }
 
     /// Until the window turns (fixed window) or the key is as good as new (the others).

@@ -41,12 +41,7 @@ impl Limit {
     pub fn new(rate: Rate, algorithm: Algorithm) -> Result<Self, LimitError> {
         let rule = algorithm.compile(rate)?;
         let scope = Scope::new(&format!("{algorithm} {rate}"));
-        Ok(Self {
-            rate,
-            algorithm,
-            rule,
-            scope,
-        })
+        Ok(Self { rate, algorithm, rule, scope })
     }
 
     /// A fixed window: simple, and up to twice the count around a boundary.
@@ -173,10 +168,7 @@ pub struct Scope {
 impl Scope {
     /// The scope of that name.
     pub fn new(name: &str) -> Self {
-        Self {
-            id: fnv1a(name.as_bytes()),
-            name: name.into(),
-        }
+        Self { id: fnv1a(name.as_bytes()), name: name.into() }
     }
 
     /// Its name.
@@ -235,10 +227,7 @@ impl fmt::Display for LimitError {
                 "{algorithm} has no burst; leave it out, or use token_bucket or leaky_bucket"
             ),
             Self::CountRejected(algorithm) => {
-                write!(
-                    f,
-                    "{algorithm} keeps no log to count rejected attempts in; use sliding_log"
-                )
+                write!(f, "{algorithm} keeps no log to count rejected attempts in; use sliding_log")
             }
             Self::RefillTooLong { rate, burst_max } => write!(
                 f,

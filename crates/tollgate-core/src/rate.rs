@@ -63,27 +63,17 @@ impl Rate {
         let count = whole_count("count", count).map_err(|why| RateError::whole(text(), why))?;
         let period_us = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
         if period.subsec_nanos() % 1_000 != 0 {
-            return Err(RateError::whole(
-                text(),
-                "a period is whole microseconds".into(),
-            ));
+            return Err(RateError::whole(text(), "a period is whole microseconds".into()));
         }
         check_period(period_us).map_err(|why| RateError::whole(text(), why))?;
-        Ok(Self {
-            count,
-            period_us,
-            burst: None,
-        })
+        Ok(Self { count, period_us, burst: None })
     }
 
     /// The same rate with a burst, which only the two buckets take.
     pub fn with_burst(self, burst: u64) -> Result<Self, RateError> {
         let text = || format!("{self} burst {burst}");
         let burst = whole_count("burst", burst).map_err(|why| RateError::whole(text(), why))?;
-        Ok(Self {
-            burst: Some(burst),
-            ..self
-        })
+        Ok(Self { burst: Some(burst), ..self })
     }
 
     /// How many per period.
@@ -126,10 +116,7 @@ impl FromStr for Rate {
 
 /// A span as people write it, in the largest unit that divides it: `2h`, `90s`, `1500µs`.
 pub(crate) fn period_text(us: u64) -> String {
-    let unit = UNITS
-        .iter()
-        .rev()
-        .find(|(_, unit_us)| us.is_multiple_of(*unit_us));
+    let unit = UNITS.iter().rev().find(|(_, unit_us)| us.is_multiple_of(*unit_us));
     match unit {
         Some((names, unit_us)) if us == *unit_us => names[0].to_string(),
         Some((names, unit_us)) => format!("{}{}", us / unit_us, names[0]),
@@ -149,11 +136,7 @@ pub struct RateError {
 
 impl RateError {
     fn whole(text: String, why: String) -> Self {
-        Self {
-            span: 0..text.len(),
-            text,
-            why,
-        }
+        Self { span: 0..text.len(), text, why }
     }
 
     /// The offending bytes of the text.
@@ -186,18 +169,12 @@ struct Parser<'a> {
 
 impl Parser<'_> {
     fn rate(mut self) -> Result<Rate, RateError> {
-        let count = self.count(
-            "count",
-            "a rate is <count>/<period>, such as 100/minute or 5/s burst 10",
-        )?;
+        let count =
+            self.count("count", "a rate is <count>/<period>, such as 100/minute or 5/s burst 10")?;
         self.slash()?;
         let period_us = self.period()?;
         let burst = self.burst()?;
-        Ok(Rate {
-            count,
-            period_us,
-            burst,
-        })
+        Ok(Rate { count, period_us, burst })
     }
 
     fn count(&mut self, what: &str, expected: &str) -> Result<u32, RateError> {
@@ -224,9 +201,7 @@ impl Parser<'_> {
         if digits.contains(|c: char| !c.is_ascii_digit()) {
             return bad(format!("the {what} is not a whole number"));
         }
-        digits
-            .parse()
-            .or_else(|_| bad(format!("the {what} is too large; at most {COUNT_MAX}")))
+        digits.parse().or_else(|_| bad(format!("the {what} is too large; at most {COUNT_MAX}")))
     }
 
     fn slash(&mut self) -> Result<(), RateError> {
@@ -237,10 +212,10 @@ impl Parser<'_> {
                 self.at = separator.start + 1;
                 Ok(())
             }
-            _ => Err(self.error(
-                separator,
-                "expected \"/\" or \"per\" and a period, as in 100/minute",
-            )),
+            _ => {
+                Err(self
+                    .error(separator, "expected \"/\" or \"per\" and a period, as in 100/minute"))
+            }
         }
     }
 
@@ -265,10 +240,7 @@ impl Parser<'_> {
             "" => "the period is missing".to_string(),
             text => format!("unknown period \"{text}\""),
         };
-        let names = UNITS
-            .iter()
-            .map(|(names, _)| names.join(", "))
-            .collect::<alloc::vec::Vec<_>>();
+        let names = UNITS.iter().map(|(names, _)| names.join(", ")).collect::<alloc::vec::Vec<_>>();
         self.error(unit, format!("{problem}; periods are {}", names.join(", ")))
     }
 
@@ -298,19 +270,12 @@ impl Parser<'_> {
     }
 
     fn error(&self, span: Range<usize>, why: impl Into<String>) -> RateError {
-        RateError {
-            text: self.text.to_string(),
-            span,
-            why: why.into(),
-        }
+        RateError { text: self.text.to_string(), span, why: why.into() }
     }
 }
 
 fn unit_us(name: &str) -> Option<u64> {
-    UNITS
-        .iter()
-        .find(|(names, _)| names.contains(&name))
-        .map(|(_, us)| *us)
+    UNITS.iter().find(|(names, _)| names.contains(&name)).map(|(_, us)| *us)
 }
 
 fn whole_count(what: &str, n: u64) -> Result<u32, String> {

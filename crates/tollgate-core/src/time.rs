@@ -17,11 +17,7 @@ impl Micros {
     /// The moment `us` microseconds after the epoch, or [`Micros::MAX`] if that is later.
     #[inline]
     pub const fn new(us: u64) -> Self {
-        if us > Self::MAX.0 {
-            Self::MAX
-        } else {
-            Self(us)
-        }
+        if us > Self::MAX.0 { Self::MAX } else { Self(us) }
     }
 
     /// Microseconds since the epoch.

@@ -11,30 +11,22 @@ const HOUR_US: u64 = 3_600_000_000;
 /// Limits of everyday size, whose traces reach every branch.
 fn small_limit() -> impl Strategy<Value = Limit> {
     let algorithm = proptest::sample::select(ALGORITHMS);
-    (
-        algorithm,
-        1..20u64,
-        1..50u64,
-        proptest::option::of(1..30u64),
-    )
-        .prop_map(|(algorithm, count, period_ms, burst)| {
+    (algorithm, 1..20u64, 1..50u64, proptest::option::of(1..30u64)).prop_map(
+        |(algorithm, count, period_ms, burst)| {
             let rate = Rate::new(count, std::time::Duration::from_millis(period_ms)).unwrap();
             let rate = match burst {
                 Some(burst) if algorithm.has_burst() => rate.with_burst(burst).unwrap(),
                 _ => rate,
             };
             Limit::new(rate, algorithm).unwrap()
-        })
+        },
+    )
 }
 
 /// Any limit that can be written, up to the edges; most of them odd.
 fn any_limit() -> impl Strategy<Value = Result<Limit, tollgate_core::LimitError>> {
-    let count = prop_oneof![
-        1..100u64,
-        1..=u64::from(u32::MAX),
-        Just(10_000_000),
-        Just(999_999_937)
-    ];
+    let count =
+        prop_oneof![1..100u64, 1..=u64::from(u32::MAX), Just(10_000_000), Just(999_999_937)];
     let period = prop_oneof![
         1..1_000_000u64,
         1..=315_360_000_000_000u64,
@@ -78,34 +70,14 @@ fn compare_with_model(
         let delay = model.delay(now);
         let passes = model.check(cost, now);
         let decision = key.check(cost, now);
-        prop_assert_eq!(
-            decision.allowed(),
-            passes,
-            "{} cost {} at {}",
-            key.limit,
-            cost,
-            now
-        );
-        prop_assert_eq!(
-            decision.remaining(),
-            model.remaining(now),
-            "{} at {}",
-            key.limit,
-            now
-        );
+        prop_assert_eq!(decision.allowed(), passes, "{} cost {} at {}", key.limit, cost, now);
+        prop_assert_eq!(decision.remaining(), model.remaining(now), "{} at {}", key.limit, now);
         let expected_wait = match () {
             _ if passes => Wait::None,
             _ if cost > key.limit.quota() => Wait::Never,
             _ => Wait::Micros(model.passes_from(cost, now) - now),
         };
-        prop_assert_eq!(
-            decision.wait(),
-            expected_wait,
-            "{} cost {} at {}",
-            key.limit,
-            cost,
-            now
-        );
+        prop_assert_eq!(decision.wait(), expected_wait, "{} cost {} at {}", key.limit, cost, now);
         let expected_delay = if passes { delay } else { 0 };
         prop_assert_eq!(decision.delay().as_micros(), u128::from(expected_delay));
     }

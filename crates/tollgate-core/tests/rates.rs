@@ -20,15 +20,9 @@ fn every_way_of_writing_a_rate() {
         ("1/1500ms", "1/1500ms"),
         ("4294967295/sec", "4294967295/s"),
     ] {
-        let rate: Rate = text
-            .parse()
-            .unwrap_or_else(|error| panic!("{text}: {error}"));
+        let rate: Rate = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(rate.to_string(), canonical);
-        assert_eq!(
-            canonical.parse::<Rate>().unwrap(),
-            rate,
-            "{canonical} reads back"
-        );
+        assert_eq!(canonical.parse::<Rate>().unwrap(), rate, "{canonical} reads back");
     }
 }
 
@@ -41,37 +35,17 @@ fn refuses(text: &str, marked: &str, message: &str) {
 
 #[test]
 fn errors_point_at_the_character() {
-    refuses(
-        "100/fortnight",
-        "fortnight",
-        "periods are ms, s, sec, second, seconds, m,",
-    );
+    refuses("100/fortnight", "fortnight", "periods are ms, s, sec, second, seconds, m,");
     refuses("0/s", "0", "the count is 0; it must be at least 1");
     refuses("-5/s", "-5", "the count is negative");
     refuses("0.5/s", "0.5", "0.5/s is 1/2s");
     refuses("ten/s", "ten", "the count is not a whole number");
-    refuses(
-        "99999999999/s",
-        "99999999999",
-        "the count is too large; at most 4294967295",
-    );
-    refuses(
-        "99999999999999999999999/s",
-        "99999999999999999999999",
-        "too large",
-    );
+    refuses("99999999999/s", "99999999999", "the count is too large; at most 4294967295");
+    refuses("99999999999999999999999/s", "99999999999999999999999", "too large");
     refuses("5/0s", "0s", "the period is 0");
     refuses("5/-1s", "-1", "the period is negative");
-    refuses(
-        "5/11years",
-        "11years",
-        "the period is too long; at most 10years",
-    );
-    refuses(
-        "5/99999999999999999999s",
-        "99999999999999999999",
-        "too large",
-    );
+    refuses("5/11years", "11years", "the period is too long; at most 10years");
+    refuses("5/99999999999999999999s", "99999999999999999999", "too large");
     refuses("5/", "", "the period is missing");
     refuses("5", "", "expected \"/\" or \"per\"");
     refuses("5 every s", "every", "expected \"/\" or \"per\"");
@@ -86,28 +60,13 @@ fn errors_point_at_the_character() {
 #[test]
 fn the_mark_stands_under_the_mistake() {
     let error = "100/fortnight".parse::<Rate>().unwrap_err().to_string();
-    assert!(
-        error.ends_with("\n  100/fortnight\n      ^^^^^^^^^"),
-        "{error}"
-    );
+    assert!(error.ends_with("\n  100/fortnight\n      ^^^^^^^^^"), "{error}");
 }
 
 #[test]
 fn no_text_panics_the_parser() {
-    let pieces = [
-        "5",
-        "/",
-        "s",
-        " ",
-        "burst",
-        "-",
-        "é",
-        "per",
-        "0",
-        "99999999999999999999",
-        "µ",
-        "\n",
-    ];
+    let pieces =
+        ["5", "/", "s", " ", "burst", "-", "é", "per", "0", "99999999999999999999", "µ", "\n"];
     for a in pieces {
         for b in pieces {
             for c in pieces {
@@ -138,17 +97,11 @@ fn algorithms_are_found_by_name() {
     }
     assert_eq!("gcra".parse::<Algorithm>().unwrap(), Algorithm::TokenBucket);
     let error = "lottery".parse::<Algorithm>().unwrap_err().to_string();
-    assert!(
-        error.contains("there are fixed_window, sliding_log, sliding_counter"),
-        "{error}"
-    );
+    assert!(error.contains("there are fixed_window, sliding_log, sliding_counter"), "{error}");
 }
 
 #[test]
 fn a_log_that_would_eat_the_memory_is_refused() {
     let error = Limit::sliding_log("10000000/s").unwrap_err().to_string();
-    assert!(
-        error.contains("use at most 1000000, or sliding_counter"),
-        "{error}"
-    );
+    assert!(error.contains("use at most 1000000, or sliding_counter"), "{error}");
 }

@@ -24,12 +24,7 @@ impl<'a> Charge<'a> {
     /// A charge of 1 to `key` under `limit`.
     #[inline]
     pub fn new<K: AsRef<[u8]> + ?Sized>(limit: &'a Limit, key: &'a K) -> Self {
-        Self {
-            limit,
-            scope: limit.scope(),
-            key: key.as_ref(),
-            cost: Cost::ONE,
-        }
+        Self { limit, scope: limit.scope(), key: key.as_ref(), cost: Cost::ONE }
     }
 
     /// The same with another cost.
@@ -73,11 +68,7 @@ impl Verdict {
         mut decide: impl FnMut(usize, &[Decision]) -> Decision,
     ) -> Self {
         let first = decide(0, &[]);
-        let mut verdict = Self {
-            decided_by: 0,
-            len,
-            decisions: [first; LIMITS_MAX],
-        };
+        let mut verdict = Self { decided_by: 0, len, decisions: [first; LIMITS_MAX] };
         for i in 1..len {
             let decision = decide(i, &verdict.decisions[..i]);
             verdict.decisions[i] = decision;
@@ -100,11 +91,7 @@ impl Verdict {
 
     /// How long to hold an admitted request: the longest that any of the limits asks for.
     pub fn delay(&self) -> std::time::Duration {
-        self.decisions()
-            .iter()
-            .map(Decision::delay)
-            .max()
-            .unwrap_or_default()
+        self.decisions().iter().map(Decision::delay).max().unwrap_or_default()
     }
 }
 
@@ -129,21 +116,14 @@ pub struct TooManyLimits {
 
 impl TooManyLimits {
     pub(crate) fn check(limits: usize) -> Result<(), Self> {
-        if (1..=LIMITS_MAX).contains(&limits) {
-            Ok(())
-        } else {
-            Err(Self { limits })
-        }
+        if (1..=LIMITS_MAX).contains(&limits) { Ok(()) } else { Err(Self { limits }) }
     }
 }
 
 impl fmt::Display for TooManyLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limits } = self;
-        write!(
-            f,
-            "a request can be charged to 1 to {LIMITS_MAX} limits at once, not {limits}"
-        )
+        write!(f, "a request can be charged to 1 to {LIMITS_MAX} limits at once, not {limits}")
     }
 }
 

@@ -82,15 +82,8 @@ impl Reference {
 
     fn check_all(&mut self, charges: &[Charge<'_>], now: Micros) -> Vec<Decision> {
         let peeked: Vec<_> = charges.iter().map(|c| self.act(Op::Peek, c, now)).collect();
-        let op = if peeked.iter().all(Decision::allowed) {
-            Op::Check
-        } else {
-            Op::Peek
-        };
-        charges
-            .iter()
-            .map(|charge| self.act(op, charge, now))
-            .collect()
+        let op = if peeked.iter().all(Decision::allowed) { Op::Check } else { Op::Peek };
+        charges.iter().map(|charge| self.act(op, charge, now)).collect()
     }
 }
 
@@ -139,10 +132,7 @@ fn cost(n: u64) -> Cost {
 }
 
 async fn one<S: Store>(store: &S, op: Op, charge: Charge<'_>, now: u64) -> Decision {
-    *store
-        .apply(op, &[charge], Micros::new(START + now))
-        .await
-        .expect("an answer")
+    *store.apply(op, &[charge], Micros::new(START + now)).await.expect("an answer")
 }
 
 /// Random operations on a few keys under every algorithm, decided as the core alone would.
@@ -166,10 +156,7 @@ pub async fn random_traces_give_the_cores_decisions<S: Store>(store: &S) {
         ]);
         let decision = *store.apply(op, &[charge], at).await.expect("an answer");
         let expected = reference.act(op, &charge, at);
-        assert_eq!(
-            decision, expected,
-            "step {step}: {op:?} {charge:?} at {now}"
-        );
+        assert_eq!(decision, expected, "step {step}: {op:?} {charge:?} at {now}");
     }
 }
 
@@ -186,18 +173,11 @@ pub async fn several_limits_are_charged_all_or_none<S: Store>(store: &S) {
             .map(|limit| Charge::new(limit, random.pick(&["a", "b"])).cost(random.cost(3)))
             .collect();
         let at = Micros::new(now);
-        let verdict = store
-            .apply(Op::Check, &charges, at)
-            .await
-            .expect("an answer");
+        let verdict = store.apply(Op::Check, &charges, at).await.expect("an answer");
         let expected = reference.check_all(&charges, at);
         assert_eq!(verdict.decisions(), expected, "step {step}");
         assert_eq!(verdict.allowed(), expected.iter().all(Decision::allowed));
-        let longest = expected
-            .iter()
-            .map(Decision::wait)
-            .max()
-            .expect("a decision");
+        let longest = expected.iter().map(Decision::wait).max().expect("a decision");
         assert_eq!(verdict.wait(), longest, "the longest wait speaks");
     }
 }
@@ -207,25 +187,13 @@ pub async fn charges_to_one_usage_are_summed<S: Store>(store: &S) {
     for algorithm in ALGORITHMS {
         let limit = limit(*algorithm, "10/s");
         let now = Micros::new(START);
-        let twice = |n| {
-            [
-                Charge::new(&limit, "k").cost(cost(n)),
-                Charge::new(&limit, "k").cost(cost(n)),
-            ]
-        };
-        let denied = store
-            .apply(Op::Check, &twice(6), now)
-            .await
-            .expect("an answer");
+        let twice =
+            |n| [Charge::new(&limit, "k").cost(cost(n)), Charge::new(&limit, "k").cost(cost(n))];
+        let denied = store.apply(Op::Check, &twice(6), now).await.expect("an answer");
         assert!(denied.never(), "{algorithm}: 12 of 10");
-        let allowed = store
-            .apply(Op::Check, &twice(4), now)
-            .await
-            .expect("an answer");
+        let allowed = store.apply(Op::Check, &twice(4), now).await.expect("an answer");
         assert!(allowed.allowed(), "{algorithm}: 8 of 10");
-        let left = one(store, Op::Peek, Charge::new(&limit, "k"), 0)
-            .await
-            .remaining();
+        let left = one(store, Op::Peek, Charge::new(&limit, "k"), 0).await.remaining();
         assert_eq!(left, 2, "{algorithm}");
     }
 }
@@ -249,16 +217,9 @@ pub async fn a_reset_makes_a_key_new<S: Store>(store: &S) {
         let charge = Charge::new(&limit, "k");
         store.reset(&charge).await.expect("a reset");
         one(store, Op::Charge, charge.cost(cost(9)), 0).await;
-        assert!(
-            !one(store, Op::Check, charge, 0).await.allowed(),
-            "{algorithm}"
-        );
+        assert!(!one(store, Op::Check, charge, 0).await.allowed(), "{algorithm}");
         store.reset(&charge).await.expect("a reset");
-        assert_eq!(
-            one(store, Op::Check, charge, 0).await.remaining(),
-            1,
-            "{algorithm}"
-        );
+        assert_eq!(one(store, Op::Check, charge, 0).await.remaining(), 1, "{algorithm}");
     }
 }
 
@@ -268,31 +229,16 @@ pub async fn a_reservation_settles_up_and_down<S: Store>(store: &S) {
         let limit = limit(*algorithm, "10/s");
         let charge = Charge::new(&limit, "k");
         let charged_at = Micros::new(START);
-        assert_eq!(
-            one(store, Op::Check, charge.cost(cost(5)), 0)
-                .await
-                .remaining(),
-            5
-        );
+        assert_eq!(one(store, Op::Check, charge.cost(cost(5)), 0).await.remaining(), 5);
         let down = Op::Refund { charged_at };
-        assert_eq!(
-            one(store, down, charge.cost(cost(3)), 0).await.remaining(),
-            8,
-            "{algorithm}"
-        );
+        assert_eq!(one(store, down, charge.cost(cost(3)), 0).await.remaining(), 8, "{algorithm}");
         // Up by more than there is: a debt, which has to be paid before anything passes.
         let up = one(store, Op::Charge, charge.cost(cost(12)), 0).await;
         assert_eq!(up.remaining(), 0, "{algorithm}");
         let denied = one(store, Op::Check, charge, 0).await;
         let wait = denied.retry_after().expect("a wait").as_micros() as u64;
-        assert!(
-            !one(store, Op::Peek, charge, wait - 1).await.allowed(),
-            "{algorithm}"
-        );
-        assert!(
-            one(store, Op::Peek, charge, wait).await.allowed(),
-            "{algorithm}"
-        );
+        assert!(!one(store, Op::Peek, charge, wait - 1).await.allowed(), "{algorithm}");
+        assert!(one(store, Op::Peek, charge, wait).await.allowed(), "{algorithm}");
     }
 }
 
@@ -302,47 +248,27 @@ pub async fn usage_carries_over_when_a_limit_changes<S: Store>(store: &S) {
         let of = |rate| limit(*algorithm, rate).named("plan");
         let (free, pro, tiny) = (of("10/s"), of("100/s"), of("4/minute"));
         assert_eq!(
-            one(store, Op::Check, Charge::new(&free, "k").cost(cost(10)), 0)
-                .await
-                .remaining(),
+            one(store, Op::Check, Charge::new(&free, "k").cost(cost(10)), 0).await.remaining(),
             0
         );
         let raised = one(store, Op::Check, Charge::new(&pro, "k"), 0).await;
-        assert!(
-            raised.allowed() && raised.remaining() == 89,
-            "{algorithm}: {raised:?}"
-        );
+        assert!(raised.allowed() && raised.remaining() == 89, "{algorithm}: {raised:?}");
         let lowered = one(store, Op::Check, Charge::new(&tiny, "k"), 0).await;
-        assert!(
-            !lowered.allowed() && lowered.remaining() == 0,
-            "{algorithm}: {lowered:?}"
-        );
+        assert!(!lowered.allowed() && lowered.remaining() == 0, "{algorithm}: {lowered:?}");
     }
 }
 
 /// No two of (scope, algorithm, key) share their usage, however they are spelt.
 pub async fn keys_are_injective<S: Store>(store: &S) {
     let names = ["", "a", "a_b", "a:b", "a b", "{a}", "a\0b"];
-    let keys: [&[u8]; 9] = [
-        b"",
-        b"x",
-        b"x_y_z",
-        b"x:y",
-        b"b x",
-        b"\0",
-        b"\0\0",
-        b"{x}",
-        b"\xff\xfe",
-    ];
+    let keys: [&[u8]; 9] =
+        [b"", b"x", b"x_y_z", b"x:y", b"b x", b"\0", b"\0\0", b"{x}", b"\xff\xfe"];
     for algorithm in ALGORITHMS {
         for name in names {
             let limit = limit(*algorithm, "1/hour").named(name);
             for key in keys {
                 let first = one(store, Op::Check, Charge::new(&limit, key), 0).await;
-                assert!(
-                    first.allowed(),
-                    "{algorithm} {name:?} {key:?} was used before"
-                );
+                assert!(first.allowed(), "{algorithm} {name:?} {key:?} was used before");
             }
         }
     }
@@ -361,25 +287,13 @@ pub async fn too_many_limits_are_refused<S: Store>(store: &S) {
 
 /// Alone and beside another limit.
 pub async fn rejected_attempts_count_where_asked_for<S: Store>(store: &S) {
-    let strict = limit(Algorithm::SlidingLog, "1/10s")
-        .count_rejected()
-        .expect("a log");
+    let strict = limit(Algorithm::SlidingLog, "1/10s").count_rejected().expect("a log");
     let wide = limit(Algorithm::TokenBucket, "100/s");
     let charges = [Charge::new(&strict, "k"), Charge::new(&wide, "k")];
     let mut allowed = Vec::new();
     for second in [0, 9, 15, 25] {
         let now = Micros::new(START + second * 1_000_000);
-        allowed.push(
-            store
-                .apply(Op::Check, &charges, now)
-                .await
-                .expect("an answer")
-                .allowed(),
-        );
+        allowed.push(store.apply(Op::Check, &charges, now).await.expect("an answer").allowed());
     }
-    assert_eq!(
-        allowed,
-        [true, false, false, true],
-        "each attempt begins the wait anew"
-    );
+    assert_eq!(allowed, [true, false, false, true], "each attempt begins the wait anew");
 }

@@ -7,17 +7,9 @@ use std::thread;
 use tollgate_core::{ALGORITHMS, Algorithm, Cost, Limit, Micros};
 use tollgate_stores::{Charge, MemoryStore, conformance};
 
-tollgate_stores::conformance!(
-    memory,
-    MemoryStore::with_capacity(1_000),
-    conformance::block_on
-);
+tollgate_stores::conformance!(memory, MemoryStore::with_capacity(1_000), conformance::block_on);
 // A table this small has every key away from home.
-tollgate_stores::conformance!(
-    crowded,
-    MemoryStore::with_capacity(150),
-    conformance::block_on
-);
+tollgate_stores::conformance!(crowded, MemoryStore::with_capacity(150), conformance::block_on);
 
 const THREADS: u64 = 4;
 
@@ -28,10 +20,7 @@ fn limit(algorithm: Algorithm, rate: &str) -> Limit {
 #[test]
 fn threads_on_one_key_admit_exactly_the_limit() {
     for algorithm in ALGORITHMS {
-        let (store, limit) = (
-            MemoryStore::with_capacity(10),
-            limit(*algorithm, "1000/hour"),
-        );
+        let (store, limit) = (MemoryStore::with_capacity(10), limit(*algorithm, "1000/hour"));
         let admitted = AtomicU64::new(0);
         thread::scope(|scope| {
             for _ in 0..THREADS {
@@ -51,10 +40,8 @@ fn threads_on_one_key_admit_exactly_the_limit() {
 #[test]
 fn threads_on_many_new_keys_admit_exactly_the_limit_of_each() {
     // All threads meet each key at about the same time, as its first callers.
-    let (store, limit) = (
-        MemoryStore::with_capacity(20_000),
-        limit(Algorithm::TokenBucket, "3/hour"),
-    );
+    let (store, limit) =
+        (MemoryStore::with_capacity(20_000), limit(Algorithm::TokenBucket, "3/hour"));
     let admitted = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -62,9 +49,8 @@ fn threads_on_many_new_keys_admit_exactly_the_limit_of_each() {
                 for key in 0..20_000u64 {
                     for _ in 0..2 {
                         let key = key.to_be_bytes();
-                        let allowed = store
-                            .check(&Charge::new(&limit, &key), Micros::new(1))
-                            .allowed();
+                        let allowed =
+                            store.check(&Charge::new(&limit, &key), Micros::new(1)).allowed();
                         admitted.fetch_add(u64::from(allowed), Ordering::Relaxed);
                     }
                 }
@@ -91,11 +77,8 @@ fn several_limits_are_all_or_none_under_contention() {
             scope.spawn(move || {
                 for i in 0..2_000 {
                     let pair = (i + turn) % pairs.len();
-                    let (a, b) = if turn % 2 == 0 {
-                        pairs[pair]
-                    } else {
-                        (pairs[pair].1, pairs[pair].0)
-                    };
+                    let (a, b) =
+                        if turn % 2 == 0 { pairs[pair] } else { (pairs[pair].1, pairs[pair].0) };
                     let (a, b) = ([a], [b]);
                     let charges = [
                         Charge::new(per_key, &a),
@@ -127,16 +110,12 @@ fn several_limits_are_all_or_none_under_contention() {
 
 #[test]
 fn a_full_house_pushes_nobody_out() {
-    let (store, limit) = (
-        MemoryStore::with_capacity(50_000),
-        limit(Algorithm::FixedWindow, "1/hour"),
-    );
+    let (store, limit) =
+        (MemoryStore::with_capacity(50_000), limit(Algorithm::FixedWindow, "1/hour"));
     let now = Micros::new(1);
     for round in 0..2 {
         for key in 0..50_000u64 {
-            let allowed = store
-                .check(&Charge::new(&limit, &key.to_be_bytes()), now)
-                .allowed();
+            let allowed = store.check(&Charge::new(&limit, &key.to_be_bytes()), now).allowed();
             assert_eq!(allowed, round == 0, "key {key}");
         }
     }
@@ -146,47 +125,32 @@ fn a_full_house_pushes_nobody_out() {
 
 #[test]
 fn a_flood_of_new_keys_stays_in_bounds_and_spares_the_busiest() {
-    let (store, limit) = (
-        MemoryStore::with_capacity(1_000),
-        limit(Algorithm::TokenBucket, "100/hour"),
-    );
+    let (store, limit) =
+        (MemoryStore::with_capacity(1_000), limit(Algorithm::TokenBucket, "100/hour"));
     let now = Micros::new(1);
     let memory = store.stats(now).memory_bytes;
     // Ten keys with all their tokens gone are as far from fresh as can be.
-    let busy: Vec<_> = (0..10u64)
-        .map(|key| (u64::MAX - key).to_be_bytes())
-        .collect();
+    let busy: Vec<_> = (0..10u64).map(|key| (u64::MAX - key).to_be_bytes()).collect();
     for key in &busy {
         assert!(
-            store
-                .check(&Charge::new(&limit, key).cost(Cost::new(100).unwrap()), now)
-                .allowed()
+            store.check(&Charge::new(&limit, key).cost(Cost::new(100).unwrap()), now).allowed()
         );
     }
     for key in 0..100_000u64 {
-        assert!(
-            store
-                .check(&Charge::new(&limit, &key.to_be_bytes()), now)
-                .allowed()
-        );
+        assert!(store.check(&Charge::new(&limit, &key.to_be_bytes()), now).allowed());
     }
     let stats = store.stats(now);
     assert_eq!(stats.memory_bytes, memory);
     assert!(stats.evictions > 90_000, "{stats:?}");
     for key in &busy {
-        assert!(
-            !store.check(&Charge::new(&limit, key), now).allowed(),
-            "pushed out by the flood"
-        );
+        assert!(!store.check(&Charge::new(&limit, key), now).allowed(), "pushed out by the flood");
     }
 }
 
 #[test]
 fn keys_that_have_become_fresh_make_room_without_anyones_help() {
-    let (store, limit) = (
-        MemoryStore::with_capacity(1_000),
-        limit(Algorithm::SlidingCounter, "5/s"),
-    );
+    let (store, limit) =
+        (MemoryStore::with_capacity(1_000), limit(Algorithm::SlidingCounter, "5/s"));
     for second in 0..200u64 {
         for key in 0..400u64 {
             let key = (second * 400 + key).to_be_bytes();
@@ -204,23 +168,15 @@ fn a_clock_that_goes_back_after_state_was_dropped_admits_no_more() {
         let (store, limit) = (MemoryStore::with_capacity(1), limit(*algorithm, "10/10s"));
         let charge = |key| Charge::new(&limit, key);
         let second = |s: u64| Micros::new(s * 1_000_000);
-        assert!(
-            store
-                .check(&charge("k").cost(Cost::new(10).unwrap()), second(100))
-                .allowed()
-        );
+        assert!(store.check(&charge("k").cost(Cost::new(10).unwrap()), second(100)).allowed());
         // Others take its place once it is fresh, all over this small table.
         for other in 0..5_000u64 {
             store.check(&Charge::new(&limit, &other.to_be_bytes()), second(1_000));
         }
         // Back to a time at which it was not. A key without a past would admit ten here, and ten
         // more in the next window.
-        let back = (0..20)
-            .filter(|_| store.check(&charge("k"), second(105)).allowed())
-            .count();
-        let later = (0..20)
-            .filter(|_| store.check(&charge("k"), second(110)).allowed())
-            .count();
+        let back = (0..20).filter(|_| store.check(&charge("k"), second(105)).allowed()).count();
+        let later = (0..20).filter(|_| store.check(&charge("k"), second(110)).allowed()).count();
         assert!(back + later <= 10, "{algorithm}: {back} and {later}");
     }
 }
@@ -231,21 +187,13 @@ fn the_entries_of_logs_stay_in_bounds() {
     let limit = limit(Algorithm::SlidingLog, "1000/hour");
     for key in 0..2_000u64 {
         for i in 0..1_000 {
-            store.check(
-                &Charge::new(&limit, &key.to_be_bytes()),
-                Micros::new(1_000 * i),
-            );
+            store.check(&Charge::new(&limit, &key.to_be_bytes()), Micros::new(1_000 * i));
         }
     }
     let stats = store.stats(Micros::new(1_000_000));
     assert!(stats.evictions > 0);
-    let table = MemoryStore::with_capacity(10_000)
-        .stats(Micros::new(0))
-        .memory_bytes;
-    assert!(
-        stats.memory_bytes - table < (1 << 20) + 2_000 * 200,
-        "{stats:?}"
-    );
+    let table = MemoryStore::with_capacity(10_000).stats(Micros::new(0)).memory_bytes;
+    assert!(stats.memory_bytes - table < (1 << 20) + 2_000 * 200, "{stats:?}");
 }
 
 #[test]
@@ -253,9 +201,7 @@ fn no_two_keys_of_a_million_share_a_cell() {
     let (store, limit) = (MemoryStore::new(), limit(Algorithm::FixedWindow, "1/hour"));
     let shared: HashSet<u64> = (0..1_000_000u64)
         .filter(|key| {
-            !store
-                .check(&Charge::new(&limit, &key.to_be_bytes()), Micros::new(1))
-                .allowed()
+            !store.check(&Charge::new(&limit, &key.to_be_bytes()), Micros::new(1)).allowed()
         })
         .collect();
     assert!(shared.is_empty(), "{shared:?}");

@@ -115,10 +115,7 @@ impl Kernel {
     fn new() -> Self {
         let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let started_us = since_epoch.map_or(0, |since| since.as_micros() as u64);
-        Self {
-            started: std::time::Instant::now(),
-            started_us,
-        }
+        Self { started: std::time::Instant::now(), started_us }
     }
 
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
@@ -196,11 +193,7 @@ mod counter {
             }
             let line = keeper.compare(None);
             let line = [line.at, line.us, line.slope].map(AtomicU64::new);
-            Self {
-                sequence: AtomicU64::new(0),
-                line,
-                keeper: Mutex::new(keeper),
-            }
+            Self { sequence: AtomicU64::new(0), line, keeper: Mutex::new(keeper) }
         }
 
         #[inline]
@@ -218,11 +211,8 @@ mod counter {
             loop {
                 let sequence = self.sequence.load(Acquire);
                 let [at, us, slope] = &self.line;
-                let line = Line {
-                    at: at.load(Relaxed),
-                    us: us.load(Relaxed),
-                    slope: slope.load(Relaxed),
-                };
+                let line =
+                    Line { at: at.load(Relaxed), us: us.load(Relaxed), slope: slope.load(Relaxed) };
                 fence(Acquire);
                 if sequence % 2 == 0 && self.sequence.load(Relaxed) == sequence {
                     return line;
@@ -259,11 +249,7 @@ mod counter {
             let slope = ((u128::from(passed) << 64) / u128::from(ticks)) as u64;
             match old.map(|line| line.us_at(at)) {
                 // Ahead of the kernel: go on from there, slower by an eighth until it catches up.
-                Some(told) if told > us => Line {
-                    at,
-                    us: told,
-                    slope: slope - slope / 8,
-                },
+                Some(told) if told > us => Line { at, us: told, slope: slope - slope / 8 },
                 _ => Line { at, us, slope },
             }
         }
@@ -280,28 +266,17 @@ mod counter {
             let mut keeper = Keeper { kernel, first };
             // A line that is an hour ahead, and one that is an hour behind.
             let hour = 3_600_000_000;
-            let ahead = Line {
-                at: first.0,
-                us: first.1 + hour,
-                slope: 1 << 52,
-            };
+            let ahead = Line { at: first.0, us: first.1 + hour, slope: 1 << 52 };
             let next = keeper.compare(Some(ahead));
             assert!(next.us >= ahead.us_at(next.at));
-            let behind = Line {
-                us: first.1 - hour,
-                ..ahead
-            };
+            let behind = Line { us: first.1 - hour, ..ahead };
             let next = keeper.compare(Some(behind));
             assert!(next.us >= first.1);
         }
 
         #[test]
         fn a_counter_that_is_behind_reads_as_no_time_passed() {
-            let line = Line {
-                at: 1_000,
-                us: 77,
-                slope: u64::MAX,
-            };
+            let line = Line { at: 1_000, us: 77, slope: u64::MAX };
             assert_eq!(line.us_at(999), 77);
         }
     }

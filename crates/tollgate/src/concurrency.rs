@@ -53,12 +53,7 @@ impl Concurrency {
         if permits_max == 0 {
             return Err(NoPermits);
         }
-        Ok(Self {
-            shared: Arc::new(Shared {
-                permits_max,
-                keys: Mutex::default(),
-            }),
-        })
+        Ok(Self { shared: Arc::new(Shared { permits_max, keys: Mutex::default() }) })
     }
 
     /// A permit if one is free and nobody waits for it.
@@ -69,28 +64,15 @@ impl Concurrency {
             Some(in_flight) if in_flight.permits >= self.shared.permits_max => return None,
             Some(in_flight) => in_flight.permits += 1,
             None => {
-                keys.by_name.insert(
-                    key.into(),
-                    InFlight {
-                        permits: 1,
-                        ..InFlight::default()
-                    },
-                );
+                keys.by_name.insert(key.into(), InFlight { permits: 1, ..InFlight::default() });
             }
         }
-        Some(Permit {
-            shared: self.shared.clone(),
-            key: key.into(),
-        })
+        Some(Permit { shared: self.shared.clone(), key: key.into() })
     }
 
     /// How many are in flight for `key`.
     pub fn in_flight<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> usize {
-        self.shared
-            .keys()
-            .by_name
-            .get(key.as_ref())
-            .map_or(0, |in_flight| in_flight.permits)
+        self.shared.keys().by_name.get(key.as_ref()).map_or(0, |in_flight| in_flight.permits)
     }
 
     /// A permit, as soon as one is free; `None` if that takes longer than `patience`, or if
@@ -115,9 +97,7 @@ impl Concurrency {
 
 impl fmt::Debug for Concurrency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Concurrency")
-            .field("permits_max", &self.shared.permits_max)
-            .finish()
+        f.debug_struct("Concurrency").field("permits_max", &self.shared.permits_max).finish()
     }
 }
 
@@ -142,12 +122,7 @@ impl Shared {
         } else {
             in_flight.line.push_back(grant);
         }
-        Some(Waiting {
-            shared: self.clone(),
-            key: key.into(),
-            granted,
-            is_taken: false,
-        })
+        Some(Waiting { shared: self.clone(), key: key.into(), granted, is_taken: false })
     }
 
     /// Passes a permit on to the first who still waits, or counts it as free.
@@ -182,10 +157,7 @@ struct Waiting {
 impl Waiting {
     fn into_permit(mut self) -> Permit {
         self.is_taken = true;
-        Permit {
-            shared: self.shared.clone(),
-            key: self.key.clone(),
-        }
+        Permit { shared: self.shared.clone(), key: self.key.clone() }
     }
 }
 
@@ -220,9 +192,7 @@ impl Drop for Permit {
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit")
-            .field("key", &String::from_utf8_lossy(&self.key))
-            .finish()
+        f.debug_struct("Permit").field("key", &String::from_utf8_lossy(&self.key)).finish()
     }
 }
 

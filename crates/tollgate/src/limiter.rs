@@ -75,10 +75,7 @@ impl<C: Clock> Limiter<C> {
     /// ```
     #[must_use]
     pub fn with_store(self, store: impl Into<Arc<MemoryStore>>) -> Self {
-        Self {
-            store: store.into(),
-            ..self
-        }
+        Self { store: store.into(), ..self }
     }
 
     /// The same limiter by another clock.
@@ -97,10 +94,7 @@ impl<C: Clock> Limiter<C> {
     /// Charges 1 to `key` if that fits.
     #[inline]
     pub fn check<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Decision {
-        self.store.check(
-            &Charge::new(&self.limit, key).within(&self.scope),
-            self.now(),
-        )
+        self.store.check(&Charge::new(&self.limit, key).within(&self.scope), self.now())
     }
 
     /// Everything else that can be asked about a key.

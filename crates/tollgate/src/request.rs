@@ -29,12 +29,7 @@ impl<C> Copy for Request<'_, C> {}
 impl<'a, C: Clock> Request<'a, C> {
     #[inline]
     pub(crate) fn new(limiter: &'a Limiter<C>, key: &'a [u8]) -> Self {
-        Self {
-            limiter,
-            limit: &limiter.limit,
-            key,
-            cost: Cost::ONE,
-        }
+        Self { limiter, limit: &limiter.limit, key, cost: Cost::ONE }
     }
 
     /// Charges this much instead of 1.
@@ -137,8 +132,6 @@ impl<'a, C: Clock> Request<'a, C> {
 
     #[inline]
     pub(crate) fn charge(&self) -> Charge<'a> {
-        Charge::new(self.limit, self.key)
-            .cost(self.cost)
-            .within(&self.limiter.scope)
+        Charge::new(self.limit, self.key).cost(self.cost).within(&self.limiter.scope)
     }
 }

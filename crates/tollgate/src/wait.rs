@@ -67,18 +67,11 @@ impl<C: Clock> Request<'_, C> {
     /// ```
     pub async fn queue(self) -> Result<Decision, Decision> {
         let charge = self.charge();
-        let (decision, after) = self
-            .limiter
-            .store
-            .check_and_snapshot(&charge, self.limiter.now());
+        let (decision, after) = self.limiter.store.check_and_snapshot(&charge, self.limiter.now());
         if !decision.allowed() {
             return Err(decision);
         }
-        let mut place = PlaceInBucket {
-            request: self,
-            after,
-            is_abandoned: true,
-        };
+        let mut place = PlaceInBucket { request: self, after, is_abandoned: true };
         self.hold(decision).await;
         place.is_abandoned = false;
         Ok(decision)
@@ -101,9 +94,7 @@ impl<C: Clock> Request<'_, C> {
             if !place.is_first() {
                 // Whoever is in front may take longer than it seemed when this place was taken.
                 let turn = tokio::time::timeout(patience, place.turn.notified()).await;
-                turn.map_err(|_| WaitError::TooLong {
-                    would_take: patience,
-                })?;
+                turn.map_err(|_| WaitError::TooLong { would_take: patience })?;
                 continue;
             }
             let now = self.limiter.now();
@@ -112,9 +103,7 @@ impl<C: Clock> Request<'_, C> {
                 Wait::None => return Ok(decision),
                 Wait::Never => return Err(WaitError::Never(decision)),
                 Wait::Micros(us) if now.get() + us > deadline.get() => {
-                    return Err(WaitError::TooLong {
-                        would_take: Duration::from_micros(us),
-                    });
+                    return Err(WaitError::TooLong { would_take: Duration::from_micros(us) });
                 }
                 Wait::Micros(us) => tokio::time::sleep(Duration::from_micros(us)).await,
             }
@@ -147,9 +136,7 @@ impl<C: Clock> Request<'_, C> {
         let ahead = line.into_iter().flat_map(|line| &line.tickets);
         let turn = self.turn_after(ahead, now)?;
         if turn > deadline {
-            return Err(WaitError::TooLong {
-                would_take: turn.since(now),
-            });
+            return Err(WaitError::TooLong { would_take: turn.since(now) });
         }
         Ok(Joined::InLine(waiters.enter(&mut lines, key, self)))
     }
@@ -228,24 +215,10 @@ impl Waiters {
         let (id, turn) = (lines.next_id, Arc::new(Notify::new()));
         lines.next_id += 1;
         lines.waiting += 1;
-        let ticket = Ticket {
-            id,
-            limit: request.limit.clone(),
-            cost: request.cost,
-            turn: turn.clone(),
-        };
-        lines
-            .by_key
-            .entry(key.clone())
-            .or_default()
-            .tickets
-            .push_back(ticket);
-        PlaceInLine {
-            waiters: self.clone(),
-            key,
-            id,
-            turn,
-        }
+        let ticket =
+            Ticket { id, limit: request.limit.clone(), cost: request.cost, turn: turn.clone() };
+        lines.by_key.entry(key.clone()).or_default().tickets.push_back(ticket);
+        PlaceInLine { waiters: self.clone(), key, id, turn }
     }
 }
 
@@ -260,10 +233,7 @@ struct PlaceInLine {
 impl PlaceInLine {
     fn is_first(&self) -> bool {
         let lines = self.waiters.lines();
-        let first = lines
-            .by_key
-            .get(&self.key)
-            .and_then(|line| line.tickets.front());
+        let first = lines.by_key.get(&self.key).and_then(|line| line.tickets.front());
         first.is_some_and(|ticket| ticket.id == self.id)
     }
 }
@@ -296,9 +266,7 @@ impl<C: Clock> Drop for PlaceInBucket<'_, C> {
     fn drop(&mut self) {
         if self.is_abandoned {
             let limiter = self.request.limiter;
-            limiter
-                .store
-                .undo_last(&self.request.charge(), &self.after, limiter.now());
+            limiter.store.undo_last(&self.request.charge(), &self.after, limiter.now());
         }
     }
 }
@@ -322,17 +290,11 @@ impl fmt::Display for WaitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong { would_take } => {
-                write!(
-                    f,
-                    "the wait would take {would_take:?}, which is past the deadline"
-                )
+                write!(f, "the wait would take {would_take:?}, which is past the deadline")
             }
             Self::Never(decision) => {
                 let limit = decision.limit();
-                write!(
-                    f,
-                    "the cost is above the limit of {limit}, so no wait would help"
-                )
+                write!(f, "the cost is above the limit of {limit}, so no wait would help")
             }
             Self::TooManyWaiting => write!(f, "{WAITERS_MAX} are waiting already"),
         }

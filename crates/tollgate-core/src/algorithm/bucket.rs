@@ -9,26 +9,33 @@
 //! ([`Moment`]), so there is no drift at any rational rate, and a check neither multiplies nor
 //! divides to decide.
 
-use super::meter::{Meter, div_floor, product};
+use super::meter::{Divisor, Meter, div_floor, product};
 use crate::cell::{Cell, Life, TIME_MAX};
 use crate::limit::LimitError;
 use crate::rate::Rate;
 use crate::time::Micros;
 
+/// `WHOLE` if the interval `W/R` is a whole number of microseconds, as it mostly is. Then no
+/// fraction is ever anything but 0, and half of the arithmetic falls away.
 #[derive(Clone, Debug)]
-pub(crate) struct Bucket {
+pub(crate) struct Bucket<const WHOLE: bool> {
     /// The one difference: in a leaky bucket the admitted have to wait their turn.
     is_queue: bool,
     /// `R`, over the greatest common divisor of `R` and `W`.
     count: u64,
     /// `W` in microseconds, over the same.
-    period_us: u64,
+    period_us: Divisor,
     burst: u64,
     /// `W/R`: how far one request moves the moment of rest.
     interval: Moment,
     /// `B·W/R`: how far ahead that moment may lie.
     fill: Moment,
     pace: Pace,
+}
+
+/// Is the interval of this rate a whole number of microseconds?
+pub(super) fn is_whole(rate: Rate) -> bool {
+    rate.period_us().is_multiple_of(rate.count())
 }
 
 /// A moment or a span: `us + frac/R` microseconds, with `frac < R`. Compares in that order.
@@ -44,16 +51,8 @@ pub(crate) struct Usage {
     rest: Moment,
 }
 
-impl Bucket {
-    pub(super) fn token(rate: Rate) -> Result<Self, LimitError> {
-        Self::new(rate, false)
-    }
-
-    pub(super) fn leaky(rate: Rate) -> Result<Self, LimitError> {
-        Self::new(rate, true)
-    }
-
-    fn new(rate: Rate, is_queue: bool) -> Result<Self, LimitError> {
+impl<const WHOLE: bool> Bucket<WHOLE> {
+    pub(super) fn new(rate: Rate, is_queue: bool) -> Result<Self, LimitError> {
         let divisor = gcd(rate.count(), rate.period_us());
         let (count, period_us) = (rate.count() / divisor, rate.period_us() / divisor);
         let burst = rate.burst().unwrap_or(rate.count());
@@ -61,20 +60,10 @@ impl Bucket {
         if burst > burst_max {
             return Err(LimitError::RefillTooLong { rate, burst_max });
         }
-        let interval = Moment {
-            us: period_us / count,
-            frac: period_us % count,
-        };
+        let interval = Moment { us: period_us / count, frac: period_us % count };
         let pace = Pace::new(count, period_us);
-        let mut bucket = Self {
-            is_queue,
-            count,
-            period_us,
-            burst,
-            interval,
-            fill: interval,
-            pace,
-        };
+        let period_us = Divisor::new(period_us);
+        let mut bucket = Self { is_queue, count, period_us, burst, interval, fill: interval, pace };
         bucket.fill = bucket.span(burst);
         Ok(bucket)
     }
@@ -83,46 +72,51 @@ impl Bucket {
     #[inline]
     fn span(&self, n: u64) -> Moment {
         if n == 1 {
-            return self.interval;
+            return self.interval();
         }
         let n = n.min(u64::from(u32::MAX));
-        let fracs = n * self.interval.frac; // both below 2^32
+        let fracs = n * self.interval().frac; // both below 2^32
         let us = product(n, self.interval.us) + u128::from(fracs / self.count);
         match u64::try_from(us) {
-            Ok(us) if us < TIME_MAX => Moment {
-                us,
-                frac: fracs % self.count,
-            },
-            _ => Moment {
-                us: TIME_MAX,
-                frac: 0,
-            },
+            Ok(us) if us < TIME_MAX => Moment { us, frac: fracs % self.count },
+            _ => Moment { us: TIME_MAX, frac: 0 },
         }
+    }
+
+    #[inline]
+    fn frac_of(&self, cell: Cell) -> u64 {
+        if WHOLE { 0 } else { (cell.data() & FRAC_MASK).min(self.count - 1) }
+    }
+
+    #[inline]
+    fn count(&self) -> u64 {
+        if WHOLE { 1 } else { self.count }
+    }
+
+    #[inline]
+    fn interval(&self) -> Moment {
+        if WHOLE { Moment { us: self.interval.us, frac: 0 } } else { self.interval }
+    }
+
+    #[inline]
+    fn fill(&self) -> Moment {
+        if WHOLE { Moment { us: self.fill.us, frac: 0 } } else { self.fill }
     }
 
     #[inline]
     fn plus(&self, a: Moment, b: Moment) -> Moment {
         let (us, frac) = (a.us + b.us, a.frac + b.frac);
-        match frac < self.count {
+        match WHOLE || frac < self.count {
             true => Moment { us, frac },
-            false => Moment {
-                us: us + 1,
-                frac: frac - self.count,
-            },
+            false => Moment { us: us + 1, frac: frac - self.count },
         }
     }
 
     #[inline]
     fn minus(&self, a: Moment, b: Moment) -> Moment {
-        match a.frac >= b.frac {
-            true => Moment {
-                us: a.us - b.us,
-                frac: a.frac - b.frac,
-            },
-            false => Moment {
-                us: a.us - b.us - 1,
-                frac: a.frac + self.count - b.frac,
-            },
+        match WHOLE || a.frac >= b.frac {
+            true => Moment { us: a.us - b.us, frac: a.frac - b.frac },
+            false => Moment { us: a.us - b.us - 1, frac: a.frac + self.count - b.frac },
         }
     }
 
@@ -135,7 +129,7 @@ impl Bucket {
     }
 }
 
-impl Meter for Bucket {
+impl<const WHOLE: bool> Meter for Bucket<WHOLE> {
     type Usage = Usage;
 
     #[inline]
@@ -143,10 +137,7 @@ impl Meter for Bucket {
         let rest = if cell.time() < now {
             Moment { us: now, frac: 0 }
         } else if Pace::of(cell) == self.pace {
-            Moment {
-                us: cell.time(),
-                frac: (cell.data() & FRAC_MASK).min(self.count - 1),
-            }
+            Moment { us: cell.time(), frac: self.frac_of(cell) }
         } else {
             self.carry_over(cell, now)
         };
@@ -172,10 +163,7 @@ impl Meter for Bucket {
     #[inline]
     fn wait_us(&self, usage: &Usage, cost: u64) -> u64 {
         let after = self.plus(usage.rest, self.span(cost));
-        let limit = Moment {
-            us: usage.now + self.fill.us,
-            frac: self.fill.frac,
-        };
+        let limit = Moment { us: usage.now + self.fill().us, frac: self.fill().frac };
         match after <= limit {
             true => 0,
             // Rounded up to a whole microsecond.
@@ -189,10 +177,7 @@ impl Meter for Bucket {
     }
 
     fn give_back(&self, usage: &mut Usage, cost: u64, _charged_at: u64) {
-        let at_rest = Moment {
-            us: usage.now,
-            frac: 0,
-        };
+        let at_rest = Moment { us: usage.now, frac: 0 };
         let span = self.span(cost);
         let used = self.minus(usage.rest, at_rest);
         usage.rest = match used > span {
@@ -203,18 +188,12 @@ impl Meter for Bucket {
 
     #[inline]
     fn remaining(&self, usage: &Usage) -> u64 {
-        let used = Moment {
-            us: usage.rest.us - usage.now,
-            frac: usage.rest.frac,
-        };
-        if used >= self.fill {
+        let used = Moment { us: usage.rest.us - usage.now, frac: usage.rest.frac };
+        if used >= self.fill() {
             return 0;
         }
-        let left = self.minus(self.fill, used);
-        div_floor(
-            product(left.us, self.count) + u128::from(left.frac),
-            self.period_us,
-        )
+        let left = self.minus(self.fill(), used);
+        self.period_us.div_floor(product(left.us, self.count()) + u128::from(left.frac))
     }
 
     #[inline]
@@ -224,11 +203,7 @@ impl Meter for Bucket {
 
     #[inline]
     fn delay_us(&self, usage: &Usage) -> u64 {
-        if self.is_queue {
-            self.reset_after_us(usage)
-        } else {
-            0
-        }
+        if self.is_queue { self.reset_after_us(usage) } else { 0 }
     }
 }
 
@@ -241,10 +216,7 @@ struct Pace(u32);
 impl Pace {
     fn new(count: u64, period_us: u64) -> Self {
         let digits = |shift: u32| (u128::from(count) << shift) / u128::from(period_us);
-        let shift = (0..=90)
-            .rev()
-            .find(|shift| digits(*shift) < 1 << 25)
-            .unwrap_or(0);
+        let shift = (0..=90).rev().find(|shift| digits(*shift) < 1 << 25).unwrap_or(0);
         Self(shift << 25 | digits(shift) as u32)
     }
 

@@ -28,11 +28,7 @@ pub(crate) struct Usage {
 impl FixedWindow {
     pub(super) fn new(rate: Rate) -> Self {
         let window_us = rate.period_us();
-        Self {
-            window_us,
-            limit: rate.count(),
-            life: Life::at_least(window_us),
-        }
+        Self { window_us, limit: rate.count(), life: Life::at_least(window_us) }
     }
 }
 
@@ -44,12 +40,7 @@ impl Meter for FixedWindow {
         let at = now.max(cell.time());
         let start = at - at % self.window_us;
         let count = if cell.time() >= start { cell.data() } else { 0 };
-        Usage {
-            now,
-            at,
-            start,
-            count,
-        }
+        Usage { now, at, start, count }
     }
 
     #[inline]

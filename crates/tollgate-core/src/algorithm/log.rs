@@ -73,8 +73,7 @@ impl Log {
         let (packed, len) = encode(at - self.newest, cost);
         if self.bytes.len() + len > self.bytes.capacity() {
             // An eighth more instead of twice as much: a full log is then nearly all entries.
-            self.bytes
-                .reserve_exact(len.max(self.bytes.len() / 8).max(16));
+            self.bytes.reserve_exact(len.max(self.bytes.len() / 8).max(16));
         }
         self.bytes.extend(&packed[..len]);
         self.newest = at;
@@ -84,13 +83,7 @@ impl Log {
     /// Drops entries from the front while `is_done` says so.
     pub(super) fn drop_while(&mut self, is_done: impl Fn(Entry, u64) -> bool) {
         while let Some((_, cost, len)) = decode(&mut self.bytes.iter().copied()) {
-            if !is_done(
-                Entry {
-                    at: self.oldest,
-                    cost,
-                },
-                self.total,
-            ) {
+            if !is_done(Entry { at: self.oldest, cost }, self.total) {
                 return;
             }
             self.bytes.drain(..len);
@@ -104,19 +97,12 @@ impl Log {
     /// Takes `cost` out of the newest entries that are not after `charged_at`.
     pub(super) fn take_out(&mut self, mut cost: u64, charged_at: u64) {
         let mut entries: Vec<Entry> = self.entries().collect();
-        for entry in entries
-            .iter_mut()
-            .rev()
-            .filter(|entry| entry.at <= charged_at)
-        {
+        for entry in entries.iter_mut().rev().filter(|entry| entry.at <= charged_at) {
             let taken = cost.min(entry.cost);
             entry.cost -= taken;
             cost -= taken;
         }
-        let mut rebuilt = Log {
-            seen: self.seen,
-            ..Log::default()
-        };
+        let mut rebuilt = Log { seen: self.seen, ..Log::default() };
         for entry in entries.iter().filter(|entry| entry.cost > 0) {
             rebuilt.push(entry.at, entry.cost);
         }

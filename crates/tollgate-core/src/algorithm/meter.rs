@@ -2,7 +2,7 @@
 
 use crate::cell::Cell;
 use crate::cost::Cost;
-use crate::decision::{Decision, Wait};
+use crate::decision::{Decision, NEVER};
 use crate::time::Micros;
 
 /// One algorithm over [`Cell`]s. Leaves compute; the functions below commit.
@@ -36,29 +36,44 @@ pub(super) trait Meter {
 
 #[inline]
 pub(super) fn check<M: Meter>(meter: &M, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
-    let mut usage = meter.usage(*cell, now.get());
-    let wait = wait(meter, &usage, cost);
+    let before = *cell;
+    let swap = |next: Option<Cell>| {
+        *cell = next.unwrap_or(before);
+        true
+    };
+    check_and_swap(meter, before, cost, now, swap, || unreachable!("it was swapped"))
+}
+
+/// Decides, swaps the cell for what it has become, and only then works out the rest.
+#[inline]
+pub(super) fn check_and_swap<M: Meter>(
+    meter: &M,
+    cell: Cell,
+    cost: Cost,
+    now: Micros,
+    swap: impl FnOnce(Option<Cell>) -> bool,
+    otherwise: impl FnOnce() -> Decision,
+) -> Decision {
+    let mut usage = meter.usage(cell, now.get());
+    let wait_us = wait_us(meter, &usage, cost);
     let mut delay_us = 0;
-    if wait == Wait::None {
+    if wait_us == 0 {
         delay_us = meter.delay_us(&usage);
         meter.add(&mut usage, cost.get());
-        *cell = meter.to_cell(&usage);
-    } else if meter.is_foreign(*cell, &usage) {
-        *cell = meter.to_cell(&usage);
     }
-    report(meter, &usage, wait, delay_us)
+    let is_new = wait_us == 0 || meter.is_foreign(cell, &usage);
+    match swap(is_new.then(|| meter.to_cell(&usage))) {
+        true => report(meter, &usage, wait_us, delay_us),
+        false => otherwise(),
+    }
 }
 
 #[inline]
 pub(super) fn peek<M: Meter>(meter: &M, cell: Cell, cost: Cost, now: Micros) -> Decision {
     let usage = meter.usage(cell, now.get());
-    let wait = wait(meter, &usage, cost);
-    let delay_us = if wait == Wait::None {
-        meter.delay_us(&usage)
-    } else {
-        0
-    };
-    report(meter, &usage, wait, delay_us)
+    let wait_us = wait_us(meter, &usage, cost);
+    let delay_us = if wait_us == 0 { meter.delay_us(&usage) } else { 0 };
+    report(meter, &usage, wait_us, delay_us)
 }
 
 pub(super) fn charge<M: Meter>(meter: &M, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
@@ -66,7 +81,7 @@ pub(super) fn charge<M: Meter>(meter: &M, cell: &mut Cell, cost: Cost, now: Micr
     let delay_us = meter.delay_us(&usage);
     meter.add(&mut usage, cost.get());
     *cell = meter.to_cell(&usage);
-    report(meter, &usage, Wait::None, delay_us)
+    report(meter, &usage, 0, delay_us)
 }
 
 pub(super) fn refund<M: Meter>(
@@ -79,24 +94,21 @@ pub(super) fn refund<M: Meter>(
     let mut usage = meter.usage(*cell, now.get());
     meter.give_back(&mut usage, cost.get(), charged_at.get());
     *cell = meter.to_cell(&usage);
-    report(meter, &usage, Wait::None, 0)
+    report(meter, &usage, 0, 0)
 }
 
 #[inline]
-fn wait<M: Meter>(meter: &M, usage: &M::Usage, cost: Cost) -> Wait {
-    if cost.get() > meter.quota() {
-        return Wait::Never;
-    }
-    match meter.wait_us(usage, cost.get()) {
-        0 => Wait::None,
-        us => Wait::Micros(us),
+fn wait_us<M: Meter>(meter: &M, usage: &M::Usage, cost: Cost) -> u64 {
+    match cost.get() > meter.quota() {
+        true => NEVER,
+        false => meter.wait_us(usage, cost.get()),
     }
 }
 
 #[inline]
-fn report<M: Meter>(meter: &M, usage: &M::Usage, wait: Wait, delay_us: u64) -> Decision {
+fn report<M: Meter>(meter: &M, usage: &M::Usage, wait_us: u64, delay_us: u64) -> Decision {
     Decision {
-        wait,
+        wait_us,
         limit: meter.quota(),
         remaining: meter.remaining(usage),
         reset_after_us: meter.reset_after_us(usage),
@@ -117,6 +129,32 @@ pub(super) fn div_floor(n: u128, d: u64) -> u64 {
 #[inline]
 pub(super) fn div_ceil(n: u128, d: u64) -> u64 {
     div_floor(n + u128::from(d - 1), d)
+}
+
+/// A divisor that is divided by often: a multiplication instead, and exact all the same.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Divisor {
+    d: u64,
+    /// 2^64 / d, rounded down.
+    inverse: u64,
+}
+
+impl Divisor {
+    pub(super) fn new(d: u64) -> Self {
+        let inverse = u64::try_from((1u128 << 64) / u128::from(d)).unwrap_or(u64::MAX);
+        Self { d, inverse }
+    }
+
+    /// `n / d` rounded down.
+    #[inline]
+    pub(super) fn div_floor(self, n: u128) -> u64 {
+        let Ok(n) = u64::try_from(n) else {
+            return (n / u128::from(self.d)) as u64;
+        };
+        // The inverse is too small by less than one, so this is too small by at most one.
+        let quotient = (product(n, self.inverse) >> 64) as u64;
+        quotient + u64::from(n - quotient * self.d >= self.d)
+    }
 }
 
 /// The exact product of two 64-bit numbers.

@@ -72,10 +72,12 @@ impl Algorithm {
             return Err(LimitError::Burst(self));
         }
         Ok(match self {
-            Self::FixedWindow => CellRule::from(FixedWindow::new(rate)).into(),
-            Self::SlidingCounter => CellRule::from(SlidingCounter::new(rate)).into(),
-            Self::TokenBucket => CellRule::from(Bucket::token(rate)?).into(),
-            Self::LeakyBucket => CellRule::from(Bucket::leaky(rate)?).into(),
+            Self::FixedWindow => CellRule(Kind::FixedWindow(FixedWindow::new(rate))).into(),
+            Self::SlidingCounter => {
+                CellRule(Kind::SlidingCounter(SlidingCounter::new(rate))).into()
+            }
+            Self::TokenBucket => CellRule(Kind::bucket(rate, false)?).into(),
+            Self::LeakyBucket => CellRule(Kind::bucket(rate, true)?).into(),
             Self::SlidingLog => LogRule::new(rate)?.into(),
         })
     }
@@ -93,9 +95,7 @@ impl FromStr for Algorithm {
     fn from_str(name: &str) -> Result<Self, LimitError> {
         let name = if name == "gcra" { "token_bucket" } else { name };
         let known = ALGORITHMS.iter().find(|algorithm| algorithm.name() == name);
-        known
-            .copied()
-            .ok_or_else(|| LimitError::UnknownAlgorithm(name.to_string()))
+        known.copied().ok_or_else(|| LimitError::UnknownAlgorithm(name.to_string()))
     }
 }
 
@@ -113,10 +113,21 @@ pub enum Rule {
 pub struct CellRule(Kind);
 
 #[derive(Clone, Debug)]
+#[repr(u8)] // a tag of its own is read faster than one hidden in a field
 enum Kind {
     FixedWindow(FixedWindow),
     SlidingCounter(SlidingCounter),
-    Bucket(Bucket),
+    WholeBucket(Bucket<true>),
+    Bucket(Bucket<false>),
+}
+
+impl Kind {
+    fn bucket(rate: Rate, is_queue: bool) -> Result<Self, LimitError> {
+        Ok(match bucket::is_whole(rate) {
+            true => Self::WholeBucket(Bucket::new(rate, is_queue)?),
+            false => Self::Bucket(Bucket::new(rate, is_queue)?),
+        })
+    }
 }
 
 /// Calls a [`Meter`] function on whichever meter the rule holds.
@@ -125,6 +136,7 @@ macro_rules! on_meter {
         match &$rule.0 {
             Kind::FixedWindow($meter) => $call,
             Kind::SlidingCounter($meter) => $call,
+            Kind::WholeBucket($meter) => $call,
             Kind::Bucket($meter) => $call,
         }
     };
@@ -136,6 +148,21 @@ impl CellRule {
     #[inline]
     pub fn check(&self, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
         on_meter!(self, meter => meter::check(meter, cell, cost, now))
+    }
+
+    /// The same for a store that compares and swaps: `swap` is given what the cell becomes, or
+    /// `None` if it stays. If it says `false`, because the cell is no longer what it was, the
+    /// decision is `otherwise`.
+    #[inline]
+    pub fn check_and_swap(
+        &self,
+        cell: Cell,
+        cost: Cost,
+        now: Micros,
+        swap: impl FnOnce(Option<Cell>) -> bool,
+        otherwise: impl FnOnce() -> Decision,
+    ) -> Decision {
+        on_meter!(self, meter => meter::check_and_swap(meter, cell, cost, now, swap, otherwise))
     }
 
     /// What a check would say. `remaining` is what is there now, nothing charged.
@@ -154,17 +181,6 @@ impl CellRule {
         on_meter!(self, meter => meter::refund(meter, cell, cost, charged_at, now))
     }
 }
-
-macro_rules! kind_from {
-    ($($meter:ident),*) => {$(
-        impl From<$meter> for CellRule {
-            fn from(meter: $meter) -> Self {
-                Self(Kind::$meter(meter))
-            }
-        }
-    )*};
-}
-kind_from!(FixedWindow, SlidingCounter, Bucket);
 
 impl From<CellRule> for Rule {
     fn from(rule: CellRule) -> Self {

@@ -29,11 +29,7 @@ pub(crate) struct Usage {
 impl SlidingCounter {
     pub(super) fn new(rate: Rate) -> Self {
         let window_us = rate.period_us();
-        Self {
-            window_us,
-            limit: rate.count(),
-            life: Life::at_least(2 * window_us),
-        }
+        Self { window_us, limit: rate.count(), life: Life::at_least(2 * window_us) }
     }
 
     /// What is left of the present window.
@@ -59,13 +55,7 @@ impl Meter for SlidingCounter {
             let is_previous = last + self.window_us >= start;
             (previous, current) = (if is_previous { current } else { 0 }, 0);
         }
-        Usage {
-            now,
-            at,
-            start,
-            previous,
-            current,
-        }
+        Usage { now, at, start, previous, current }
     }
 
     #[inline]
@@ -80,9 +70,7 @@ impl Meter for SlidingCounter {
 
     #[inline]
     fn wait_us(&self, usage: &Usage, cost: u64) -> u64 {
-        let &Usage {
-            previous, current, ..
-        } = usage;
+        let &Usage { previous, current, .. } = usage;
         let (window, rest) = (self.window_us, self.rest_us(usage));
         if current + cost <= self.limit {
             let room = product(self.limit - current - cost, window);

@@ -4,7 +4,7 @@
 
 use super::log::{Entry, Log};
 use crate::cost::Cost;
-use crate::decision::{Decision, Wait};
+use crate::decision::{Decision, NEVER};
 use crate::limit::LimitError;
 use crate::rate::Rate;
 use crate::time::Micros;
@@ -23,44 +23,37 @@ pub struct LogRule {
 impl LogRule {
     pub(super) fn new(rate: Rate) -> Result<Self, LimitError> {
         if rate.count() > LOG_MAX {
-            return Err(LimitError::LogTooLong {
-                rate,
-                count_max: LOG_MAX,
-            });
+            return Err(LimitError::LogTooLong { rate, count_max: LOG_MAX });
         }
-        Ok(Self {
-            window_us: rate.period_us(),
-            limit: rate.count(),
-            count_rejected: false,
-        })
+        Ok(Self { window_us: rate.period_us(), limit: rate.count(), count_rejected: false })
     }
 
     /// Charges `cost` if it fits. A denial leaves the entries as they were, unless rejected
     /// attempts are counted.
     pub fn check(&self, log: &mut Log, cost: Cost, now: Micros) -> Decision {
         self.expire(log, now);
-        let wait = self.wait(log, cost, now);
-        if wait == Wait::None {
+        let wait_us = self.wait_us(log, cost, now);
+        if wait_us == 0 {
             self.append(log, cost);
-            return self.report(log, wait, now);
+            return self.report(log, 0, now);
         }
         if self.count_rejected {
             self.append(log, cost);
-            return self.report(log, self.wait(log, cost, now), now);
+            return self.report(log, self.wait_us(log, cost, now), now);
         }
-        self.report(log, wait, now)
+        self.report(log, wait_us, now)
     }
 
     /// What a check would say. `remaining` is what is there now, nothing charged.
     pub fn peek(&self, log: &Log, cost: Cost, now: Micros) -> Decision {
-        self.report(log, self.wait(log, cost, now), now)
+        self.report(log, self.wait_us(log, cost, now), now)
     }
 
     /// Charges `cost` whether it fits or not. What does not fit is a debt.
     pub fn charge(&self, log: &mut Log, cost: Cost, now: Micros) -> Decision {
         self.expire(log, now);
         self.append(log, cost);
-        self.report(log, Wait::None, now)
+        self.report(log, 0, now)
     }
 
     /// Gives back `cost` that was charged at `charged_at`, as far as it still counts.
@@ -69,16 +62,12 @@ impl LogRule {
         // A charge under a clock that had gone back was logged later than `charged_at`. It stays:
         // time that goes back may only deny more.
         log.take_out(cost.get(), charged_at.get());
-        self.report(log, Wait::None, now)
+        self.report(log, 0, now)
     }
 
     /// A moment, in microseconds since the epoch, from which on this log equals a fresh one.
     pub fn fresh_by(&self, log: &Log) -> u64 {
-        if log.is_empty() {
-            log.seen()
-        } else {
-            log.seen().max(log.newest() + self.window_us)
-        }
+        if log.is_empty() { log.seen() } else { log.seen().max(log.newest() + self.window_us) }
     }
 
     fn expire(&self, log: &mut Log, now: Micros) {
@@ -100,8 +89,7 @@ impl LogRule {
 
     fn live<'a>(&'a self, log: &'a Log, now: Micros) -> impl Iterator<Item = Entry> + 'a {
         let at = now.get().max(log.seen());
-        log.entries()
-            .skip_while(move |entry| !self.counts(*entry, at))
+        log.entries().skip_while(move |entry| !self.counts(*entry, at))
     }
 
     /// The sum of the costs that count, without walking the ones that do.
@@ -111,32 +99,28 @@ impl LogRule {
         log.total() - expired.map(|entry| entry.cost).sum::<u64>()
     }
 
-    fn wait(&self, log: &Log, cost: Cost, now: Micros) -> Wait {
+    fn wait_us(&self, log: &Log, cost: Cost, now: Micros) -> u64 {
         if cost.get() > self.limit {
-            return Wait::Never;
+            return NEVER;
         }
         let mut excess = (self.used(log, now) + cost.get()).saturating_sub(self.limit);
         if excess == 0 {
-            return Wait::None;
+            return 0;
         }
         for entry in self.live(log, now) {
             excess = excess.saturating_sub(entry.cost);
             if excess == 0 {
-                return Wait::Micros(entry.at + self.window_us - now.get());
+                return entry.at + self.window_us - now.get();
             }
         }
         unreachable!("the entries that count sum up to what is used")
     }
 
-    fn report(&self, log: &Log, wait: Wait, now: Micros) -> Decision {
+    fn report(&self, log: &Log, wait_us: u64, now: Micros) -> Decision {
         let used = self.used(log, now);
-        let reset_at = if used == 0 {
-            0
-        } else {
-            log.newest() + self.window_us
-        };
+        let reset_at = if used == 0 { 0 } else { log.newest() + self.window_us };
         Decision {
-            wait,
+            wait_us,
             limit: self.limit,
             remaining: self.limit.saturating_sub(used),
             reset_after_us: reset_at.saturating_sub(now.get()),

@@ -13,11 +13,7 @@ pub struct Key {
 
 impl Key {
     pub fn new(limit: &Limit) -> Self {
-        Self {
-            limit: limit.clone(),
-            cell: Cell::FRESH,
-            log: Log::default(),
-        }
+        Self { limit: limit.clone(), cell: Cell::FRESH, log: Log::default() }
     }
 
     pub fn check(&mut self, cost: u64, now: u64) -> Decision {
@@ -61,10 +57,7 @@ impl Key {
     }
 
     pub fn with_limit(&self, limit: &Limit) -> Self {
-        Self {
-            limit: limit.clone(),
-            ..self.clone()
-        }
+        Self { limit: limit.clone(), ..self.clone() }
     }
 }
 
@@ -104,10 +97,7 @@ impl Model {
         let (cost, now) = (u128::from(cost), u128::from(now));
         let window = self.window;
         let in_window = |index: u128| {
-            let inside = self
-                .history
-                .iter()
-                .filter(move |(t, _)| t / window == index);
+            let inside = self.history.iter().filter(move |(t, _)| t / window == index);
             inside.map(|(_, cost)| cost).sum::<u128>()
         };
         match self.algorithm {

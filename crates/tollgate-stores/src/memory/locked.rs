@@ -39,17 +39,8 @@ impl<'t> Locked<'t> {
 
     /// Waits for the homes, in order; gives all of them up if a bucket beyond is taken.
     fn attempt(table: &'t Table, addresses: &[Address], now: u64) -> Option<Self> {
-        let nothing = Held {
-            bucket: usize::MAX,
-            header: Header(0),
-        };
-        let mut locked = Self {
-            table,
-            now,
-            held: [nothing; HELD_MAX],
-            len: 0,
-            is_changed: false,
-        };
+        let nothing = Held { bucket: usize::MAX, header: Header(0) };
+        let mut locked = Self { table, now, held: [nothing; HELD_MAX], len: 0, is_changed: false };
         let mut homes = [usize::MAX; LIMITS_MAX];
         for (home, address) in homes.iter_mut().zip(addresses) {
             *home = table.home(*address);
@@ -60,9 +51,7 @@ impl<'t> Locked<'t> {
                 locked.hold(home, table.bucket(home).lock());
             }
         }
-        let all_held = addresses
-            .iter()
-            .all(|address| locked.reach_out_to(*address));
+        let all_held = addresses.iter().all(|address| locked.reach_out_to(*address));
         all_held.then_some(locked)
     }
 
@@ -83,15 +72,13 @@ impl<'t> Locked<'t> {
         }
         let home = self.table.home(address);
         if let Some(placed) =
-            self.table
-                .place_in(self.table.bucket(home), address.tag, cell, self.now)
+            self.table.place_in(self.table.bucket(home), address.tag, cell, self.now)
         {
             return placed;
         }
         let is_held = |bucket| self.holds(bucket);
         let (placed, distance) =
-            self.table
-                .place_beyond(address.tag, cell, self.now, home, is_held);
+            self.table.place_beyond(address.tag, cell, self.now, home, is_held);
         let home = self.held_mut(home).expect("the home is held");
         home.header = home.header.reaching(distance);
         placed
@@ -107,18 +94,11 @@ impl<'t> Locked<'t> {
 
     fn find(&self, address: Address) -> Option<(usize, usize)> {
         let home = self.table.home(address);
-        let reach = self
-            .held()
-            .iter()
-            .find(|held| held.bucket == home)?
-            .header
-            .reach();
-        (home..=home + reach)
-            .filter(|bucket| self.holds(*bucket))
-            .find_map(|bucket| {
-                let slot = self.table.bucket(bucket).find(address.tag)?;
-                Some((bucket, slot))
-            })
+        let reach = self.held().iter().find(|held| held.bucket == home)?.header.reach();
+        (home..=home + reach).filter(|bucket| self.holds(*bucket)).find_map(|bucket| {
+            let slot = self.table.bucket(bucket).find(address.tag)?;
+            Some((bucket, slot))
+        })
     }
 
     /// If the key lives beyond its home, takes hold of that bucket too. False if somebody else has.
@@ -127,11 +107,7 @@ impl<'t> Locked<'t> {
             return true;
         }
         let home = self.table.home(address);
-        let reach = self
-            .held_mut(home)
-            .expect("the home is held")
-            .header
-            .reach();
+        let reach = self.held_mut(home).expect("the home is held").header.reach();
         for index in home + 1..=home + reach {
             if self.holds(index) || self.table.bucket(index).find(address.tag).is_none() {
                 continue;
@@ -163,20 +139,14 @@ impl<'t> Locked<'t> {
     }
 
     fn held_mut(&mut self, bucket: usize) -> Option<&mut Held> {
-        self.held[..self.len]
-            .iter_mut()
-            .find(|held| held.bucket == bucket)
+        self.held[..self.len].iter_mut().find(|held| held.bucket == bucket)
     }
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         for Held { bucket, header } in self.held() {
-            let header = if self.is_changed {
-                header.next()
-            } else {
-                header.0
-            };
+            let header = if self.is_changed { header.next() } else { header.0 };
             self.table.bucket(*bucket).unlock(header);
         }
     }

@@ -30,10 +30,7 @@ struct Shelf {
 impl Logs {
     pub(super) fn new(bytes_max: usize) -> Self {
         let shards = std::array::from_fn(|_| Mutex::default());
-        Self {
-            shards,
-            shard_bytes_max: bytes_max / SHARDS,
-        }
+        Self { shards, shard_bytes_max: bytes_max / SHARDS }
     }
 
     /// A place for a new log, on the shelf that `hint` picks.
@@ -88,16 +85,11 @@ impl Logs {
     }
 
     fn place(handle: u64) -> (usize, usize) {
-        (
-            (handle % SHARDS as u64) as usize,
-            (handle / SHARDS as u64) as usize,
-        )
+        ((handle % SHARDS as u64) as usize, (handle / SHARDS as u64) as usize)
     }
 
     fn shelf(&self, shard: usize) -> MutexGuard<'_, Shelf> {
-        self.shards[shard]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -130,8 +122,6 @@ impl Shelf {
                 break;
             }
         }
-        candidates
-            .into_iter()
-            .min_by_key(|index| self.logs[*index].newest())
+        candidates.into_iter().min_by_key(|index| self.logs[*index].newest())
     }
 }

@@ -8,7 +8,7 @@ mod table;
 
 use std::future::{Future, ready};
 
-use tollgate_core::{Cell, Cost, Decision, Limit, Log, Micros, Rule};
+use tollgate_core::{Cell, CellRule, Cost, Decision, Limit, Log, Micros, Rule, Scope};
 
 use crate::charge::{Charge, LIMITS_MAX, TooManyLimits, Verdict};
 use crate::store::{Op, Store, StoreError};
@@ -98,9 +98,7 @@ impl Default for MemoryStore {
 
 impl std::fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemoryStore")
-            .field("memory_bytes", &self.table.memory_bytes())
-            .finish()
+        f.debug_struct("MemoryStore").field("memory_bytes", &self.table.memory_bytes()).finish()
     }
 }
 
@@ -127,15 +125,37 @@ impl MemoryStore {
     }
 
     /// Charges if it fits.
-    #[inline]
+    #[inline(always)] // so that a caller pays only for the numbers it reads
     pub fn check(&self, charge: &Charge<'_>, now: Micros) -> Decision {
-        let Rule::Cell(rule) = charge.limit.rule() else {
-            return self.single(Op::Check, charge, now);
+        let Charge { limit, scope, key, cost } = *charge;
+        let Rule::Cell(rule) = limit.rule() else {
+            return self.check_log(limit, scope, key, cost, now);
         };
         let address = self.hasher.address(charge);
+        let away = || self.check_away(rule, cost, address, now);
+        let Some(slot) = self.table.slot_at_home(address) else { return away() };
+        rule.check_and_swap(slot.cell(), cost, now, |next| slot.commit(next), away)
+    }
+
+    /// Takes the charge apart, so that it need not be put into memory for the others.
+    #[cold]
+    fn check_log(
+        &self,
+        limit: &Limit,
+        scope: &Scope,
+        key: &[u8],
+        cost: Cost,
+        now: Micros,
+    ) -> Decision {
+        self.single(Op::Check, &Charge { limit, scope, key, cost }, now)
+    }
+
+    /// A key that is new, or not at home, or in use this very moment.
+    #[cold]
+    fn check_away(&self, rule: &CellRule, cost: Cost, address: Address, now: Micros) -> Decision {
         let (decision, displaced) = self.table.update(address, now.get(), |cell, now| {
             let mut next = cell;
-            let decision = rule.check(&mut next, charge.cost, Micros::new(now));
+            let decision = rule.check(&mut next, cost, Micros::new(now));
             ((next != cell).then_some(next), decision)
         });
         self.free(displaced);
@@ -320,10 +340,7 @@ impl MemoryStore {
                 if log.is_empty() {
                     return decision;
                 }
-                (
-                    decision,
-                    Cell::handle(fresh_by, self.logs.add(address.tag >> 8, log)),
-                )
+                (decision, Cell::handle(fresh_by, self.logs.add(address.tag >> 8, log)))
             }
         };
         if cell != Some(next) {
@@ -342,21 +359,14 @@ impl MemoryStore {
 
 /// Charge `i` with the cost of all charges to the same usage.
 fn merge<'a>(charges: &[Charge<'a>], i: usize) -> Charge<'a> {
-    let shared = charges
-        .iter()
-        .filter(|other| other.shares_with(&charges[i]));
-    let total = shared
-        .map(|charge| charge.cost.get())
-        .fold(0, u64::saturating_add);
+    let shared = charges.iter().filter(|other| other.shares_with(&charges[i]));
+    let total = shared.map(|charge| charge.cost.get()).fold(0, u64::saturating_add);
     charges[i].cost(Cost::new(total).unwrap_or(Cost::ONE))
 }
 
 /// The first of the charges to the usage of charge `i`: the one that is written.
 fn first_of(charges: &[Charge<'_>], i: usize) -> usize {
-    charges[..i]
-        .iter()
-        .position(|other| other.shares_with(&charges[i]))
-        .unwrap_or(i)
+    charges[..i].iter().position(|other| other.shares_with(&charges[i])).unwrap_or(i)
 }
 
 impl Store for MemoryStore {

@@ -20,11 +20,7 @@ pub(super) fn zeroed(len: usize) -> Box<[AtomicU64]> {
 /// Waits a moment for another thread; the longer it has been, the more politely.
 #[cfg(not(loom))]
 pub(super) fn pause(rounds: u32) {
-    if rounds < 64 {
-        std::hint::spin_loop()
-    } else {
-        std::thread::yield_now()
-    }
+    if rounds < 64 { std::hint::spin_loop() } else { std::thread::yield_now() }
 }
 
 #[cfg(loom)]

@@ -25,6 +25,9 @@ use super::sync::{AtomicU64, fence, pause, zeroed};
 
 const SLOTS: usize = 5;
 const BUCKET_WORDS: usize = 16;
+/// Where the tags begin, which share the header's cache line, and where the cells do.
+const TAGS: usize = 1;
+const CELLS: usize = TAGS + SLOTS;
 /// How many buckets after its home a key may live. At the load below, the chance that a key finds
 /// no room this near is less than one in ten thousand for the whole table.
 const REACH_MAX: usize = if cfg!(loom) { 1 } else { 64 };
@@ -43,10 +46,10 @@ pub(super) struct Table {
     evictions: Counter,
 }
 
-/// Where a key belongs and how to know it.
+/// Where a key belongs and how to know it: the hash of the key. The place is made of its highest
+/// bits, the tag of all but the lowest two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    place: u64,
     pub(super) tag: u64,
 }
 
@@ -57,11 +60,8 @@ const USED_BIT: u64 = 2;
 
 impl Address {
     #[inline]
-    pub(super) fn new(place: u64, tag: u64, is_handle: bool) -> Self {
-        Self {
-            place,
-            tag: (tag & !HANDLE_BIT) | USED_BIT | u64::from(is_handle),
-        }
+    pub(super) fn new(hash: u64, is_handle: bool) -> Self {
+        Self { tag: (hash & !HANDLE_BIT) | USED_BIT | u64::from(is_handle) }
     }
 }
 
@@ -72,21 +72,24 @@ pub(super) struct Header(pub(super) u64);
 impl Header {
     const REACH_SHIFT: u32 = 56;
 
+    #[inline]
     fn is_locked(self) -> bool {
         self.0 & 1 == 1
     }
 
+    #[inline]
     fn locked(self) -> u64 {
         self.0 | 1
     }
 
-    /// After a change: the next sequence number.
+    /// After a change: the next sequence number. It has 55 bits, which no counting exhausts.
+    #[inline]
     pub(super) fn next(self) -> u64 {
-        let sequence = (self.0 + 2) & ((1 << Self::REACH_SHIFT) - 1);
-        sequence | (self.reach() as u64) << Self::REACH_SHIFT
+        self.0 + 2
     }
 
     /// How many buckets further keys of this home may be.
+    #[inline]
     pub(super) fn reach(self) -> usize {
         (self.0 >> Self::REACH_SHIFT) as usize
     }
@@ -109,6 +112,12 @@ impl Bucket<'_> {
     /// The header, once nobody holds the lock.
     #[inline]
     fn unlocked_header(self) -> Header {
+        let header = self.header();
+        if header.is_locked() { self.wait_until_unlocked() } else { header }
+    }
+
+    #[cold]
+    fn wait_until_unlocked(self) -> Header {
         let mut rounds = 0;
         loop {
             let header = self.header();
@@ -122,9 +131,7 @@ impl Bucket<'_> {
 
     #[inline]
     pub(super) fn try_lock(self, seen: Header) -> bool {
-        let locked = self.0[0]
-            .compare_exchange(seen.0, seen.locked(), Acquire, Relaxed)
-            .is_ok();
+        let locked = self.0[0].compare_exchange(seen.0, seen.locked(), Acquire, Relaxed).is_ok();
         // No write to the slots may be seen before the lock is.
         fence(Release);
         locked
@@ -153,32 +160,42 @@ impl Bucket<'_> {
 
     #[inline]
     fn tag(self, slot: usize) -> u64 {
-        self.0[1 + 3 * slot].load(Relaxed)
+        self.0[TAGS + slot].load(Relaxed)
     }
 
     #[inline]
     pub(super) fn cell(self, slot: usize) -> Cell {
-        Cell::from_words([
-            self.0[2 + 3 * slot].load(Relaxed),
-            self.0[3 + 3 * slot].load(Relaxed),
-        ])
+        let word = |i: usize| self.0[CELLS + 2 * slot + i].load(Relaxed);
+        Cell::from_words([word(0), word(1)])
+    }
+
+    /// Most cells are in the second cache line of the bucket: asks for it before the first one has
+    /// come and told which cell it will be.
+    #[inline]
+    fn fetch_cells(self) {
+        std::hint::black_box(self.0[BUCKET_WORDS - 1].load(Relaxed));
     }
 
     #[inline]
     pub(super) fn find(self, tag: u64) -> Option<usize> {
-        (0..SLOTS).find(|slot| self.tag(*slot) == tag)
+        // No branch on any of the five: which one it is cannot be predicted.
+        let mut found = SLOTS;
+        for slot in (0..SLOTS).rev() {
+            found = if self.tag(slot) == tag { slot } else { found };
+        }
+        (found < SLOTS).then_some(found)
     }
 
     #[inline]
     pub(super) fn set_cell(self, slot: usize, cell: Cell) {
         let [head, data] = cell.to_words();
-        self.0[2 + 3 * slot].store(head, Relaxed);
-        self.0[3 + 3 * slot].store(data, Relaxed);
+        self.0[CELLS + 2 * slot].store(head, Relaxed);
+        self.0[CELLS + 2 * slot + 1].store(data, Relaxed);
     }
 
     #[inline]
     pub(super) fn set(self, slot: usize, tag: u64, cell: Cell) {
-        self.0[1 + 3 * slot].store(tag, Relaxed);
+        self.0[TAGS + slot].store(tag, Relaxed);
         self.set_cell(slot, cell);
     }
 
@@ -188,25 +205,49 @@ impl Bucket<'_> {
             0 => 0,
             _ => self.cell(slot).fresh_by().next_multiple_of(TICK_US),
         };
-        (0..SLOTS)
-            .map(|slot| (slot, free_since(slot)))
-            .find(|(_, since)| *since <= now)
+        (0..SLOTS).map(|slot| (slot, free_since(slot))).find(|(_, since)| *since <= now)
     }
 
     /// The slot that is closest to fresh, and when it will be.
     fn closest_to_fresh(self) -> (usize, u64) {
         let slots = (0..SLOTS).map(|slot| (slot, self.cell(slot).fresh_by()));
-        slots
-            .min_by_key(|(_, fresh_by)| *fresh_by)
-            .expect("a bucket has slots")
+        slots.min_by_key(|(_, fresh_by)| *fresh_by).expect("a bucket has slots")
     }
 }
 
 /// Where a search ended: at a slot, or with nothing, and the header to hold it to.
-struct Found {
-    bucket: usize,
+struct Found<'t> {
+    bucket: Bucket<'t>,
     header: Header,
     slot: Option<usize>,
+}
+
+/// A slot as it was found, not locked.
+pub(super) struct Slot<'t> {
+    bucket: Bucket<'t>,
+    header: Header,
+    slot: usize,
+}
+
+impl Slot<'_> {
+    /// The cell. It may be of two halves until [`Slot::commit`] says otherwise.
+    #[inline]
+    pub(super) fn cell(&self) -> Cell {
+        self.bucket.cell(self.slot)
+    }
+
+    /// Replaces the cell, or if there is nothing to replace it with makes sure that it was of one
+    /// piece. False, and nothing done, if the bucket has changed since it was found.
+    #[inline]
+    pub(super) fn commit(&self, next: Option<Cell>) -> bool {
+        let Some(next) = next else { return self.bucket.is_still(self.header) };
+        let locked = self.bucket.try_lock(self.header);
+        if locked {
+            self.bucket.set_cell(self.slot, next);
+            self.bucket.unlock(self.header.next());
+        }
+        locked
+    }
 }
 
 /// What a caller makes of a cell: perhaps another cell, and an answer.
@@ -224,21 +265,12 @@ impl Displaced {
 impl Table {
     /// A table in which `keys_max` live keys never push each other out.
     pub(super) fn with_capacity(keys_max: usize) -> Self {
-        let homes = keys_max
-            .max(1)
-            .saturating_mul(LOAD.1)
-            .div_ceil(LOAD.0 * SLOTS);
+        let homes = keys_max.max(1).saturating_mul(LOAD.1).div_ceil(LOAD.0 * SLOTS);
         // The last homes reach past the end, and one bucket is lost to alignment.
         let words = zeroed((homes + REACH_MAX + 1).saturating_mul(BUCKET_WORDS));
         let line = BUCKET_WORDS * size_of::<u64>();
         let start = (line - words.as_ptr() as usize % line) % line / size_of::<u64>();
-        Self {
-            words,
-            start,
-            homes,
-            floor: Counter::new(0),
-            evictions: Counter::new(0),
-        }
+        Self { words, start, homes, floor: Counter::new(0), evictions: Counter::new(0) }
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
@@ -255,14 +287,22 @@ impl Table {
         let buckets = (0..self.homes + REACH_MAX).map(|i| self.bucket(i));
         let is_live =
             |bucket: Bucket<'_>, slot| bucket.tag(slot) != 0 && bucket.cell(slot).fresh_by() > now;
-        buckets
-            .map(|bucket| (0..SLOTS).filter(|slot| is_live(bucket, *slot)).count())
-            .sum()
+        buckets.map(|bucket| (0..SLOTS).filter(|slot| is_live(bucket, *slot)).count()).sum()
     }
 
-    /// What `step` makes of the cell, in one atomic step. It may be called several times, also
-    /// with a cell of two halves; only its last answer counts. It is given the cell and the time.
+    /// The slot of a key that is at home, as most are.
     #[inline]
+    pub(super) fn slot_at_home(&self, address: Address) -> Option<Slot<'_>> {
+        let bucket = self.bucket(self.home(address));
+        bucket.fetch_cells();
+        let header = bucket.unlocked_header();
+        let slot = bucket.find(address.tag)?;
+        Some(Slot { bucket, header, slot })
+    }
+
+    /// What `step` makes of the cell, in one atomic step, wherever the key is and if it is new.
+    /// It may be called several times, also with a cell of two halves; only its last answer
+    /// counts. It is given the cell and the time.
     pub(super) fn update<R>(
         &self,
         address: Address,
@@ -270,72 +310,46 @@ impl Table {
         mut step: impl FnMut(Cell, u64) -> Outcome<R>,
     ) -> (R, Option<Displaced>) {
         loop {
-            let found = self.find(address);
-            let bucket = self.bucket(found.bucket);
-            let (next, answer) = match found.slot {
+            let Found { bucket, header, slot } = self.find(address);
+            let (next, answer) = match slot {
                 Some(slot) => step(bucket.cell(slot), now),
                 None => step(Cell::FRESH, self.not_before_floor(now)),
             };
             let Some(cell) = next else {
-                if bucket.is_still(found.header) {
+                if bucket.is_still(header) {
                     return (answer, None);
                 }
                 continue;
             };
-            if !bucket.try_lock(found.header) {
+            if !bucket.try_lock(header) {
                 continue;
             }
-            let Some(slot) = found.slot else {
-                let displaced = self.insert(address, cell, now, found.header);
+            let Some(slot) = slot else {
+                let displaced = self.insert(address, cell, now, header);
                 return (answer, displaced);
             };
             bucket.set_cell(slot, cell);
-            bucket.unlock(found.header.next());
+            bucket.unlock(header.next());
             return (answer, None);
         }
     }
 
     /// Where the key is, or that it is nowhere. Not held to anything yet.
-    #[inline]
-    fn find(&self, address: Address) -> Found {
+    fn find(&self, address: Address) -> Found<'_> {
         let home = self.home(address);
         let bucket = self.bucket(home);
         let header = bucket.unlocked_header();
         if let Some(slot) = bucket.find(address.tag) {
-            return Found {
-                bucket: home,
-                header,
-                slot: Some(slot),
-            };
+            return Found { bucket, header, slot: Some(slot) };
         }
-        match header.reach() {
-            0 => Found {
-                bucket: home,
-                header,
-                slot: None,
-            },
-            reach => self.find_beyond(address, home, header, reach),
-        }
-    }
-
-    #[cold]
-    fn find_beyond(&self, address: Address, home: usize, header: Header, reach: usize) -> Found {
-        for index in home + 1..=home + reach {
+        for index in home + 1..=home + header.reach() {
             let bucket = self.bucket(index);
             let header = bucket.unlocked_header();
             if let Some(slot) = bucket.find(address.tag) {
-                return Found {
-                    bucket: index,
-                    header,
-                    slot: Some(slot),
-                };
+                return Found { bucket, header, slot: Some(slot) };
             }
         }
-        Found {
-            bucket: home,
-            header,
-            slot: None,
-        }
+        Found { bucket, header, slot: None }
     }
 
     /// Puts a new key in its home, which the caller has locked, or as near to it as there is room.
@@ -417,19 +431,13 @@ impl Table {
     /// A bucket that is not the home: tried a few times, never waited for.
     pub(super) fn try_lock_other(&self, index: usize, is_held: bool) -> Option<OtherLock<'_>> {
         if is_held {
-            return Some(OtherLock {
-                bucket: self.bucket(index),
-                header: None,
-            });
+            return Some(OtherLock { bucket: self.bucket(index), header: None });
         }
         let bucket = self.bucket(index);
         (0..TRIES).find_map(|round| {
             let header = bucket.header();
             if !header.is_locked() && bucket.try_lock(header) {
-                return Some(OtherLock {
-                    bucket,
-                    header: Some(header),
-                });
+                return Some(OtherLock { bucket, header: Some(header) });
             }
             pause(round);
             None
@@ -444,17 +452,13 @@ impl Table {
 
     #[inline]
     pub(super) fn home(&self, address: Address) -> usize {
-        ((u128::from(address.place) * self.homes as u128) >> 64) as usize
+        ((u128::from(address.tag) * self.homes as u128) >> 64) as usize
     }
 
     #[inline]
     pub(super) fn bucket(&self, index: usize) -> Bucket<'_> {
         let words = &self.words[self.start + index * BUCKET_WORDS..];
-        Bucket(
-            words
-                .first_chunk()
-                .expect("the table ends with whole buckets"),
-        )
+        Bucket(words.first_chunk().expect("the table ends with whole buckets"))
     }
 }
 
