@@ -1,4 +1,4 @@
-//! Sixteen bytes of state: all that any algorithm but the log needs for one key.
+//! At most sixteen bytes of state: all that any algorithm but the log needs for one key.
 //!
 //! A cell can be read without its limit. That is what lets a store drop one that has become fresh
 //! without knowing whose it was, and lets a key's limit change while its usage stays.
@@ -8,69 +8,73 @@ const LIFE_MASK: u64 = (1 << LIFE_BITS) - 1;
 
 /// The latest time a cell can hold; a debt beyond it saturates.
 pub(crate) const TIME_MAX: u64 = (1 << 53) - 1;
+/// How many bits of its own an algorithm has.
+pub(crate) const DATA_BITS: u32 = 64 - LIFE_BITS;
 
-/// The state of one key under one limit.
+/// The state of one key under one limit: 117 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// A time (53 bits) and how long after it the cell may still matter ([`Life`], 11 bits).
-    head: u64,
-    /// The algorithm's own.
+    /// A time, in 53 bits.
+    time: u64,
+    /// How long after that the cell may still matter ([`Life`], 11 bits), below 53 bits that are
+    /// the algorithm's own.
     data: u64,
 }
 
 impl Cell {
     /// The state of a key that was never seen.
-    pub const FRESH: Cell = Cell { head: 0, data: 0 };
+    pub const FRESH: Cell = Cell { time: 0, data: 0 };
 
     #[inline]
     pub(crate) fn new(time: u64, life: Life, data: u64) -> Self {
-        debug_assert!(time <= TIME_MAX);
-        Self { head: time << LIFE_BITS | u64::from(life.0), data }
+        debug_assert!(time <= TIME_MAX && data >> DATA_BITS == 0);
+        Self { time, data: data << LIFE_BITS | u64::from(life.0) }
     }
 
     #[inline]
     pub(crate) fn time(self) -> u64 {
-        self.head >> LIFE_BITS
+        self.time
     }
 
     #[inline]
     pub(crate) fn life(self) -> Life {
-        Life((self.head & LIFE_MASK) as u16)
+        Life((self.data & LIFE_MASK) as u16)
     }
 
     #[inline]
     pub(crate) fn data(self) -> u64 {
-        self.data
+        self.data >> LIFE_BITS
     }
 
     /// A moment, in microseconds since the epoch, from which on this cell equals a fresh one.
     /// Never too early; later than the true moment by at most one period and a few percent.
     #[inline]
     pub fn fresh_by(self) -> u64 {
-        self.time() + self.life().span() + 1
+        self.time + self.life().span() + 1
     }
 
     /// A cell that stands for state kept elsewhere, for example a [`Log`](crate::Log): when that
-    /// is as good as fresh, and where to find it.
+    /// is as good as fresh, and where to find it (in 53 bits).
     pub fn handle(fresh_by: u64, handle: u64) -> Self {
-        Self::new(fresh_by.min(TIME_MAX), Life::ZERO, handle)
+        Self::new(fresh_by.min(TIME_MAX), Life::HANDLE, handle)
     }
 
-    /// Where the state of a [`Cell::handle`] is kept.
-    pub fn to_handle(self) -> u64 {
-        self.data
+    /// Where the state of a [`Cell::handle`] is kept; `None` for any other cell.
+    pub fn to_handle(self) -> Option<u64> {
+        (self.life() == Life::HANDLE).then(|| self.data())
     }
 
-    /// The two words to keep in a store.
+    /// The two words to keep in a store. The 11 highest bits of the first are 0, for the store's
+    /// own use; the second is 0 only in [`Cell::FRESH`].
     #[inline]
     pub fn to_words(self) -> [u64; 2] {
-        [self.head, self.data]
+        [self.time, self.data]
     }
 
     /// The cell that [`Cell::to_words`] gave.
     #[inline]
-    pub fn from_words([head, data]: [u64; 2]) -> Self {
-        Self { head, data }
+    pub fn from_words([time, data]: [u64; 2]) -> Self {
+        Self { time: time & TIME_MAX, data }
     }
 }
 
@@ -80,6 +84,8 @@ pub(crate) struct Life(u16);
 
 impl Life {
     pub(crate) const ZERO: Life = Life(0);
+    /// No span is this long; it marks a handle and counts as none.
+    const HANDLE: Life = Life(LIFE_MASK as u16);
 
     /// The shortest representable span that is at least `us`.
     pub(crate) fn at_least(us: u64) -> Self {
@@ -97,6 +103,7 @@ impl Life {
         let (exponent, fraction) = (self.0 >> 5, u64::from(self.0 & 31));
         match exponent {
             0 => fraction,
+            _ if self == Self::HANDLE => 0,
             _ => (32 + fraction) << (exponent - 1),
         }
     }
@@ -118,8 +125,11 @@ mod tests {
 
     #[test]
     fn words_round_trip() {
-        let cell = Cell::new(TIME_MAX, Life::at_least(120_000_000), u64::MAX);
+        let cell = Cell::new(TIME_MAX, Life::at_least(120_000_000), (1 << DATA_BITS) - 1);
         assert_eq!(Cell::from_words(cell.to_words()), cell);
         assert_eq!(cell.time(), TIME_MAX);
+        assert_eq!(cell.to_handle(), None);
+        assert_eq!(Cell::handle(7, 8).to_handle(), Some(8));
+        assert_eq!(Cell::handle(7, 8).fresh_by(), 8);
     }
 }

@@ -207,6 +207,20 @@ pub enum LimitError {
         /// The largest burst that this rate can have.
         burst_max: u64,
     },
+    /// The count is more than the two counters of a sliding counter hold.
+    CounterTooLarge {
+        /// The rate as given.
+        rate: Rate,
+        /// The largest count that a sliding counter can have.
+        count_max: u64,
+    },
+    /// In lowest terms, the rate has more parts a microsecond than a bucket can keep.
+    RateTooFine {
+        /// The rate as given.
+        rate: Rate,
+        /// The largest count in lowest terms.
+        count_max: u64,
+    },
     /// The log would have to remember too many requests.
     LogTooLong {
         /// The rate as given.
@@ -232,6 +246,14 @@ impl fmt::Display for LimitError {
             Self::RefillTooLong { rate, burst_max } => write!(
                 f,
                 "{rate} takes more than 142 years to refill, which cannot be counted exactly; use a burst of at most {burst_max}"
+            ),
+            Self::CounterTooLarge { rate, count_max } => write!(
+                f,
+                "{rate} is too much for a sliding_counter; use at most {count_max}, a shorter period, or token_bucket"
+            ),
+            Self::RateTooFine { rate, count_max } => write!(
+                f,
+                "{rate} cannot be counted exactly; use at most {count_max}, or a rounder number such as a multiple of 1000"
             ),
             Self::LogTooLong { rate, count_max } => write!(
                 f,

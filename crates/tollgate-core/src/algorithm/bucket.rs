@@ -55,6 +55,9 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
     pub(super) fn new(rate: Rate, is_queue: bool) -> Result<Self, LimitError> {
         let divisor = gcd(rate.count(), rate.period_us());
         let (count, period_us) = (rate.count() / divisor, rate.period_us() / divisor);
+        if count > FRAC_MASK {
+            return Err(LimitError::RateTooFine { rate, count_max: FRAC_MASK });
+        }
         let burst = rate.burst().unwrap_or(rate.count());
         let burst_max = div_floor(product(Micros::MAX.get(), count), period_us);
         if burst > burst_max {
@@ -121,7 +124,7 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
     }
 
     /// What a cell that was written at another rate means at this one: the same usage in whole
-    /// requests, exact up to one part in 2^24 and the flow of one microsecond.
+    /// requests, exact up to one part in half a million and the flow of one microsecond.
     #[cold]
     fn carry_over(&self, cell: Cell, now: u64) -> Moment {
         let used = Pace::of(cell).count_in(cell.time() - now);
@@ -146,7 +149,7 @@ impl<const WHOLE: bool> Meter for Bucket<WHOLE> {
 
     #[inline]
     fn to_cell(&self, usage: &Usage) -> Cell {
-        let data = u64::from(self.pace.0) << 32 | usage.rest.frac;
+        let data = u64::from(self.pace.0) << FRAC_BITS | usage.rest.frac;
         Cell::new(usage.rest.us.min(TIME_MAX), Life::ZERO, data)
     }
 
@@ -207,33 +210,37 @@ impl<const WHOLE: bool> Meter for Bucket<WHOLE> {
     }
 }
 
-/// A rate in 32 bits: requests per microsecond as 25 bits over a power of two.
+/// A rate in 27 bits: requests per microsecond as 20 bits over a power of two.
 ///
 /// It travels with the state, so that usage can be counted after the limit has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pace(u32);
 
 impl Pace {
+    const DIGITS: u32 = 20;
+    const DIGITS_MAX: u128 = (1 << Self::DIGITS) - 1;
+
     fn new(count: u64, period_us: u64) -> Self {
         let digits = |shift: u32| (u128::from(count) << shift) / u128::from(period_us);
-        let shift = (0..=90).rev().find(|shift| digits(*shift) < 1 << 25).unwrap_or(0);
-        Self(shift << 25 | digits(shift) as u32)
+        let shift = (0..=90).rev().find(|shift| digits(*shift) <= Self::DIGITS_MAX).unwrap_or(0);
+        Self(shift << Self::DIGITS | digits(shift).min(Self::DIGITS_MAX) as u32)
     }
 
     #[inline]
     fn of(cell: Cell) -> Self {
-        Self((cell.data() >> 32) as u32)
+        Self((cell.data() >> FRAC_BITS) as u32)
     }
 
     /// How many pass in `us`, rounded up.
     fn count_in(self, us: u64) -> u64 {
-        let (shift, digits) = (self.0 >> 25, u64::from(self.0 & ((1 << 25) - 1)));
-        let count = product(us, digits).div_ceil(1 << shift);
+        let (shift, digits) = (self.0 >> Self::DIGITS, self.0 & Self::DIGITS_MAX as u32);
+        let count = product(us, digits.into()).div_ceil(1 << shift);
         u64::try_from(count).unwrap_or(u64::MAX)
     }
 }
 
-const FRAC_MASK: u64 = u32::MAX as u64;
+const FRAC_BITS: u32 = 26;
+const FRAC_MASK: u64 = (1 << FRAC_BITS) - 1;
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }

@@ -7,7 +7,7 @@
 //! while the last charge is still in the present window, whatever its length.
 
 use super::meter::Meter;
-use crate::cell::{Cell, Life};
+use crate::cell::{Cell, DATA_BITS, Life};
 use crate::rate::Rate;
 
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ impl Meter for FixedWindow {
 
     #[inline]
     fn add(&self, usage: &mut Usage, cost: u64) {
-        usage.count = usage.count.saturating_add(cost);
+        usage.count = usage.count.saturating_add(cost).min(COUNT_MAX);
     }
 
     fn give_back(&self, usage: &mut Usage, cost: u64, charged_at: u64) {
@@ -82,3 +82,5 @@ impl Meter for FixedWindow {
         usage.start + self.window_us - usage.now
     }
 }
+
+const COUNT_MAX: u64 = (1 << DATA_BITS) - 1;

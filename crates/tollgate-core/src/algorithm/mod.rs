@@ -74,7 +74,7 @@ impl Algorithm {
         Ok(match self {
             Self::FixedWindow => CellRule(Kind::FixedWindow(FixedWindow::new(rate))).into(),
             Self::SlidingCounter => {
-                CellRule(Kind::SlidingCounter(SlidingCounter::new(rate))).into()
+                CellRule(Kind::SlidingCounter(SlidingCounter::new(rate)?)).into()
             }
             Self::TokenBucket => CellRule(Kind::bucket(rate, false)?).into(),
             Self::LeakyBucket => CellRule(Kind::bucket(rate, true)?).into(),

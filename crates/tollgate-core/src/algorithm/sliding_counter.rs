@@ -6,7 +6,8 @@
 //! The cell holds the time of the last charge, and `p` and `c` of the window it lies in.
 
 use super::meter::{Meter, div_ceil, div_floor, product};
-use crate::cell::{Cell, Life};
+use crate::cell::{Cell, DATA_BITS, Life};
+use crate::limit::LimitError;
 use crate::rate::Rate;
 
 #[derive(Clone, Debug)]
@@ -27,9 +28,12 @@ pub(crate) struct Usage {
 }
 
 impl SlidingCounter {
-    pub(super) fn new(rate: Rate) -> Self {
+    pub(super) fn new(rate: Rate) -> Result<Self, LimitError> {
+        if rate.count() > COUNT_MAX {
+            return Err(LimitError::CounterTooLarge { rate, count_max: COUNT_MAX });
+        }
         let window_us = rate.period_us();
-        Self { window_us, limit: rate.count(), life: Life::at_least(2 * window_us) }
+        Ok(Self { window_us, limit: rate.count(), life: Life::at_least(2 * window_us) })
     }
 
     /// What is left of the present window.
@@ -46,7 +50,7 @@ impl Meter for SlidingCounter {
         let last = cell.time();
         let at = now.max(last);
         let start = at - at % self.window_us;
-        let (mut previous, mut current) = (cell.data() >> 32, cell.data() & COUNT_MAX);
+        let (mut previous, mut current) = (cell.data() >> COUNT_BITS, cell.data() & COUNT_MAX);
         if cell.life() != self.life {
             // Another period: where its windows lay is not known, so all of it counts as recent.
             (previous, current) = (0, (previous + current).min(COUNT_MAX));
@@ -60,7 +64,7 @@ impl Meter for SlidingCounter {
 
     #[inline]
     fn to_cell(&self, usage: &Usage) -> Cell {
-        Cell::new(usage.at, self.life, usage.previous << 32 | usage.current)
+        Cell::new(usage.at, self.life, usage.previous << COUNT_BITS | usage.current)
     }
 
     #[inline]
@@ -123,5 +127,6 @@ impl Meter for SlidingCounter {
     }
 }
 
-/// Two counts share a word.
-const COUNT_MAX: u64 = u32::MAX as u64;
+/// Two counts share the cell's data.
+const COUNT_BITS: u32 = DATA_BITS / 2;
+const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;

@@ -1,7 +1,7 @@
 //! Keys to addresses: a hash that is keyed at random.
 //!
-//! Nobody outside can learn the seeds, so nobody can aim two keys at one cell. By accident, the
-//! chance that any two of a million keys meet is one in ten million.
+//! Nobody outside can learn the seeds, so nobody can aim two keys at one cell. By accident, in a
+//! table full of a million keys the chance that any two of them share a cell is one in a thousand.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -10,7 +10,6 @@ use foldhash::fast::FoldHasher;
 
 use super::table::Address;
 use crate::charge::Charge;
-use tollgate_core::Algorithm;
 
 pub(super) struct KeyHasher {
     own: u64,
@@ -29,7 +28,7 @@ impl KeyHasher {
         let scope = charge.scope.id().rotate_left(algorithm as u32);
         let mut hasher = FoldHasher::with_seed(self.own ^ scope, &self.shared);
         hasher.write(charge.key);
-        Address::new(hasher.finish(), algorithm == Algorithm::SlidingLog)
+        Address::new(hasher.finish())
     }
 }
 

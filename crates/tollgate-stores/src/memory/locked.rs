@@ -64,39 +64,41 @@ impl<'t> Locked<'t> {
     }
 
     /// Writes the cell, into a new slot if it has none.
-    pub(super) fn set(&mut self, address: Address, cell: Cell) -> Option<Displaced> {
+    pub(super) fn set(&mut self, address: Address, cell: Cell) -> Displaced {
         self.is_changed = true;
         if let Some((bucket, slot)) = self.find(address) {
-            self.table.bucket(bucket).set_cell(slot, cell);
-            return None;
+            self.table.bucket(bucket).set_cell(slot, address.tag(), cell);
+            return Cell::FRESH;
         }
         let home = self.table.home(address);
         if let Some(placed) =
-            self.table.place_in(self.table.bucket(home), address.tag, cell, self.now)
+            self.table.place_in(self.table.bucket(home), address.tag(), cell, self.now)
         {
             return placed;
         }
         let is_held = |bucket| self.holds(bucket);
         let (placed, distance) =
-            self.table.place_beyond(address.tag, cell, self.now, home, is_held);
+            self.table.place_beyond(address.tag(), cell, self.now, home, is_held);
         let home = self.held_mut(home).expect("the home is held");
         home.header = home.header.reaching(distance);
         placed
     }
 
-    /// Empties the slot.
-    pub(super) fn remove(&mut self, address: Address) {
-        if let Some((bucket, slot)) = self.find(address) {
-            self.is_changed = true;
-            self.table.bucket(bucket).set(slot, 0, Cell::FRESH);
-        }
+    /// Empties the slot. Returns what was in it.
+    pub(super) fn remove(&mut self, address: Address) -> Displaced {
+        let Some((bucket, slot)) = self.find(address) else { return Cell::FRESH };
+        self.is_changed = true;
+        let bucket = self.table.bucket(bucket);
+        let removed = bucket.cell(slot);
+        bucket.clear(slot);
+        removed
     }
 
     fn find(&self, address: Address) -> Option<(usize, usize)> {
         let home = self.table.home(address);
         let reach = self.held().iter().find(|held| held.bucket == home)?.header.reach();
         (home..=home + reach).filter(|bucket| self.holds(*bucket)).find_map(|bucket| {
-            let slot = self.table.bucket(bucket).find(address.tag)?;
+            let slot = self.table.bucket(bucket).find(address.tag())?;
             Some((bucket, slot))
         })
     }
@@ -109,13 +111,13 @@ impl<'t> Locked<'t> {
         let home = self.table.home(address);
         let reach = self.held_mut(home).expect("the home is held").header.reach();
         for index in home + 1..=home + reach {
-            if self.holds(index) || self.table.bucket(index).find(address.tag).is_none() {
+            if self.holds(index) || self.table.bucket(index).find(address.tag()).is_none() {
                 continue;
             }
             let Some(lock) = self.table.try_lock_other(index, false) else {
                 return false;
             };
-            if self.table.bucket(index).find(address.tag).is_none() {
+            if self.table.bucket(index).find(address.tag()).is_none() {
                 lock.unlock(); // given up for want of room, just now
                 continue;
             }

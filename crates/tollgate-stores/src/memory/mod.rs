@@ -24,7 +24,7 @@ const LOG_BYTES_MAX: usize = 256 << 20;
 
 /// State in this process.
 ///
-/// It never grows: with room for `keys_max` live keys it takes 38.4 bytes for each, and the system
+/// It never grows: with room for `keys_max` live keys it takes 37.3 bytes for each, and the system
 /// only provides what is touched. There is nothing to clean up: a key that has become as good as
 /// new is a free place for the next one. Beyond `keys_max` live keys, a new key takes the place of
 /// a nearby one that is closest to fresh, so that a flood of new keys pushes out the ones
@@ -201,10 +201,7 @@ impl MemoryStore {
     pub fn reset(&self, charge: &Charge<'_>) {
         let address = self.hasher.address(charge);
         let mut locked = Locked::new(&self.table, &[address], 0);
-        if let (Some(cell), Rule::Log(_)) = (locked.get(address).0, charge.limit.rule()) {
-            self.logs.remove(cell.to_handle());
-        }
-        locked.remove(address);
+        self.free(locked.remove(address));
     }
 
     /// Charges all if all fit, and none otherwise. Charges to the same usage are decided as one
@@ -234,7 +231,8 @@ impl MemoryStore {
         match charge.limit.rule() {
             Rule::Cell(_) => Snapshot::Cell(cell.unwrap_or(Cell::FRESH)),
             Rule::Log(_) => Snapshot::Log(
-                cell.map(|cell| self.logs.with(cell.to_handle(), |log| log.clone()))
+                cell.and_then(Cell::to_handle)
+                    .map(|handle| self.logs.with(handle, |log| log.clone()))
                     .unwrap_or_default(),
             ),
         }
@@ -328,9 +326,8 @@ impl MemoryStore {
         cell: Option<Cell>,
         act: impl FnOnce(&mut Log) -> (Decision, u64),
     ) -> Decision {
-        let (decision, next) = match cell {
-            Some(cell) => {
-                let handle = cell.to_handle();
+        let (decision, next) = match cell.and_then(Cell::to_handle) {
+            Some(handle) => {
                 let (decision, fresh_by) = self.logs.with(handle, act);
                 (decision, Cell::handle(fresh_by, handle))
             }
@@ -340,7 +337,7 @@ impl MemoryStore {
                 if log.is_empty() {
                     return decision;
                 }
-                (decision, Cell::handle(fresh_by, self.logs.add(address.tag >> 8, log)))
+                (decision, Cell::handle(fresh_by, self.logs.add(address.spread(), log)))
             }
         };
         if cell != Some(next) {
@@ -350,8 +347,8 @@ impl MemoryStore {
     }
 
     #[inline]
-    fn free(&self, displaced: Option<Displaced>) {
-        if let Some(handle) = displaced.and_then(|displaced| displaced.handle()) {
+    fn free(&self, displaced: Displaced) {
+        if let Some(handle) = displaced.to_handle() {
             self.logs.remove(handle);
         }
     }

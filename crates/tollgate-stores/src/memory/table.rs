@@ -1,6 +1,6 @@
-//! The table: cells by address, in a fixed number of 128-byte buckets.
+//! The table: cells by address, in a fixed number of buckets of one cache line each.
 //!
-//! A bucket is a header and five slots of a tag and a [`Cell`]. The header is a sequence lock: a
+//! A bucket is a header, a word of tags and three [`Cell`]s. The header is a sequence lock: a
 //! reader takes the header, reads, and checks that the header is still the same; a writer makes the
 //! header odd, writes, and leaves it at the next even number. So a check that changes nothing
 //! writes nothing, and one that does costs one compare-and-swap, in the cache line it needs anyway.
@@ -23,16 +23,17 @@ use tollgate_core::Cell;
 
 use super::sync::{AtomicU64, fence, pause, zeroed};
 
-const SLOTS: usize = 5;
-const BUCKET_WORDS: usize = 16;
-/// Where the tags begin, which share the header's cache line, and where the cells do.
+const SLOTS: usize = 3;
+const BUCKET_WORDS: usize = 8;
+/// The word of the tags' upper parts, and where the cells begin.
 const TAGS: usize = 1;
-const CELLS: usize = TAGS + SLOTS;
+const CELLS: usize = 2;
+
 /// How many buckets after its home a key may live. At the load below, the chance that a key finds
 /// no room this near is less than one in ten thousand for the whole table.
 const REACH_MAX: usize = if cfg!(loom) { 1 } else { 64 };
-/// At capacity, two thirds of the slots are taken.
-const LOAD: (usize, usize) = (2, 3);
+/// At capacity, four slots of seven are taken: 37.3 bytes a key.
+const LOAD: (usize, usize) = (4, 7);
 /// Reclaimed slots are only counted as fresh at whole steps of this many microseconds.
 const TICK_US: u64 = 1 << 10;
 
@@ -46,22 +47,63 @@ pub(super) struct Table {
     evictions: Counter,
 }
 
-/// Where a key belongs and how to know it: the hash of the key. The place is made of its highest
-/// bits, the tag of all but the lowest two.
+/// Where a key belongs and how to know it: the hash of the key. Its upper half gives the place,
+/// its lower half is the tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    pub(super) tag: u64,
+    hash: u64,
 }
-
-/// The lowest bit of a tag tells that the cell is a handle.
-const HANDLE_BIT: u64 = 1;
-/// A tag is never 0, which marks a slot that was never used.
-const USED_BIT: u64 = 2;
 
 impl Address {
     #[inline]
-    pub(super) fn new(hash: u64, is_handle: bool) -> Self {
-        Self { tag: (hash & !HANDLE_BIT) | USED_BIT | u64::from(is_handle) }
+    pub(super) fn new(hash: u64) -> Self {
+        Self { hash }
+    }
+
+    #[inline]
+    pub(super) fn tag(self) -> Tag {
+        // 0 marks a slot that was never used.
+        Tag((self.hash as u32).max(1))
+    }
+
+    /// Something to choose by that is neither the place nor, within a bucket, the tag.
+    pub(super) fn spread(self) -> u64 {
+        self.hash >> 24
+    }
+}
+
+/// What tells a key from its neighbours, in 32 bits: 11 in the spare bits of its cell's first word,
+/// 21 in a word that it shares with the other two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tag(u32);
+
+impl Tag {
+    const NONE: Tag = Tag(0);
+    const LOWER_BITS: u32 = 11;
+    const UPPER_BITS: u32 = 32 - Self::LOWER_BITS;
+    /// The lowest and the highest bit of each upper part.
+    const LOWEST: u64 = 1 | 1 << Self::UPPER_BITS | 1 << (2 * Self::UPPER_BITS);
+    const HIGHEST: u64 = Self::LOWEST << (Self::UPPER_BITS - 1);
+    /// Where the lower part begins in a cell's first word.
+    const LOWER_SHIFT: u32 = 64 - Self::LOWER_BITS;
+
+    #[inline]
+    fn lower(self) -> u64 {
+        u64::from(self.0) & ((1 << Self::LOWER_BITS) - 1)
+    }
+
+    #[inline]
+    fn upper(self) -> u64 {
+        u64::from(self.0 >> Self::LOWER_BITS)
+    }
+
+    /// The first slot whose upper part is this tag's. All three are compared at once.
+    #[inline]
+    fn first_in(self, tags: u64) -> Option<usize> {
+        let difference = tags ^ (self.upper() * Self::LOWEST);
+        let equal = difference.wrapping_sub(Self::LOWEST) & !difference & Self::HIGHEST;
+        // The highest bits are 20, 41 and 62.
+        (equal != 0).then(|| (equal.trailing_zeros() as usize >> 4) - 1)
     }
 }
 
@@ -159,51 +201,60 @@ impl Bucket<'_> {
     }
 
     #[inline]
-    fn tag(self, slot: usize) -> u64 {
-        self.0[TAGS + slot].load(Relaxed)
-    }
-
-    #[inline]
     pub(super) fn cell(self, slot: usize) -> Cell {
         let word = |i: usize| self.0[CELLS + 2 * slot + i].load(Relaxed);
         Cell::from_words([word(0), word(1)])
     }
 
-    /// Most cells are in the second cache line of the bucket: asks for it before the first one has
-    /// come and told which cell it will be.
     #[inline]
-    fn fetch_cells(self) {
-        std::hint::black_box(self.0[BUCKET_WORDS - 1].load(Relaxed));
+    fn lower_tag(self, slot: usize) -> u64 {
+        self.0[CELLS + 2 * slot].load(Relaxed) >> Tag::LOWER_SHIFT
     }
 
+    /// The slot of this tag.
     #[inline]
-    pub(super) fn find(self, tag: u64) -> Option<usize> {
-        // No branch on any of the five: which one it is cannot be predicted.
-        let mut found = SLOTS;
-        for slot in (0..SLOTS).rev() {
-            found = if self.tag(slot) == tag { slot } else { found };
+    pub(super) fn find(self, tag: Tag) -> Option<usize> {
+        let slot = tag.first_in(self.0[TAGS].load(Relaxed))?;
+        match self.lower_tag(slot) == tag.lower() {
+            true => Some(slot),
+            false => self.find_among_alike(tag),
         }
-        (found < SLOTS).then_some(found)
+    }
+
+    /// Another slot has the same upper part.
+    #[cold]
+    fn find_among_alike(self, tag: Tag) -> Option<usize> {
+        let tags = self.0[TAGS].load(Relaxed);
+        let upper = |slot: usize| tags >> (slot as u32 * Tag::UPPER_BITS) & UPPER_MASK;
+        (0..SLOTS).find(|slot| upper(*slot) == tag.upper() && self.lower_tag(*slot) == tag.lower())
     }
 
     #[inline]
-    pub(super) fn set_cell(self, slot: usize, cell: Cell) {
-        let [head, data] = cell.to_words();
-        self.0[CELLS + 2 * slot].store(head, Relaxed);
-        self.0[CELLS + 2 * slot + 1].store(data, Relaxed);
+    pub(super) fn set_cell(self, slot: usize, tag: Tag, cell: Cell) {
+        let [first, second] = cell.to_words();
+        let first = first | tag.lower() << Tag::LOWER_SHIFT;
+        self.0[CELLS + 2 * slot].store(first, Relaxed);
+        self.0[CELLS + 2 * slot + 1].store(second, Relaxed);
     }
 
     #[inline]
-    pub(super) fn set(self, slot: usize, tag: u64, cell: Cell) {
-        self.0[TAGS + slot].store(tag, Relaxed);
-        self.set_cell(slot, cell);
+    pub(super) fn set(self, slot: usize, tag: Tag, cell: Cell) {
+        let shift = slot as u32 * Tag::UPPER_BITS;
+        let others = self.0[TAGS].load(Relaxed) & !(UPPER_MASK << shift);
+        self.0[TAGS].store(others | tag.upper() << shift, Relaxed);
+        self.set_cell(slot, tag, cell);
+    }
+
+    /// Empties a slot.
+    pub(super) fn clear(self, slot: usize) {
+        self.set(slot, Tag::NONE, Cell::FRESH);
     }
 
     /// A slot that nobody uses at `now`, and since when.
     fn vacancy(self, now: u64) -> Option<(usize, u64)> {
-        let free_since = |slot| match self.tag(slot) {
-            0 => 0,
-            _ => self.cell(slot).fresh_by().next_multiple_of(TICK_US),
+        let free_since = |slot| match self.cell(slot) {
+            Cell::FRESH => 0,
+            cell => cell.fresh_by().next_multiple_of(TICK_US),
         };
         (0..SLOTS).map(|slot| (slot, free_since(slot))).find(|(_, since)| *since <= now)
     }
@@ -227,6 +278,7 @@ pub(super) struct Slot<'t> {
     bucket: Bucket<'t>,
     header: Header,
     slot: usize,
+    tag: Tag,
 }
 
 impl Slot<'_> {
@@ -243,7 +295,7 @@ impl Slot<'_> {
         let Some(next) = next else { return self.bucket.is_still(self.header) };
         let locked = self.bucket.try_lock(self.header);
         if locked {
-            self.bucket.set_cell(self.slot, next);
+            self.bucket.set_cell(self.slot, self.tag, next);
             self.bucket.unlock(self.header.next());
         }
         locked
@@ -253,14 +305,8 @@ impl Slot<'_> {
 /// What a caller makes of a cell: perhaps another cell, and an answer.
 pub(super) type Outcome<R> = (Option<Cell>, R);
 
-/// A cell that lost its place to another, which may own something elsewhere.
-pub(super) struct Displaced(u64, Cell);
-
-impl Displaced {
-    pub(super) fn handle(&self) -> Option<u64> {
-        (self.0 & HANDLE_BIT == 1).then(|| self.1.to_handle())
-    }
-}
+/// A cell that lost its place to another, and may own something elsewhere; fresh if there was none.
+pub(super) type Displaced = Cell;
 
 impl Table {
     /// A table in which `keys_max` live keys never push each other out.
@@ -285,8 +331,9 @@ impl Table {
     /// How many slots hold a cell that matters at `now`. Walks the table.
     pub(super) fn live(&self, now: u64) -> usize {
         let buckets = (0..self.homes + REACH_MAX).map(|i| self.bucket(i));
-        let is_live =
-            |bucket: Bucket<'_>, slot| bucket.tag(slot) != 0 && bucket.cell(slot).fresh_by() > now;
+        let is_live = |bucket: Bucket<'_>, slot| {
+            bucket.cell(slot) != Cell::FRESH && bucket.cell(slot).fresh_by() > now
+        };
         buckets.map(|bucket| (0..SLOTS).filter(|slot| is_live(bucket, *slot)).count()).sum()
     }
 
@@ -294,10 +341,10 @@ impl Table {
     #[inline]
     pub(super) fn slot_at_home(&self, address: Address) -> Option<Slot<'_>> {
         let bucket = self.bucket(self.home(address));
-        bucket.fetch_cells();
         let header = bucket.unlocked_header();
-        let slot = bucket.find(address.tag)?;
-        Some(Slot { bucket, header, slot })
+        let tag = address.tag();
+        let slot = bucket.find(tag)?;
+        Some(Slot { bucket, header, slot, tag })
     }
 
     /// What `step` makes of the cell, in one atomic step, wherever the key is and if it is new.
@@ -308,7 +355,7 @@ impl Table {
         address: Address,
         now: u64,
         mut step: impl FnMut(Cell, u64) -> Outcome<R>,
-    ) -> (R, Option<Displaced>) {
+    ) -> (R, Displaced) {
         loop {
             let Found { bucket, header, slot } = self.find(address);
             let (next, answer) = match slot {
@@ -317,7 +364,7 @@ impl Table {
             };
             let Some(cell) = next else {
                 if bucket.is_still(header) {
-                    return (answer, None);
+                    return (answer, Cell::FRESH);
                 }
                 continue;
             };
@@ -328,9 +375,9 @@ impl Table {
                 let displaced = self.insert(address, cell, now, header);
                 return (answer, displaced);
             };
-            bucket.set_cell(slot, cell);
+            bucket.set_cell(slot, address.tag(), cell);
             bucket.unlock(header.next());
-            return (answer, None);
+            return (answer, Cell::FRESH);
         }
     }
 
@@ -339,13 +386,13 @@ impl Table {
         let home = self.home(address);
         let bucket = self.bucket(home);
         let header = bucket.unlocked_header();
-        if let Some(slot) = bucket.find(address.tag) {
+        if let Some(slot) = bucket.find(address.tag()) {
             return Found { bucket, header, slot: Some(slot) };
         }
         for index in home + 1..=home + header.reach() {
             let bucket = self.bucket(index);
             let header = bucket.unlocked_header();
-            if let Some(slot) = bucket.find(address.tag) {
+            if let Some(slot) = bucket.find(address.tag()) {
                 return Found { bucket, header, slot: Some(slot) };
             }
         }
@@ -353,12 +400,12 @@ impl Table {
     }
 
     /// Puts a new key in its home, which the caller has locked, or as near to it as there is room.
-    fn insert(&self, address: Address, cell: Cell, now: u64, home: Header) -> Option<Displaced> {
+    fn insert(&self, address: Address, cell: Cell, now: u64, home: Header) -> Displaced {
         let index = self.home(address);
         let bucket = self.bucket(index);
-        let (placed, distance) = match self.place_in(bucket, address.tag, cell, now) {
+        let (placed, distance) = match self.place_in(bucket, address.tag(), cell, now) {
             Some(placed) => (placed, 0),
-            None => self.place_beyond(address.tag, cell, now, index, |_| false),
+            None => self.place_beyond(address.tag(), cell, now, index, |_| false),
         };
         bucket.unlock(home.reaching(distance).next());
         placed
@@ -368,10 +415,10 @@ impl Table {
     pub(super) fn place_in(
         &self,
         bucket: Bucket<'_>,
-        tag: u64,
+        tag: Tag,
         cell: Cell,
         now: u64,
-    ) -> Option<Option<Displaced>> {
+    ) -> Option<Displaced> {
         let (slot, since) = bucket.vacancy(now)?;
         let displaced = self.replace(bucket, slot, tag, cell);
         if since > self.floor.load(Ordering::Relaxed) {
@@ -380,9 +427,8 @@ impl Table {
         Some(displaced)
     }
 
-    fn replace(&self, bucket: Bucket<'_>, slot: usize, tag: u64, cell: Cell) -> Option<Displaced> {
-        let displaced =
-            (bucket.tag(slot) != 0).then(|| Displaced(bucket.tag(slot), bucket.cell(slot)));
+    fn replace(&self, bucket: Bucket<'_>, slot: usize, tag: Tag, cell: Cell) -> Displaced {
+        let displaced = bucket.cell(slot);
         bucket.set(slot, tag, cell);
         displaced
     }
@@ -392,12 +438,12 @@ impl Table {
     #[cold]
     pub(super) fn place_beyond(
         &self,
-        tag: u64,
+        tag: Tag,
         cell: Cell,
         now: u64,
         home: usize,
         is_held: impl Fn(usize) -> bool,
-    ) -> (Option<Displaced>, usize) {
+    ) -> (Displaced, usize) {
         let mut closest = (self.bucket(home).closest_to_fresh().1, 0);
         for distance in 1..=REACH_MAX {
             let index = home + distance;
@@ -452,7 +498,7 @@ impl Table {
 
     #[inline]
     pub(super) fn home(&self, address: Address) -> usize {
-        ((u128::from(address.tag) * self.homes as u128) >> 64) as usize
+        ((u128::from(address.hash) * self.homes as u128) >> 64) as usize
     }
 
     #[inline]
@@ -463,6 +509,7 @@ impl Table {
 }
 
 const TRIES: u32 = 100;
+const UPPER_MASK: u64 = (1 << Tag::UPPER_BITS) - 1;
 
 /// A lock on a bucket beside the home. It has no header if it was held already.
 pub(super) struct OtherLock<'t> {
