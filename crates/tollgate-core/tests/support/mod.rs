@@ -1,5 +1,5 @@
 //! Shared by the tests: one way to run any limit, and a slow, obvious model of each algorithm.
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use tollgate_core::{Algorithm, Cell, Cost, Decision, Limit, Log, Micros, Rule};
 

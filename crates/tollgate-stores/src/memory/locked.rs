@@ -2,8 +2,9 @@
 
 use tollgate_core::Cell;
 
+use super::bucket::Header;
 use super::sync::pause;
-use super::table::{Address, Displaced, Header, Table};
+use super::table::{Address, Displaced, Table};
 use crate::charge::LIMITS_MAX;
 
 /// Every address may need its home and one bucket beyond.

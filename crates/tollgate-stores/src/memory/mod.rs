@@ -1,8 +1,11 @@
 //! The memory store: exact, synchronous, in a fixed amount of memory.
 
+mod bucket;
 mod hash;
 mod locked;
 mod logs;
+#[cfg(all(test, loom))]
+mod loom_model;
 mod sync;
 mod table;
 

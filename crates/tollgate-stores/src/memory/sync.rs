@@ -6,15 +6,15 @@ pub(super) use std::sync::atomic::{AtomicU64, fence};
 #[cfg(loom)]
 pub(super) use loom::sync::atomic::{AtomicU64, fence};
 
-/// Zeroed words that take no memory until they are touched.
+/// Zeroed pairs of words that take no memory until they are touched.
 #[cfg(not(loom))]
-pub(super) fn zeroed(len: usize) -> Box<[AtomicU64]> {
+pub(super) fn zeroed(len: usize) -> Box<[[AtomicU64; 2]]> {
     bytemuck::zeroed_slice_box(len)
 }
 
 #[cfg(loom)]
-pub(super) fn zeroed(len: usize) -> Box<[AtomicU64]> {
-    (0..len).map(|_| AtomicU64::new(0)).collect()
+pub(super) fn zeroed(len: usize) -> Box<[[AtomicU64; 2]]> {
+    (0..len).map(|_| [0, 0].map(AtomicU64::new)).collect()
 }
 
 /// Waits a moment for another thread; the longer it has been, the more politely.

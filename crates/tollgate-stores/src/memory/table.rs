@@ -16,30 +16,21 @@
 //! Only homes are waited for, several of them in ascending order; any other bucket is tried and, if
 //! it is taken, passed over. So nobody waits in a circle.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64 as Counter, Ordering};
 
 use tollgate_core::Cell;
 
-use super::sync::{AtomicU64, fence, pause, zeroed};
-
-const SLOTS: usize = 3;
-const BUCKET_WORDS: usize = 8;
-/// The word of the tags' upper parts, and where the cells begin.
-const TAGS: usize = 1;
-const CELLS: usize = 2;
+use super::bucket::{Bucket, Header, PAIRS, SLOTS, Tag};
+use super::sync::{AtomicU64, pause, zeroed};
 
 /// How many buckets after its home a key may live. At the load below, the chance that a key finds
 /// no room this near is less than one in ten thousand for the whole table.
 const REACH_MAX: usize = if cfg!(loom) { 1 } else { 64 };
 /// At capacity, four slots of seven are taken: 37.3 bytes a key.
 const LOAD: (usize, usize) = (4, 7);
-/// Reclaimed slots are only counted as fresh at whole steps of this many microseconds.
-const TICK_US: u64 = 1 << 10;
-
 pub(super) struct Table {
-    words: Box<[AtomicU64]>,
-    /// The first word that begins a cache line.
+    pairs: Box<[[AtomicU64; 2]]>,
+    /// The first pair that begins a cache line.
     start: usize,
     homes: usize,
     /// No state that was dropped mattered after this moment. A key without state is not older.
@@ -69,200 +60,6 @@ impl Address {
     /// Something to choose by that is neither the place nor, within a bucket, the tag.
     pub(super) fn spread(self) -> u64 {
         self.hash >> 24
-    }
-}
-
-/// What tells a key from its neighbours, in 32 bits: 11 in the spare bits of its cell's first word,
-/// 21 in a word that it shares with the other two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tag(u32);
-
-impl Tag {
-    const NONE: Tag = Tag(0);
-    const LOWER_BITS: u32 = 11;
-    const UPPER_BITS: u32 = 32 - Self::LOWER_BITS;
-    /// The lowest and the highest bit of each upper part.
-    const LOWEST: u64 = 1 | 1 << Self::UPPER_BITS | 1 << (2 * Self::UPPER_BITS);
-    const HIGHEST: u64 = Self::LOWEST << (Self::UPPER_BITS - 1);
-    /// Where the lower part begins in a cell's first word.
-    const LOWER_SHIFT: u32 = 64 - Self::LOWER_BITS;
-
-    #[inline]
-    fn lower(self) -> u64 {
-        u64::from(self.0) & ((1 << Self::LOWER_BITS) - 1)
-    }
-
-    #[inline]
-    fn upper(self) -> u64 {
-        u64::from(self.0 >> Self::LOWER_BITS)
-    }
-
-    /// The first slot whose upper part is this tag's. All three are compared at once.
-    #[inline]
-    fn first_in(self, tags: u64) -> Option<usize> {
-        let difference = tags ^ (self.upper() * Self::LOWEST);
-        let equal = difference.wrapping_sub(Self::LOWEST) & !difference & Self::HIGHEST;
-        // The highest bits are 20, 41 and 62.
-        (equal != 0).then(|| (equal.trailing_zeros() as usize >> 4) - 1)
-    }
-}
-
-/// The first word of a bucket: a lock bit, a sequence number, and the reach in the top byte.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header(pub(super) u64);
-
-impl Header {
-    const REACH_SHIFT: u32 = 56;
-
-    #[inline]
-    fn is_locked(self) -> bool {
-        self.0 & 1 == 1
-    }
-
-    #[inline]
-    fn locked(self) -> u64 {
-        self.0 | 1
-    }
-
-    /// After a change: the next sequence number. It has 55 bits, which no counting exhausts.
-    #[inline]
-    pub(super) fn next(self) -> u64 {
-        self.0 + 2
-    }
-
-    /// How many buckets further keys of this home may be.
-    #[inline]
-    pub(super) fn reach(self) -> usize {
-        (self.0 >> Self::REACH_SHIFT) as usize
-    }
-
-    pub(super) fn reaching(self, distance: usize) -> Self {
-        let reach = self.reach().max(distance) as u64;
-        Self(self.0 & ((1 << Self::REACH_SHIFT) - 1) | reach << Self::REACH_SHIFT)
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct Bucket<'t>(&'t [AtomicU64; BUCKET_WORDS]);
-
-impl Bucket<'_> {
-    #[inline]
-    fn header(self) -> Header {
-        Header(self.0[0].load(Acquire))
-    }
-
-    /// The header, once nobody holds the lock.
-    #[inline]
-    fn unlocked_header(self) -> Header {
-        let header = self.header();
-        if header.is_locked() { self.wait_until_unlocked() } else { header }
-    }
-
-    #[cold]
-    fn wait_until_unlocked(self) -> Header {
-        let mut rounds = 0;
-        loop {
-            let header = self.header();
-            if !header.is_locked() {
-                return header;
-            }
-            pause(rounds);
-            rounds += 1;
-        }
-    }
-
-    #[inline]
-    pub(super) fn try_lock(self, seen: Header) -> bool {
-        let locked = self.0[0].compare_exchange(seen.0, seen.locked(), Acquire, Relaxed).is_ok();
-        // No write to the slots may be seen before the lock is.
-        fence(Release);
-        locked
-    }
-
-    pub(super) fn lock(self) -> Header {
-        loop {
-            let header = self.unlocked_header();
-            if self.try_lock(header) {
-                return header;
-            }
-        }
-    }
-
-    #[inline]
-    pub(super) fn unlock(self, header: u64) {
-        self.0[0].store(header, Release);
-    }
-
-    /// Has nothing changed since `seen`, so that what was read meanwhile is of one piece?
-    #[inline]
-    fn is_still(self, seen: Header) -> bool {
-        fence(Acquire);
-        self.0[0].load(Relaxed) == seen.0
-    }
-
-    #[inline]
-    pub(super) fn cell(self, slot: usize) -> Cell {
-        let word = |i: usize| self.0[CELLS + 2 * slot + i].load(Relaxed);
-        Cell::from_words([word(0), word(1)])
-    }
-
-    #[inline]
-    fn lower_tag(self, slot: usize) -> u64 {
-        self.0[CELLS + 2 * slot].load(Relaxed) >> Tag::LOWER_SHIFT
-    }
-
-    /// The slot of this tag.
-    #[inline]
-    pub(super) fn find(self, tag: Tag) -> Option<usize> {
-        let slot = tag.first_in(self.0[TAGS].load(Relaxed))?;
-        match self.lower_tag(slot) == tag.lower() {
-            true => Some(slot),
-            false => self.find_among_alike(tag),
-        }
-    }
-
-    /// Another slot has the same upper part.
-    #[cold]
-    fn find_among_alike(self, tag: Tag) -> Option<usize> {
-        let tags = self.0[TAGS].load(Relaxed);
-        let upper = |slot: usize| tags >> (slot as u32 * Tag::UPPER_BITS) & UPPER_MASK;
-        (0..SLOTS).find(|slot| upper(*slot) == tag.upper() && self.lower_tag(*slot) == tag.lower())
-    }
-
-    #[inline]
-    pub(super) fn set_cell(self, slot: usize, tag: Tag, cell: Cell) {
-        let [first, second] = cell.to_words();
-        let first = first | tag.lower() << Tag::LOWER_SHIFT;
-        self.0[CELLS + 2 * slot].store(first, Relaxed);
-        self.0[CELLS + 2 * slot + 1].store(second, Relaxed);
-    }
-
-    #[inline]
-    pub(super) fn set(self, slot: usize, tag: Tag, cell: Cell) {
-        let shift = slot as u32 * Tag::UPPER_BITS;
-        let others = self.0[TAGS].load(Relaxed) & !(UPPER_MASK << shift);
-        self.0[TAGS].store(others | tag.upper() << shift, Relaxed);
-        self.set_cell(slot, tag, cell);
-    }
-
-    /// Empties a slot.
-    pub(super) fn clear(self, slot: usize) {
-        self.set(slot, Tag::NONE, Cell::FRESH);
-    }
-
-    /// A slot that nobody uses at `now`, and since when.
-    fn vacancy(self, now: u64) -> Option<(usize, u64)> {
-        let free_since = |slot| match self.cell(slot) {
-            Cell::FRESH => 0,
-            cell => cell.fresh_by().next_multiple_of(TICK_US),
-        };
-        (0..SLOTS).map(|slot| (slot, free_since(slot))).find(|(_, since)| *since <= now)
-    }
-
-    /// The slot that is closest to fresh, and when it will be.
-    fn closest_to_fresh(self) -> (usize, u64) {
-        let slots = (0..SLOTS).map(|slot| (slot, self.cell(slot).fresh_by()));
-        slots.min_by_key(|(_, fresh_by)| *fresh_by).expect("a bucket has slots")
     }
 }
 
@@ -311,16 +108,16 @@ pub(super) type Displaced = Cell;
 impl Table {
     /// A table in which `keys_max` live keys never push each other out.
     pub(super) fn with_capacity(keys_max: usize) -> Self {
-        let homes = keys_max.max(1).saturating_mul(LOAD.1).div_ceil(LOAD.0 * SLOTS);
+        let homes = keys_max.max(1).saturating_mul(LOAD.1).div_ceil(LOAD.0 * SLOTS.len());
         // The last homes reach past the end, and one bucket is lost to alignment.
-        let words = zeroed((homes + REACH_MAX + 1).saturating_mul(BUCKET_WORDS));
-        let line = BUCKET_WORDS * size_of::<u64>();
-        let start = (line - words.as_ptr() as usize % line) % line / size_of::<u64>();
-        Self { words, start, homes, floor: Counter::new(0), evictions: Counter::new(0) }
+        let pairs = zeroed((homes + REACH_MAX + 1).saturating_mul(PAIRS));
+        let line = PAIRS * size_of::<[u64; 2]>();
+        let start = (line - pairs.as_ptr() as usize % line) % line / size_of::<[u64; 2]>();
+        Self { pairs, start, homes, floor: Counter::new(0), evictions: Counter::new(0) }
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.words)
+        size_of_val(&*self.pairs)
     }
 
     /// How many live cells were given up for want of room.
@@ -334,7 +131,7 @@ impl Table {
         let is_live = |bucket: Bucket<'_>, slot| {
             bucket.cell(slot) != Cell::FRESH && bucket.cell(slot).fresh_by() > now
         };
-        buckets.map(|bucket| (0..SLOTS).filter(|slot| is_live(bucket, *slot)).count()).sum()
+        buckets.map(|bucket| SLOTS.into_iter().filter(|slot| is_live(bucket, *slot)).count()).sum()
     }
 
     /// The slot of a key that is at home, as most are.
@@ -503,13 +300,12 @@ impl Table {
 
     #[inline]
     pub(super) fn bucket(&self, index: usize) -> Bucket<'_> {
-        let words = &self.words[self.start + index * BUCKET_WORDS..];
-        Bucket(words.first_chunk().expect("the table ends with whole buckets"))
+        let pairs = &self.pairs[self.start + index * PAIRS..];
+        Bucket(pairs.first_chunk().expect("the table ends with whole buckets"))
     }
 }
 
 const TRIES: u32 = 100;
-const UPPER_MASK: u64 = (1 << Tag::UPPER_BITS) - 1;
 
 /// A lock on a bucket beside the home. It has no header if it was held already.
 pub(super) struct OtherLock<'t> {

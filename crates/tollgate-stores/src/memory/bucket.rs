@@ -1,0 +1,228 @@
+//! A bucket: one cache line with a sequence lock, tags and three cells.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use tollgate_core::Cell;
+
+use super::sync::{AtomicU64, fence, pause};
+
+/// Four pairs of words: the header and the tags, then three cells. A slot is the number of its
+/// pair, from 1 to 3.
+pub(super) const PAIRS: usize = 4;
+pub(super) const SLOTS: std::ops::Range<usize> = 1..PAIRS;
+
+/// Reclaimed slots are only counted as fresh at whole steps of this many microseconds.
+const TICK_US: u64 = 1 << 10;
+
+/// The first word of a bucket: a lock bit, a sequence number, and the reach in the top byte.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header(pub(super) u64);
+
+impl Header {
+    const REACH_SHIFT: u32 = 56;
+
+    #[inline]
+    pub(super) fn is_locked(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    #[inline]
+    fn locked(self) -> u64 {
+        self.0 | 1
+    }
+
+    /// After a change: the next sequence number. It has 55 bits, which no counting exhausts.
+    #[inline]
+    pub(super) fn next(self) -> u64 {
+        self.0 + 2
+    }
+
+    /// How many buckets further keys of this home may be.
+    #[inline]
+    pub(super) fn reach(self) -> usize {
+        (self.0 >> Self::REACH_SHIFT) as usize
+    }
+
+    pub(super) fn reaching(self, distance: usize) -> Self {
+        let reach = self.reach().max(distance) as u64;
+        Self(self.0 & ((1 << Self::REACH_SHIFT) - 1) | reach << Self::REACH_SHIFT)
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Bucket<'t>(pub(super) &'t [[AtomicU64; 2]; PAIRS]);
+
+impl<'t> Bucket<'t> {
+    #[inline]
+    pub(super) fn header(self) -> Header {
+        Header(self.0[0][0].load(Acquire))
+    }
+
+    /// The header, once nobody holds the lock.
+    #[inline]
+    pub(super) fn unlocked_header(self) -> Header {
+        let header = self.header();
+        if header.is_locked() { self.wait_until_unlocked() } else { header }
+    }
+
+    #[cold]
+    fn wait_until_unlocked(self) -> Header {
+        let mut rounds = 0;
+        loop {
+            let header = self.header();
+            if !header.is_locked() {
+                return header;
+            }
+            pause(rounds);
+            rounds += 1;
+        }
+    }
+
+    #[inline]
+    pub(super) fn try_lock(self, seen: Header) -> bool {
+        let locked = self.0[0][0].compare_exchange(seen.0, seen.locked(), Acquire, Relaxed).is_ok();
+        // No write to the slots may be seen before the lock is.
+        fence(Release);
+        locked
+    }
+
+    pub(super) fn lock(self) -> Header {
+        loop {
+            let header = self.unlocked_header();
+            if self.try_lock(header) {
+                return header;
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn unlock(self, header: u64) {
+        self.0[0][0].store(header, Release);
+    }
+
+    /// Has nothing changed since `seen`, so that what was read meanwhile is of one piece?
+    #[inline]
+    pub(super) fn is_still(self, seen: Header) -> bool {
+        fence(Acquire);
+        self.0[0][0].load(Relaxed) == seen.0
+    }
+
+    #[inline]
+    fn tags(self) -> &'t AtomicU64 {
+        &self.0[0][1]
+    }
+
+    #[inline]
+    fn words(self, slot: usize) -> &'t [AtomicU64; 2] {
+        &self.0[slot % PAIRS] // no slot is 4 or more, and so it need not be checked
+    }
+
+    #[inline]
+    pub(super) fn cell(self, slot: usize) -> Cell {
+        let [first, second] = self.words(slot);
+        Cell::from_words([first.load(Relaxed), second.load(Relaxed)])
+    }
+
+    #[inline]
+    fn lower_tag(self, slot: usize) -> u64 {
+        self.words(slot)[0].load(Relaxed) >> Tag::LOWER_SHIFT
+    }
+
+    /// The slot of this tag.
+    #[inline]
+    pub(super) fn find(self, tag: Tag) -> Option<usize> {
+        let slot = tag.first_in(self.tags().load(Relaxed))?;
+        match self.lower_tag(slot) == tag.lower() {
+            true => Some(slot),
+            false => self.find_among_alike(tag),
+        }
+    }
+
+    /// Another slot has the same upper part.
+    #[cold]
+    fn find_among_alike(self, tag: Tag) -> Option<usize> {
+        let tags = self.tags().load(Relaxed);
+        let upper = |slot| tags >> Tag::upper_shift(slot) & Tag::UPPER_MASK;
+        SLOTS
+            .into_iter()
+            .find(|slot| upper(*slot) == tag.upper() && self.lower_tag(*slot) == tag.lower())
+    }
+
+    #[inline]
+    pub(super) fn set_cell(self, slot: usize, tag: Tag, cell: Cell) {
+        let [first, second] = cell.to_words();
+        let first = first | tag.lower() << Tag::LOWER_SHIFT;
+        self.words(slot)[0].store(first, Relaxed);
+        self.words(slot)[1].store(second, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn set(self, slot: usize, tag: Tag, cell: Cell) {
+        let shift = Tag::upper_shift(slot);
+        let others = self.tags().load(Relaxed) & !(Tag::UPPER_MASK << shift);
+        self.tags().store(others | tag.upper() << shift, Relaxed);
+        self.set_cell(slot, tag, cell);
+    }
+
+    /// Empties a slot.
+    pub(super) fn clear(self, slot: usize) {
+        self.set(slot, Tag::NONE, Cell::FRESH);
+    }
+
+    /// A slot that nobody uses at `now`, and since when.
+    pub(super) fn vacancy(self, now: u64) -> Option<(usize, u64)> {
+        let free_since = |slot| match self.cell(slot) {
+            Cell::FRESH => 0,
+            cell => cell.fresh_by().next_multiple_of(TICK_US),
+        };
+        SLOTS.into_iter().map(|slot| (slot, free_since(slot))).find(|(_, since)| *since <= now)
+    }
+
+    /// The slot that is closest to fresh, and when it will be.
+    pub(super) fn closest_to_fresh(self) -> (usize, u64) {
+        let slots = SLOTS.into_iter().map(|slot| (slot, self.cell(slot).fresh_by()));
+        slots.min_by_key(|(_, fresh_by)| *fresh_by).expect("a bucket has slots")
+    }
+}
+
+/// What tells a key from its neighbours, in 32 bits: 11 in the spare bits of its cell's first word,
+/// 21 in a word that it shares with the other two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tag(pub(super) u32);
+
+impl Tag {
+    const NONE: Tag = Tag(0);
+    const LOWER_BITS: u32 = 11;
+    const UPPER_BITS: u32 = 32 - Self::LOWER_BITS;
+    /// The lowest and the highest bit of each upper part.
+    const LOWEST: u64 = 1 | 1 << Self::UPPER_BITS | 1 << (2 * Self::UPPER_BITS);
+    const HIGHEST: u64 = Self::LOWEST << (Self::UPPER_BITS - 1);
+    /// Where the lower part begins in a cell's first word.
+    const LOWER_SHIFT: u32 = 64 - Self::LOWER_BITS;
+
+    #[inline]
+    fn lower(self) -> u64 {
+        u64::from(self.0) & ((1 << Self::LOWER_BITS) - 1)
+    }
+
+    #[inline]
+    fn upper(self) -> u64 {
+        u64::from(self.0 >> Self::LOWER_BITS)
+    }
+
+    const UPPER_MASK: u64 = (1 << Self::UPPER_BITS) - 1;
+
+    /// Where the upper part of a slot's tag begins in the word that they share.
+    fn upper_shift(slot: usize) -> u32 {
+        (slot as u32 - 1) * Self::UPPER_BITS
+    }
+
+    /// The first slot whose upper part is this tag's. All three are compared at once.
+    #[inline]
+    fn first_in(self, tags: u64) -> Option<usize> {
+        let difference = tags ^ (self.upper() * Self::LOWEST);
+        let equal = difference.wrapping_sub(Self::LOWEST) & !difference & Self::HIGHEST;
+        // The highest bits are 20, 41 and 62: sixteenths give 1, 2 and 3.
+        (equal != 0).then(|| equal.trailing_zeros() as usize >> 4)
+    }
+}
