@@ -21,7 +21,8 @@ impl<C: Clock> Request<'_, C> {
     ///
     /// Those who wait for a key are served in the order they came; a plain [`Request::check`] does
     /// not queue. If the wait would be too long, counting everybody in front, it fails at once
-    /// instead of at the deadline. Dropping the future leaves the line and charges nothing.
+    /// instead of at the deadline. Dropping the future leaves the line and charges nothing; from
+    /// the queue of a leaky bucket it leaves as [`Request::queue`] does.
     ///
     /// ```
     /// use std::time::Duration;
@@ -39,12 +40,11 @@ impl<C: Clock> Request<'_, C> {
     /// ```
     pub async fn wait(self, patience: Duration) -> Result<Decision, WaitError> {
         let deadline = self.limiter.now().after(patience);
-        let decision = match self.join(deadline)? {
-            Joined::Admitted(decision) => decision,
+        let admitted = match self.join(deadline)? {
+            Joined::Admitted(admitted) => admitted,
             Joined::InLine(place) => self.wait_in_line(&place, deadline).await?,
         };
-        self.hold(decision).await;
-        Ok(decision)
+        Ok(self.hold(admitted).await)
     }
 
     /// Takes a place in a leaky bucket and waits for the turn to leave; fails at once, with the
@@ -66,21 +66,27 @@ impl<C: Clock> Request<'_, C> {
     /// # Ok(()) }
     /// ```
     pub async fn queue(self) -> Result<Decision, Decision> {
-        let charge = self.charge();
-        let (decision, after) = self.limiter.store.check_and_snapshot(&charge, self.limiter.now());
-        if !decision.allowed() {
-            return Err(decision);
+        let checked = self.check_for_place(self.limiter.now());
+        match checked.decision.allowed() {
+            true => Ok(self.hold(checked).await),
+            false => Err(checked.decision),
         }
-        let mut place = PlaceInBucket { request: self, after, is_abandoned: true };
-        self.hold(decision).await;
-        place.is_abandoned = false;
-        Ok(decision)
     }
 
-    async fn hold(&self, decision: Decision) {
+    fn check_for_place(&self, now: Micros) -> Checked {
+        let (decision, after) = self.limiter.store.check_and_snapshot(&self.charge(), now);
+        Checked { decision, after }
+    }
+
+    /// Waits for the turn to leave a leaky bucket. Abandoned, it gives the place back.
+    async fn hold(&self, admitted: Checked) -> Decision {
+        let Checked { decision, after } = admitted;
         if !decision.delay().is_zero() {
+            let mut place = PlaceInBucket { request: *self, after, is_abandoned: true };
             tokio::time::sleep(decision.delay()).await;
+            place.is_abandoned = false;
         }
+        decision
     }
 
     /// At the front of the line: check, and sleep for as long as the check says.
@@ -88,7 +94,7 @@ impl<C: Clock> Request<'_, C> {
         &self,
         place: &PlaceInLine,
         deadline: Micros,
-    ) -> Result<Decision, WaitError> {
+    ) -> Result<Checked, WaitError> {
         loop {
             let patience = deadline.since(self.limiter.now());
             if !place.is_first() {
@@ -98,10 +104,10 @@ impl<C: Clock> Request<'_, C> {
                 continue;
             }
             let now = self.limiter.now();
-            let decision = self.limiter.store.check(&self.charge(), now);
-            match decision.wait() {
-                Wait::None => return Ok(decision),
-                Wait::Never => return Err(WaitError::Never(decision)),
+            let checked = self.check_for_place(now);
+            match checked.decision.wait() {
+                Wait::None => return Ok(checked),
+                Wait::Never => return Err(WaitError::Never(checked.decision)),
                 Wait::Micros(us) if now.get() + us > deadline.get() => {
                     return Err(WaitError::TooLong { would_take: Duration::from_micros(us) });
                 }
@@ -121,8 +127,8 @@ impl<C: Clock> Request<'_, C> {
             let decision = self.limiter.store.peek(&self.charge(), now);
             let holds_in_time = now.after(decision.delay()) <= deadline;
             if decision.allowed() && holds_in_time {
-                let checked = self.limiter.store.check(&self.charge(), now);
-                if checked.allowed() {
+                let checked = self.check_for_place(now);
+                if checked.decision.allowed() {
                     return Ok(Joined::Admitted(checked));
                 }
             }
@@ -167,8 +173,14 @@ impl<C: Clock> Request<'_, C> {
     }
 }
 
+/// A decision, and the state after it.
+struct Checked {
+    decision: Decision,
+    after: Snapshot,
+}
+
 enum Joined {
-    Admitted(Decision),
+    Admitted(Checked),
     InLine(PlaceInLine),
 }
 

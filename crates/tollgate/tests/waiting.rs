@@ -174,6 +174,17 @@ async fn an_abandoned_place_in_the_queue_is_given_back_if_nobody_is_behind_it() 
     // The place 100 ms from now is free again.
     assert_eq!(limiter.key("k").peek().delay(), ms(100));
 
+    // So it is when a wait is abandoned while it is held.
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.key("k").wait(ms(1_000)).await }
+    });
+    settle().await;
+    assert_eq!(limiter.key("k").peek().delay(), ms(200));
+    waiting.abort();
+    settle().await;
+    assert_eq!(limiter.key("k").peek().delay(), ms(100));
+
     let (second, _third) = (queue(), queue());
     settle().await;
     second.abort();
