@@ -62,7 +62,7 @@ impl Rate {
         let text = || format!("{count}/{period:?}");
         let count = whole_count("count", count).map_err(|why| RateError::whole(text(), why))?;
         let period_us = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
-        if period.subsec_nanos() % 1_000 != 0 {
+        if !period.subsec_nanos().is_multiple_of(1_000) {
             return Err(RateError::whole(text(), "a period is whole microseconds".into()));
         }
         check_period(period_us).map_err(|why| RateError::whole(text(), why))?;

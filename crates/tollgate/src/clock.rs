@@ -167,7 +167,7 @@ mod counter {
         fn us_at(self, ticks: u64) -> u64 {
             // Another core's counter may be a little behind; time stands still meanwhile.
             let passed = u128::from(ticks.saturating_sub(self.at));
-            self.us + (passed * u128::from(self.slope) >> 64) as u64
+            self.us + ((passed * u128::from(self.slope)) >> 64) as u64
         }
     }
 
@@ -214,7 +214,7 @@ mod counter {
                 let line =
                     Line { at: at.load(Relaxed), us: us.load(Relaxed), slope: slope.load(Relaxed) };
                 fence(Acquire);
-                if sequence % 2 == 0 && self.sequence.load(Relaxed) == sequence {
+                if sequence.is_multiple_of(2) && self.sequence.load(Relaxed) == sequence {
                     return line;
                 }
                 std::hint::spin_loop();

@@ -60,13 +60,14 @@ impl Concurrency {
     pub fn try_acquire<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Option<Permit> {
         let key = key.as_ref();
         let mut keys = self.shared.keys();
-        match keys.by_name.get_mut(key) {
-            Some(in_flight) if in_flight.permits >= self.shared.permits_max => return None,
-            Some(in_flight) => in_flight.permits += 1,
-            None => {
-                keys.by_name.insert(key.into(), InFlight { permits: 1, ..InFlight::default() });
-            }
+        let in_flight = match keys.by_name.get_mut(key) {
+            Some(in_flight) => in_flight,
+            None => keys.by_name.entry(key.into()).or_default(),
+        };
+        if in_flight.permits >= self.shared.permits_max {
+            return None;
         }
+        in_flight.permits += 1;
         Some(Permit { shared: self.shared.clone(), key: key.into() })
     }
 

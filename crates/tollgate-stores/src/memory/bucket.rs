@@ -175,12 +175,12 @@ impl<'t> Bucket<'t> {
             Cell::FRESH => 0,
             cell => cell.fresh_by().next_multiple_of(TICK_US),
         };
-        SLOTS.into_iter().map(|slot| (slot, free_since(slot))).find(|(_, since)| *since <= now)
+        SLOTS.map(|slot| (slot, free_since(slot))).find(|(_, since)| *since <= now)
     }
 
     /// The slot that is closest to fresh, and when it will be.
     pub(super) fn closest_to_fresh(self) -> (usize, u64) {
-        let slots = SLOTS.into_iter().map(|slot| (slot, self.cell(slot).fresh_by()));
+        let slots = SLOTS.map(|slot| (slot, self.cell(slot).fresh_by()));
         slots.min_by_key(|(_, fresh_by)| *fresh_by).expect("a bucket has slots")
     }
 }

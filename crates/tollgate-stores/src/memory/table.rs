@@ -131,7 +131,7 @@ impl Table {
         let is_live = |bucket: Bucket<'_>, slot| {
             bucket.cell(slot) != Cell::FRESH && bucket.cell(slot).fresh_by() > now
         };
-        buckets.map(|bucket| SLOTS.into_iter().filter(|slot| is_live(bucket, *slot)).count()).sum()
+        buckets.map(|bucket| SLOTS.filter(|slot| is_live(bucket, *slot)).count()).sum()
     }
 
     /// The slot of a key that is at home, as most are.
