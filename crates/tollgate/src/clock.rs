@@ -118,9 +118,13 @@ impl Kernel {
         Self { started: std::time::Instant::now(), started_us }
     }
 
-    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     fn now_us(&self) -> u64 {
-        self.started_us + self.started.elapsed().as_micros() as u64
+        self.started_us + self.since_start_ns() / 1_000
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
+    fn since_start_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
     }
 }
 
@@ -134,7 +138,7 @@ mod counter {
     use super::Kernel;
 
     /// How long the first comparison with the kernel takes.
-    const FIRST_LOOK_US: u64 = 500;
+    const FIRST_LOOK_NS: u64 = 500_000;
     /// How often to compare, in ticks: several times a second on any processor.
     const COMPARE_TICKS: u64 = 1 << 29;
 
@@ -181,16 +185,36 @@ mod counter {
     /// What the comparisons need: the first one, so that the slope gets better all the time.
     struct Keeper {
         kernel: Kernel,
-        first: (u64, u64),
+        first: Sample,
+    }
+
+    /// The counter and the kernel's clock, read at about the same time.
+    #[derive(Clone, Copy)]
+    struct Sample {
+        ticks: u64,
+        ns: u64,
+    }
+
+    impl Sample {
+        /// The closest of a few, in case something came between the two readings.
+        fn take(kernel: &Kernel) -> Self {
+            let one = || {
+                let (before, ns, after) = (ticks(), kernel.since_start_ns(), ticks());
+                let apart = after.saturating_sub(before);
+                (apart, Self { ticks: before + apart / 2, ns })
+            };
+            let few = (0..5).map(|_| one());
+            few.min_by_key(|(apart, _)| *apart).map_or_else(|| one().1, |(_, sample)| sample)
+        }
     }
 
     impl CounterClock {
         pub(super) fn new(kernel: Kernel) -> Self {
-            let first = (ticks(), kernel.now_us());
-            let mut keeper = Keeper { kernel, first };
-            while keeper.kernel.now_us() < first.1 + FIRST_LOOK_US {
+            let first = Sample::take(&kernel);
+            while kernel.since_start_ns() < first.ns + FIRST_LOOK_NS {
                 std::hint::spin_loop();
             }
+            let keeper = Keeper { kernel, first };
             let line = keeper.compare(None);
             let line = [line.at, line.us, line.slope].map(AtomicU64::new);
             Self { sequence: AtomicU64::new(0), line, keeper: Mutex::new(keeper) }
@@ -224,7 +248,7 @@ mod counter {
         /// Whoever comes first compares; nobody waits for it.
         #[cold]
         fn compare(&self, line: Line) {
-            let Ok(mut keeper) = self.keeper.try_lock() else {
+            let Ok(keeper) = self.keeper.try_lock() else {
                 return;
             };
             if self.line().at != line.at {
@@ -243,13 +267,21 @@ mod counter {
 
     impl Keeper {
         /// The line from here on. It begins where the old one ends, or later if that was behind.
-        fn compare(&mut self, old: Option<Line>) -> Line {
-            let (at, us) = (ticks(), self.kernel.now_us());
-            let (ticks, passed) = (at.saturating_sub(self.first.0).max(1), us - self.first.1);
-            let slope = ((u128::from(passed) << 64) / u128::from(ticks)) as u64;
+        fn compare(&self, old: Option<Line>) -> Line {
+            let Sample { ticks: at, ns } = Sample::take(&self.kernel);
+            let ticks = at.saturating_sub(self.first.ticks).max(1);
+            let passed_ns = u128::from(ns - self.first.ns);
+            let slope = ((passed_ns << 64) / u128::from(ticks) / 1_000) as u64;
+            let us = self.kernel.started_us + ns / 1_000;
             match old.map(|line| line.us_at(at)) {
-                // Ahead of the kernel: go on from there, slower by an eighth until it catches up.
-                Some(told) if told > us => Line { at, us: told, slope: slope - slope / 8 },
+                // Ahead of the kernel: go on from there, slower by as much as makes it even at the
+                // next comparison, or by an eighth if that is less.
+                Some(told) if told > us => {
+                    let interval = (u128::from(COMPARE_TICKS) * u128::from(slope)) >> 64;
+                    let excess = u128::from(slope) * u128::from(told - us) / interval.max(1);
+                    let slower = u64::try_from(excess).unwrap_or(u64::MAX).min(slope / 8);
+                    Line { at, us: told, slope: slope - slower }
+                }
                 _ => Line { at, us, slope },
             }
         }
@@ -262,16 +294,30 @@ mod counter {
         #[test]
         fn a_line_never_goes_back_at_a_comparison() {
             let kernel = Kernel::new();
-            let first = (ticks(), kernel.now_us());
-            let mut keeper = Keeper { kernel, first };
+            let (first, now_us) = (Sample::take(&kernel), kernel.now_us());
+            let keeper = Keeper { kernel, first };
             // A line that is an hour ahead, and one that is an hour behind.
             let hour = 3_600_000_000;
-            let ahead = Line { at: first.0, us: first.1 + hour, slope: 1 << 52 };
+            let ahead = Line { at: first.ticks, us: now_us + hour, slope: 1 << 52 };
             let next = keeper.compare(Some(ahead));
             assert!(next.us >= ahead.us_at(next.at));
-            let behind = Line { us: first.1 - hour, ..ahead };
+            let behind = Line { us: now_us - hour, ..ahead };
             let next = keeper.compare(Some(behind));
-            assert!(next.us >= first.1);
+            assert!(next.us >= now_us);
+        }
+
+        #[test]
+        fn a_line_that_is_a_little_ahead_is_slowed_a_little() {
+            let kernel = Kernel::new();
+            let (first, now_us) = (Sample::take(&kernel), kernel.now_us());
+            while kernel.since_start_ns() < first.ns + FIRST_LOOK_NS {
+                std::hint::spin_loop();
+            }
+            let keeper = Keeper { kernel, first };
+            let even = keeper.compare(None);
+            let ahead = Line { at: first.ticks, us: now_us + 10, slope: even.slope };
+            let next = keeper.compare(Some(ahead));
+            assert!(next.slope > even.slope - even.slope / 100, "{} {}", next.slope, even.slope);
         }
 
         #[test]
