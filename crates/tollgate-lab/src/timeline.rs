@@ -1,0 +1,121 @@
+//! How many were admitted and denied over time, for a span that is not known beforehand.
+//!
+//! A fixed number of slots that get coarser as time goes on: their width is 1 or 5 times a power of
+//! ten, so that it divides the width of the columns that are drawn in the end.
+
+/// As many slots as there ever are.
+const SLOTS_MAX: u64 = 600;
+/// As many columns as are ever drawn.
+const COLUMNS_MAX: u64 = 60;
+
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    width_us: u64,
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    admitted: u64,
+    denied: u64,
+}
+
+/// Requests over time, in columns of equal width.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Columns {
+    /// The width of one column in microseconds.
+    pub width_us: u64,
+    /// How many were admitted in each.
+    pub admitted: Vec<u64>,
+    /// How many were denied in each.
+    pub denied: Vec<u64>,
+}
+
+impl Columns {
+    /// How many arrived in each.
+    pub fn offered(&self) -> Vec<u64> {
+        self.admitted.iter().zip(&self.denied).map(|(admitted, denied)| admitted + denied).collect()
+    }
+}
+
+impl Timeline {
+    pub(crate) fn new() -> Self {
+        Self { width_us: 1, slots: Vec::new() }
+    }
+
+    /// Counts one request, `after_us` from the start.
+    pub(crate) fn add(&mut self, after_us: u64, is_admitted: bool) {
+        while after_us / self.width_us >= SLOTS_MAX {
+            self.coarsen();
+        }
+        let index = (after_us / self.width_us) as usize;
+        if index >= self.slots.len() {
+            self.slots.resize(index + 1, Slot::default());
+        }
+        let slot = &mut self.slots[index];
+        *(if is_admitted { &mut slot.admitted } else { &mut slot.denied }) += 1;
+    }
+
+    /// The first `span_us` in at most [`COLUMNS_MAX`] columns of a round width.
+    pub(crate) fn columns(&self, span_us: u64) -> Columns {
+        let width_us = round_width(span_us.div_ceil(COLUMNS_MAX)).max(self.width_us);
+        let len = span_us.div_ceil(width_us).max(1) as usize;
+        let (mut admitted, mut denied) = (vec![0; len], vec![0; len]);
+        for (slot, start_us) in self.slots.iter().zip((0..).step_by(self.width_us as usize)) {
+            let column = ((start_us / width_us) as usize).min(len - 1);
+            admitted[column] += slot.admitted;
+            denied[column] += slot.denied;
+        }
+        Columns { width_us, admitted, denied }
+    }
+
+    fn coarsen(&mut self) {
+        let factor = if first_digit(self.width_us) == 1 { 5 } else { 2 };
+        let merge = |slots: &[Slot]| Slot {
+            admitted: slots.iter().map(|slot| slot.admitted).sum(),
+            denied: slots.iter().map(|slot| slot.denied).sum(),
+        };
+        self.slots = self.slots.chunks(factor).map(merge).collect();
+        self.width_us *= factor as u64;
+    }
+}
+
+/// The smallest of 1, 2, 5, 10, 20, 50, … that is at least `us`.
+fn round_width(us: u64) -> u64 {
+    let tens = (0..19).map(|power| 10u64.pow(power));
+    tens.flat_map(|ten| [ten, 2 * ten, 5 * ten])
+        .find(|width_us| *width_us >= us)
+        .unwrap_or(u64::MAX)
+}
+
+fn first_digit(n: u64) -> u64 {
+    n / 10u64.pow(n.max(1).ilog10())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_lost_as_slots_get_coarser() {
+        let mut timeline = Timeline::new();
+        (0..10_000).for_each(|n| timeline.add(n * 997, n % 3 == 0));
+        let columns = timeline.columns(9_997 * 1_000);
+        assert_eq!(columns.width_us, 200_000);
+        assert_eq!(columns.offered().iter().sum::<u64>(), 10_000);
+        assert_eq!(columns.admitted.iter().sum::<u64>(), 3_334);
+        assert_eq!(columns.admitted.len(), 50);
+    }
+
+    #[test]
+    fn columns_are_whole_slots() {
+        for span_us in (0..16).flat_map(|power| (1..100).map(move |n| n * 10u64.pow(power))) {
+            let mut timeline = Timeline::new();
+            timeline.add(span_us - 1, true);
+            let columns = timeline.columns(span_us);
+            assert!(columns.width_us.is_multiple_of(timeline.width_us), "{span_us}");
+            assert!((1..=60).contains(&columns.admitted.len()), "{span_us}");
+            assert_eq!(columns.admitted.last(), Some(&1), "{span_us}");
+        }
+    }
+}

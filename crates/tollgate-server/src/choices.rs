@@ -1,0 +1,99 @@
+//! What an option may be, taken from the lists that the library keeps.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Command, Error};
+use tollgate_core::{ALGORITHMS, Algorithm, LimitError, Rate};
+use tollgate_lab::{PATTERNS, Pattern};
+
+/// One algorithm, or all of them side by side.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Choice {
+    One(Algorithm),
+    All,
+}
+
+/// Parses the value of `--algorithm`.
+#[derive(Clone)]
+pub(crate) struct ChoiceParser;
+
+impl TypedValueParser for ChoiceParser {
+    type Value = Choice;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<Choice, Error> {
+        if value == "concurrency" {
+            let why = "concurrency cannot be simulated: it depends on how long requests take, and a trace only says when they arrive\n";
+            return Err(Error::raw(ErrorKind::InvalidValue, why).with_cmd(command));
+        }
+        let parse = |name: String| match name.as_str() {
+            "all" => Ok::<_, LimitError>(Choice::All),
+            name => name.parse().map(Choice::One),
+        };
+        let names = PossibleValuesParser::new(choice_values());
+        names.try_map(parse).parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(choice_values()))
+    }
+}
+
+fn choice_values() -> impl Iterator<Item = PossibleValue> {
+    let one = ALGORITHMS.iter().map(|algorithm| {
+        let value = PossibleValue::new(algorithm.name()).help(describe_algorithm(*algorithm));
+        if *algorithm == Algorithm::TokenBucket { value.alias("gcra") } else { value }
+    });
+    one.chain([PossibleValue::new("all").help("All of them, side by side")])
+}
+
+fn describe_algorithm(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::FixedWindow => "A counter per window; up to twice the limit around a boundary",
+        Algorithm::SlidingLog => "Remembers every request; never more than the limit in a period",
+        Algorithm::SlidingCounter => "Two counters per key; smooth, assumes even past arrivals",
+        Algorithm::TokenBucket => "A burst, then a steady rate (also known as gcra)",
+        Algorithm::LeakyBucket => "A queue: admits like a token bucket, lets out evenly spaced",
+    }
+}
+
+/// Parses the value of `--traffic`.
+pub(crate) fn pattern_parser() -> impl TypedValueParser<Value = Pattern> {
+    let values = PATTERNS
+        .iter()
+        .map(|pattern| PossibleValue::new(pattern.name()).help(describe_pattern(*pattern)));
+    PossibleValuesParser::new(values).try_map(|name| {
+        let known = PATTERNS.iter().find(|pattern| pattern.name() == name);
+        known.copied().ok_or("unknown traffic")
+    })
+}
+
+fn describe_pattern(pattern: Pattern) -> &'static str {
+    match pattern {
+        Pattern::Steady => "Evenly spaced",
+        Pattern::Burst => "What comes in three periods all at once, then quiet",
+        Pattern::Boundary => "The whole limit just before a window turns, and again just after",
+        Pattern::Poisson => "Independent callers: random gaps",
+        Pattern::FlashSale => {
+            "Calm, but for a third of the time one \"partner\" at 40 times the rate"
+        }
+    }
+}
+
+/// Parses a span such as `10s` or `2m`, which is what may follow the slash of a rate.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let rate: Rate = format!("1/{text}")
+        .parse()
+        .map_err(|error: tollgate_core::RateError| error.message().to_string())?;
+    match rate.burst() {
+        Some(_) => Err("a duration is a number and a unit, such as 10s".to_string()),
+        None => Ok(rate.period()),
+    }
+}

@@ -1,0 +1,62 @@
+//! The `tollgate` command.
+#![forbid(unsafe_code)]
+
+mod choices;
+mod failure;
+mod simulate;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use failure::Failure;
+
+/// Tollgate is an exact rate limiter: it decides whether a request may pass now, by whole-number
+/// arithmetic that gives the same answer everywhere.
+///
+/// A limit is a rate such as "100/minute" or "5/s burst 10", kept by one of five algorithms.
+#[derive(Parser)]
+#[command(name = "tollgate", version, arg_required_else_help = true, max_term_width = 100)]
+struct Tollgate {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Simulate(simulate::Simulate),
+    /// Print a completion script for your shell
+    ///
+    /// For bash: source <(tollgate completions bash)
+    #[command(verbatim_doc_comment)]
+    Completions {
+        /// The shell to complete in
+        shell: Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Tollgate::parse().command {
+        Command::Simulate(command) => command.run(),
+        Command::Completions { shell } => completions(shell),
+    };
+    done.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
+}
+
+fn completions(shell: Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Tollgate::command(), "tollgate", &mut script);
+    std::io::stdout().write_all(&script).map_err(Failure::output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Tollgate::command().debug_assert();
+    }
+}
