@@ -128,7 +128,8 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
     #[cold]
     fn carry_over(&self, cell: Cell, now: u64) -> Moment {
         let used = Pace::of(cell).count_in(cell.time() - now);
-        self.plus(Moment { us: now, frac: 0 }, self.span(used))
+        let rest = self.plus(Moment { us: now, frac: 0 }, self.span(used));
+        Moment { us: rest.us.min(TIME_MAX), frac: rest.frac }
     }
 }
 
@@ -150,7 +151,7 @@ impl<const WHOLE: bool> Meter for Bucket<WHOLE> {
     #[inline]
     fn to_cell(&self, usage: &Usage) -> Cell {
         let data = u64::from(self.pace.0) << FRAC_BITS | usage.rest.frac;
-        Cell::new(usage.rest.us.min(TIME_MAX), Life::ZERO, data)
+        Cell::new(usage.rest.us, Life::ZERO, data)
     }
 
     #[inline]
@@ -177,6 +178,10 @@ impl<const WHOLE: bool> Meter for Bucket<WHOLE> {
     #[inline]
     fn add(&self, usage: &mut Usage, cost: u64) {
         usage.rest = self.plus(usage.rest, self.span(cost));
+    }
+
+    fn cap_debt(&self, usage: &mut Usage) {
+        usage.rest.us = usage.rest.us.min(TIME_MAX);
     }
 
     fn give_back(&self, usage: &mut Usage, cost: u64, _charged_at: u64) {

@@ -24,6 +24,8 @@ pub(super) trait Meter {
     /// The wait for a cost that is at most the quota.
     fn wait_us(&self, usage: &Self::Usage, cost: u64) -> u64;
     fn add(&self, usage: &mut Self::Usage, cost: u64);
+    /// Keeps what was added without a check within what a cell can hold.
+    fn cap_debt(&self, _usage: &mut Self::Usage) {}
     fn give_back(&self, usage: &mut Self::Usage, cost: u64, charged_at: u64);
 
     fn remaining(&self, usage: &Self::Usage) -> u64;
@@ -80,6 +82,7 @@ pub(super) fn charge<M: Meter>(meter: &M, cell: &mut Cell, cost: Cost, now: Micr
     let mut usage = meter.usage(*cell, now.get());
     let delay_us = meter.delay_us(&usage);
     meter.add(&mut usage, cost.get());
+    meter.cap_debt(&mut usage);
     *cell = meter.to_cell(&usage);
     report(meter, &usage, 0, delay_us)
 }
