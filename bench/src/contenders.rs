@@ -306,7 +306,8 @@ impl<C: Nanos> Contender for BareTable<C> {
             match tag.load(Ordering::Relaxed) {
                 found if found == fingerprint => break state,
                 0 => {
-                    let claim = tag.compare_exchange(0, fingerprint, Ordering::Relaxed, Ordering::Relaxed);
+                    let claim =
+                        tag.compare_exchange(0, fingerprint, Ordering::Relaxed, Ordering::Relaxed);
                     if claim.is_ok() || claim == Err(fingerprint) {
                         break state;
                     }

@@ -10,7 +10,9 @@ const LOG_KEYS: usize = 20_000;
 const LOG_ENTRIES: u64 = 100;
 
 pub fn report() {
-    println!("\n## Memory: 1,000,000 keys of 17 bytes, resident bytes a key\n\n| | bytes a key |\n|---|---|");
+    println!(
+        "\n## Memory: 1,000,000 keys of 17 bytes, resident bytes a key\n\n| | bytes a key |\n|---|---|"
+    );
     for who in ["tollgate", "bare table", "governor", "sharded mutex map", "throttlecrab"] {
         println!("| {who} | {:.1} |", measure(who) / KEYS as f64);
     }
@@ -57,7 +59,9 @@ fn fill_logs() -> MemoryStore {
     for i in 0..LOG_ENTRIES {
         for key in 0..LOG_KEYS {
             let now = Micros::new(1_700_000_000_000_000 + i * 590_000 + key as u64);
-            assert!(store.check(&Charge::new(&limit, &format!("customer:{key:08}")), now).allowed());
+            assert!(
+                store.check(&Charge::new(&limit, &format!("customer:{key:08}")), now).allowed()
+            );
         }
     }
     store

@@ -1,6 +1,6 @@
 //! What an option may be, taken from the lists that the library keeps.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -85,6 +85,16 @@ fn describe_pattern(pattern: Pattern) -> &'static str {
             "Calm, but for a third of the time one \"partner\" at 40 times the rate"
         }
     }
+}
+
+/// What is wrong with the first argument that is a rate below zero. Such a one begins with a hyphen
+/// and would be taken for a mistyped option.
+pub(crate) fn negative_rate(args: impl Iterator<Item = OsString>) -> Option<String> {
+    let is_negative =
+        |arg: &String| arg.starts_with('-') && arg[1..].starts_with(|c: char| c.is_ascii_digit());
+    let mut args = args.filter_map(|arg| arg.into_string().ok());
+    let rate = args.find(|arg| is_negative(arg) && (arg.contains('/') || arg.contains(" per ")))?;
+    rate.parse::<Rate>().err().map(|error| error.to_string())
 }
 
 /// Parses a span such as `10s` or `2m`, which is what may follow the slash of a rate.

@@ -38,6 +38,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(error) = choices::negative_rate(std::env::args_os()) {
+        return Failure::input(error).report();
+    }
     let done = match Tollgate::parse().command {
         Command::Simulate(command) => command.run(),
         Command::Completions { shell } => completions(shell),
