@@ -1,4 +1,5 @@
 //! Who takes part: Tollgate, its peers, and the floors that nobody can get under.
+#![allow(clippy::ptr_arg, reason = "governor wants the very type of its keys")]
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -12,7 +13,7 @@ use tollgate::{Clock, Limit, Limiter, SystemClock};
 
 /// What all of them are asked: may one more of this key pass?
 pub trait Contender: Sync {
-    fn check(&self, key: &str, owned: &String) -> bool;
+    fn check(&self, key: &String) -> bool;
 }
 
 /// What they are configured with.
@@ -64,7 +65,7 @@ impl Tollgate {
 
 impl Contender for Tollgate {
     #[inline]
-    fn check(&self, key: &str, _: &String) -> bool {
+    fn check(&self, key: &String) -> bool {
         self.0.check(key).allowed()
     }
 }
@@ -80,7 +81,7 @@ impl TollgateAll {
 
 impl Contender for TollgateAll {
     #[inline]
-    fn check(&self, key: &str, _: &String) -> bool {
+    fn check(&self, key: &String) -> bool {
         let decision = self.0.check(key);
         std::hint::black_box(&decision);
         decision.allowed()
@@ -110,7 +111,7 @@ impl TollgateCached {
 
 impl Contender for TollgateCached {
     #[inline]
-    fn check(&self, key: &str, _: &String) -> bool {
+    fn check(&self, key: &String) -> bool {
         self.0.check(key).allowed()
     }
 }
@@ -125,8 +126,8 @@ impl Governor {
 
 impl Contender for Governor {
     #[inline]
-    fn check(&self, _: &str, owned: &String) -> bool {
-        self.0.check_key(owned).is_ok()
+    fn check(&self, key: &String) -> bool {
+        self.0.check_key(key).is_ok()
     }
 }
 
@@ -151,8 +152,8 @@ impl GovernorFold {
 
 impl Contender for GovernorFold {
     #[inline]
-    fn check(&self, _: &str, owned: &String) -> bool {
-        self.0.check_key(owned).is_ok()
+    fn check(&self, key: &String) -> bool {
+        self.0.check_key(key).is_ok()
     }
 }
 
@@ -168,7 +169,7 @@ impl Throttlecrab {
 
 impl Contender for Throttlecrab {
     #[inline]
-    fn check(&self, key: &str, _: &String) -> bool {
+    fn check(&self, key: &String) -> bool {
         let (burst, count, period) = match self.1 {
             Mode::Allowed => (1_000_000_000, 1_000_000_000, 1),
             Mode::Denied => (1, 1, 3_600),
@@ -197,11 +198,11 @@ impl ShardedMutex {
 
 impl Contender for ShardedMutex {
     #[inline]
-    fn check(&self, key: &str, _: &String) -> bool {
+    fn check(&self, key: &String) -> bool {
         let shard = self.hasher.hash_one(key) >> 58;
         let now = self.started.elapsed().as_nanos() as u64;
         let mut shard = self.shards[shard as usize].lock();
-        let rest = match shard.get_mut(key) {
+        let rest = match shard.get_mut(key.as_str()) {
             Some(rest) => rest,
             None => shard.entry(key.to_string()).or_default(),
         };
@@ -225,7 +226,7 @@ impl Floor {
 
 impl Contender for Floor {
     #[inline]
-    fn check(&self, key: &str, _: &String) -> bool {
+    fn check(&self, key: &String) -> bool {
         let mut hasher = self.1.build_hasher();
         hasher.write(key.as_bytes());
         let index = hasher.finish() as usize % self.0.len();
@@ -295,7 +296,7 @@ impl<C: Nanos> BareTable<C> {
 
 impl<C: Nanos> Contender for BareTable<C> {
     #[inline]
-    fn check(&self, key: &str, _: &String) -> bool {
+    fn check(&self, key: &String) -> bool {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key.as_bytes());
         let hash = hasher.finish();
