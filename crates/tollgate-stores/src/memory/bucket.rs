@@ -123,16 +123,11 @@ impl<'t> Bucket<'t> {
         Cell::from_words([first.load(Relaxed), second.load(Relaxed)])
     }
 
-    #[inline]
-    fn lower_tag(self, slot: usize) -> u64 {
-        self.words(slot)[0].load(Relaxed) >> Tag::LOWER_SHIFT
-    }
-
     /// The slot of this tag.
     #[inline]
     pub(super) fn find(self, tag: Tag) -> Option<usize> {
         let slot = tag.first_in(self.tags().load(Relaxed))?;
-        match self.lower_tag(slot) == tag.lower() {
+        match self.has_lower(slot, tag) {
             true => Some(slot),
             false => self.find_among_alike(tag),
         }
@@ -143,16 +138,19 @@ impl<'t> Bucket<'t> {
     fn find_among_alike(self, tag: Tag) -> Option<usize> {
         let tags = self.tags().load(Relaxed);
         let upper = |slot| tags >> Tag::upper_shift(slot) & Tag::UPPER_MASK;
-        SLOTS
-            .into_iter()
-            .find(|slot| upper(*slot) == tag.upper() && self.lower_tag(*slot) == tag.lower())
+        let mut slots = SLOTS;
+        slots.find(|slot| upper(*slot) == tag.upper() && self.has_lower(*slot, tag))
+    }
+
+    #[inline]
+    fn has_lower(self, slot: usize, tag: Tag) -> bool {
+        (self.words(slot)[0].load(Relaxed) ^ tag.lower()) >> Tag::LOWER_SHIFT == 0
     }
 
     #[inline]
     pub(super) fn set_cell(self, slot: usize, tag: Tag, cell: Cell) {
         let [first, second] = cell.to_words();
-        let first = first | tag.lower() << Tag::LOWER_SHIFT;
-        self.words(slot)[0].store(first, Relaxed);
+        self.words(slot)[0].store(first | tag.lower(), Relaxed);
         self.words(slot)[1].store(second, Relaxed);
     }
 
@@ -185,15 +183,16 @@ impl<'t> Bucket<'t> {
     }
 }
 
-/// What tells a key from its neighbours, in 32 bits: 11 in the spare bits of its cell's first word,
-/// 21 in a word that it shares with the other two.
+/// What tells a key from its neighbours, in 32 bits of its hash: 11 in the spare bits of its cell's
+/// first word, 21 in a word that it shares with the other two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tag(pub(super) u32);
+pub(super) struct Tag(u64);
 
 impl Tag {
     const NONE: Tag = Tag(0);
     const LOWER_BITS: u32 = 11;
     const UPPER_BITS: u32 = 32 - Self::LOWER_BITS;
+    const UPPER_MASK: u64 = (1 << Self::UPPER_BITS) - 1;
     /// The lowest and the highest bit of each upper part.
     const LOWEST: u64 = 1 | 1 << Self::UPPER_BITS | 1 << (2 * Self::UPPER_BITS);
     const HIGHEST: u64 = Self::LOWEST << (Self::UPPER_BITS - 1);
@@ -201,16 +200,20 @@ impl Tag {
     const LOWER_SHIFT: u32 = 64 - Self::LOWER_BITS;
 
     #[inline]
+    pub(super) fn new(hash: u64) -> Self {
+        Self(hash | 1) // never that of an empty slot
+    }
+
+    /// The lower part, in its place.
+    #[inline]
     fn lower(self) -> u64 {
-        u64::from(self.0) & ((1 << Self::LOWER_BITS) - 1)
+        self.0 << Self::LOWER_SHIFT
     }
 
     #[inline]
     fn upper(self) -> u64 {
-        u64::from(self.0 >> Self::LOWER_BITS)
+        self.0 >> Self::LOWER_BITS & Self::UPPER_MASK
     }
-
-    const UPPER_MASK: u64 = (1 << Self::UPPER_BITS) - 1;
 
     /// Where the upper part of a slot's tag begins in the word that they share.
     fn upper_shift(slot: usize) -> u32 {

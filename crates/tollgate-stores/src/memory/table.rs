@@ -53,8 +53,7 @@ impl Address {
 
     #[inline]
     pub(super) fn tag(self) -> Tag {
-        // 0 marks a slot that was never used.
-        Tag((self.hash as u32).max(1))
+        Tag::new(self.hash)
     }
 
     /// Something to choose by that is neither the place nor, within a bucket, the tag.
