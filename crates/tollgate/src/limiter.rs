@@ -75,7 +75,12 @@ impl<C: Clock> Limiter<C> {
     /// ```
     #[must_use]
     pub fn with_store(self, store: impl Into<Arc<MemoryStore>>) -> Self {
-        Self { store: store.into(), ..self }
+        Self {
+            store: store.into(),
+            #[cfg(feature = "tokio")]
+            waiters: Arc::default(),
+            ..self
+        }
     }
 
     /// The same limiter by another clock.
@@ -87,7 +92,7 @@ impl<C: Clock> Limiter<C> {
             store: self.store,
             clock,
             #[cfg(feature = "tokio")]
-            waiters: self.waiters,
+            waiters: Arc::default(),
         }
     }
 

@@ -99,11 +99,17 @@ impl<C: Clock> Request<'_, C> {
             let patience = deadline.since(self.limiter.now());
             if !place.is_first() {
                 // Whoever is in front may take longer than it seemed when this place was taken.
-                let turn = tokio::time::timeout(patience, place.turn.notified()).await;
-                turn.map_err(|_| WaitError::TooLong { would_take: patience })?;
+                if tokio::time::timeout(patience, place.turn.notified()).await.is_err() {
+                    let would_take = self.wait_left(self.limiter.now());
+                    return Err(WaitError::TooLong { would_take });
+                }
                 continue;
             }
             let now = self.limiter.now();
+            let delay = self.limiter.store.peek(&self.charge(), now).delay();
+            if now.after(delay) > deadline {
+                return Err(WaitError::TooLong { would_take: delay });
+            }
             let checked = self.check_for_place(now);
             match checked.decision.wait() {
                 Wait::None => return Ok(checked),
@@ -140,22 +146,24 @@ impl<C: Clock> Request<'_, C> {
             return Err(WaitError::TooManyWaiting);
         }
         let ahead = line.into_iter().flat_map(|line| &line.tickets);
-        let turn = self.turn_after(ahead, now)?;
-        if turn > deadline {
-            return Err(WaitError::TooLong { would_take: turn.since(now) });
-        }
+        self.turn_after(ahead, now, deadline)?;
         Ok(Joined::InLine(waiters.enter(&mut lines, key, self)))
     }
 
     /// When it would be this one's turn, if only those in line come: the state is copied, and
-    /// everybody in front is let through the copy.
+    /// everybody in front is let through the copy. An error as soon as that is past the deadline.
     fn turn_after<'t>(
         &self,
         ahead: impl Iterator<Item = &'t Ticket>,
         now: Micros,
-    ) -> Result<Micros, WaitError> {
+        deadline: Micros,
+    ) -> Result<(), WaitError> {
         let mut state = self.limiter.store.snapshot(&self.charge());
         let ahead = ahead.map(|ticket| (&ticket.limit, ticket.cost));
+        let in_time = |turn: Micros| match turn > deadline {
+            true => Err(WaitError::TooLong { would_take: turn.since(now) }),
+            false => Ok(()),
+        };
         let mut turn = now;
         let mut delay = Duration::ZERO;
         for (limit, cost) in ahead.chain([(self.limit, self.cost)]) {
@@ -165,11 +173,26 @@ impl<C: Clock> Request<'_, C> {
                 match decision.wait() {
                     Wait::None => break,
                     Wait::Never => return Err(WaitError::Never(decision)),
-                    Wait::Micros(us) => turn = turn.after(Duration::from_micros(us)),
+                    Wait::Micros(us) => {
+                        let next = turn.after(Duration::from_micros(us));
+                        if next == turn {
+                            // The calendar ends before that.
+                            let would_take = turn.since(now) + Duration::from_micros(us);
+                            return Err(WaitError::TooLong { would_take });
+                        }
+                        turn = next;
+                    }
                 }
+                in_time(turn)?;
             }
         }
-        Ok(turn.after(delay))
+        in_time(turn.after(delay))
+    }
+
+    /// How long this one would have to wait if nobody were in front.
+    fn wait_left(&self, now: Micros) -> Duration {
+        let decision = self.limiter.store.peek(&self.charge(), now);
+        decision.retry_after().unwrap_or(decision.delay())
     }
 }
 

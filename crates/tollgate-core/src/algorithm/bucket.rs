@@ -77,11 +77,10 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
         if n == 1 {
             return self.interval();
         }
-        let n = n.min(u64::from(u32::MAX));
-        let fracs = n * self.interval().frac; // both below 2^32
-        let us = product(n, self.interval.us) + u128::from(fracs / self.count);
+        let (fracs, count) = (product(n, self.interval().frac), u128::from(self.count));
+        let us = product(n, self.interval.us) + fracs / count;
         match u64::try_from(us) {
-            Ok(us) if us < TIME_MAX => Moment { us, frac: fracs % self.count },
+            Ok(us) if us < TIME_MAX => Moment { us, frac: (fracs % count) as u64 },
             _ => Moment { us: TIME_MAX, frac: 0 },
         }
     }
@@ -184,9 +183,11 @@ impl<const WHOLE: bool> Meter for Bucket<WHOLE> {
         usage.rest.us = usage.rest.us.min(TIME_MAX);
     }
 
-    fn give_back(&self, usage: &mut Usage, cost: u64, _charged_at: u64) {
+    fn give_back(&self, usage: &mut Usage, cost: u64, charged_at: u64) {
         let at_rest = Moment { us: usage.now, frac: 0 };
-        let span = self.span(cost);
+        // What was charged then is gone once a whole bucket could have flowed since.
+        let counts_for = self.fill().us.saturating_sub(usage.now.saturating_sub(charged_at));
+        let span = self.span(cost).min(Moment { us: counts_for, frac: self.fill().frac });
         let used = self.minus(usage.rest, at_rest);
         usage.rest = match used > span {
             true => self.minus(usage.rest, span),

@@ -91,13 +91,19 @@ impl Log {
             if let Some((distance, ..)) = decode(&mut self.bytes.iter().copied()) {
                 self.oldest += distance;
             }
+            if self.bytes.len() < self.bytes.capacity() / 4 {
+                self.bytes.shrink_to(self.bytes.len() * 2);
+            }
         }
     }
 
-    /// Takes `cost` out of the newest entries that are not after `charged_at`.
+    /// Takes out `cost` that was charged at `charged_at`, or later if the log had been told a later
+    /// time before; and if there is not that much, from the newest before it.
     pub(super) fn take_out(&mut self, mut cost: u64, charged_at: u64) {
         let mut entries: Vec<Entry> = self.entries().collect();
-        for entry in entries.iter_mut().rev().filter(|entry| entry.at <= charged_at) {
+        let later = entries.partition_point(|entry| entry.at < charged_at);
+        let (before, since) = entries.split_at_mut(later);
+        for entry in since.iter_mut().chain(before.iter_mut().rev()) {
             let taken = cost.min(entry.cost);
             entry.cost -= taken;
             cost -= taken;

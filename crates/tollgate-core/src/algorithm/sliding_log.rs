@@ -38,7 +38,7 @@ impl LogRule {
             return self.report(log, 0, now);
         }
         if self.count_rejected {
-            self.append(log, cost);
+            self.append_rejected(log, cost);
             return self.report(log, self.wait_us(log, cost, now), now);
         }
         self.report(log, wait_us, now)
@@ -59,9 +59,9 @@ impl LogRule {
     /// Gives back `cost` that was charged at `charged_at`, as far as it still counts.
     pub fn refund(&self, log: &mut Log, cost: Cost, charged_at: Micros, now: Micros) -> Decision {
         self.expire(log, now);
-        // A charge under a clock that had gone back was logged later than `charged_at`. It stays:
-        // time that goes back may only deny more.
-        log.take_out(cost.get(), charged_at.get());
+        if charged_at.get() + self.window_us > log.seen() {
+            log.take_out(cost.get(), charged_at.get());
+        }
         self.report(log, 0, now)
     }
 
@@ -76,9 +76,15 @@ impl LogRule {
         log.drop_while(|entry, _| !self.counts(entry, seen));
     }
 
-    /// Logs `cost`, and forgets what no longer matters: while the newest entries alone fill the
-    /// limit, the ones before them decide nothing.
+    /// Logs `cost`. More than a log can hold is as good as the most.
     fn append(&self, log: &mut Log, cost: Cost) {
+        log.push(log.seen(), cost.get().min(LOG_MAX));
+        log.drop_while(|oldest, total| total - oldest.cost >= 2 * LOG_MAX);
+    }
+
+    /// Logs a rejected attempt, and forgets what it makes superfluous: while the newest entries
+    /// alone fill the limit, the ones before them decide nothing.
+    fn append_rejected(&self, log: &mut Log, cost: Cost) {
         log.push(log.seen(), cost.get().min(self.limit));
         log.drop_while(|oldest, total| total - oldest.cost >= self.limit);
     }
