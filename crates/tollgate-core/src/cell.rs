@@ -8,6 +8,8 @@ const LIFE_MASK: u64 = (1 << LIFE_BITS) - 1;
 
 /// The latest time a cell can hold; a debt beyond it saturates.
 pub(crate) const TIME_MAX: u64 = (1 << 53) - 1;
+/// How many bits a handle has.
+const HANDLE_BITS: u32 = 40;
 /// How many bits of its own an algorithm has.
 pub(crate) const DATA_BITS: u32 = 64 - LIFE_BITS;
 
@@ -54,14 +56,29 @@ impl Cell {
     }
 
     /// A cell that stands for state kept elsewhere, for example a [`Log`](crate::Log): when that
-    /// is as good as fresh, and where to find it (in 53 bits).
-    pub fn handle(fresh_by: u64, handle: u64) -> Self {
-        Self::new(fresh_by.min(TIME_MAX), Life::HANDLE, handle)
+    /// is as good as fresh, where to find it (in 40 bits), and how much is in use.
+    pub fn handle(fresh_by: u64, handle: u64, in_use: u64) -> Self {
+        debug_assert!(handle >> HANDLE_BITS == 0);
+        let in_use = in_use.min((1 << (DATA_BITS - HANDLE_BITS)) - 1);
+        Self::new(fresh_by.min(TIME_MAX), Life::HANDLE, in_use << HANDLE_BITS | handle)
     }
 
     /// Where the state of a [`Cell::handle`] is kept; `None` for any other cell.
     pub fn to_handle(self) -> Option<u64> {
-        (self.life() == Life::HANDLE).then(|| self.data())
+        let handle = self.data() & ((1 << HANDLE_BITS) - 1);
+        (self.life() == Life::HANDLE).then_some(handle)
+    }
+
+    /// How much is in use at that moment, roughly: enough to tell a busy key from one that has
+    /// hardly been seen, whatever their limits.
+    pub fn in_use(self, now: u64) -> u64 {
+        match self.life() {
+            _ if now >= self.fresh_by() => 0,
+            Life::ZERO => crate::algorithm::bucket_usage(self, now),
+            Life::HANDLE => self.data() >> HANDLE_BITS,
+            // A count, or two of which the older one is above.
+            _ => self.data(),
+        }
     }
 
     /// The two words to keep in a store. The 11 highest bits of the first are 0, for the store's
@@ -129,7 +146,8 @@ mod tests {
         assert_eq!(Cell::from_words(cell.to_words()), cell);
         assert_eq!(cell.time(), TIME_MAX);
         assert_eq!(cell.to_handle(), None);
-        assert_eq!(Cell::handle(7, 8).to_handle(), Some(8));
-        assert_eq!(Cell::handle(7, 8).fresh_by(), 8);
+        let handle = Cell::handle(7, 8, 1 << 60);
+        assert_eq!((handle.to_handle(), handle.fresh_by()), (Some(8), 8));
+        assert_eq!((handle.in_use(7), handle.in_use(8)), (8_191, 0));
     }
 }

@@ -33,6 +33,11 @@ pub(crate) struct Bucket<const WHOLE: bool> {
     pace: Pace,
 }
 
+/// How many requests are in use by a bucket's cell, at the rate it was written at.
+pub(crate) fn usage(cell: Cell, now: u64) -> u64 {
+    Pace::of(cell).count_in(cell.time().saturating_sub(now))
+}
+
 /// Is the interval of this rate a whole number of microseconds?
 pub(super) fn is_whole(rate: Rate) -> bool {
     rate.period_us().is_multiple_of(rate.count())

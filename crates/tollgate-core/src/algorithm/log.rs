@@ -26,7 +26,8 @@ pub(super) struct Entry {
 }
 
 impl Log {
-    pub(super) fn total(&self) -> u64 {
+    /// The sum of all costs in it, also of those that have expired since it was last told the time.
+    pub fn total(&self) -> u64 {
         self.total
     }
 

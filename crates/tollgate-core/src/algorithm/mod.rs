@@ -19,6 +19,7 @@ use crate::rate::Rate;
 use crate::time::Micros;
 
 use bucket::Bucket;
+pub(crate) use bucket::usage as bucket_usage;
 use fixed_window::FixedWindow;
 use sliding_counter::SlidingCounter;
 

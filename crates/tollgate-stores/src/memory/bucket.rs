@@ -176,12 +176,16 @@ impl<'t> Bucket<'t> {
         SLOTS.map(|slot| (slot, free_since(slot))).find(|(_, since)| *since <= now)
     }
 
-    /// The slot that is closest to fresh, and when it will be.
-    pub(super) fn closest_to_fresh(self) -> (usize, u64) {
-        let slots = SLOTS.map(|slot| (slot, self.cell(slot).fresh_by()));
-        slots.min_by_key(|(_, fresh_by)| *fresh_by).expect("a bucket has slots")
+    /// The slot that is missed least: what is in use there, and of those alike, when it is fresh.
+    pub(super) fn least_missed(self, now: u64) -> (Missed, usize) {
+        let missed = |cell: Cell| (cell.in_use(now), cell.fresh_by());
+        let slots = SLOTS.map(|slot| (missed(self.cell(slot)), slot));
+        slots.min().expect("a bucket has slots")
     }
 }
+
+/// How much a cell would be missed: what is in use, and when it is fresh.
+pub(super) type Missed = (u64, u64);
 
 /// What tells a key from its neighbours, in 32 bits of its hash: 11 in the spare bits of its cell's
 /// first word, 21 in a word that it shares with the other two.

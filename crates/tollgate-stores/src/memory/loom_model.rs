@@ -10,7 +10,7 @@ use super::table::{Address, Table};
 
 /// A cell whose halves tell the same number, so that a torn one shows.
 fn number(n: u64) -> Cell {
-    Cell::handle(n, n)
+    Cell::handle(n, n, 0)
 }
 
 fn number_of(cell: Cell) -> u64 {

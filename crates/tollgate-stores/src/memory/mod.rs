@@ -30,8 +30,9 @@ const LOG_BYTES_MAX: usize = 256 << 20;
 /// It never grows: with room for `keys_max` live keys it takes 37.3 bytes for each, and the system
 /// only provides what is touched. There is nothing to clean up: a key that has become as good as
 /// new is a free place for the next one. Beyond `keys_max` live keys, a new key takes the place of
-/// a nearby one that is closest to fresh, so that a flood of new keys pushes out the ones
-/// that mattered least; [`MemoryStats::evictions`] counts them. Sliding logs keep their
+/// a nearby one that has least in use and, of several such, is closest to fresh. So a flood of new
+/// keys pushes out its own kind, unless each of them uses as much as a busy key does;
+/// [`MemoryStats::evictions`] counts them. Sliding logs keep their
 /// entries outside the table, under a cap of their own with the same choice.
 ///
 /// ```
@@ -315,7 +316,7 @@ impl MemoryStore {
                         Op::Charge => rule.charge(log, cost, now),
                         Op::Refund { charged_at } => rule.refund(log, cost, charged_at, now),
                     };
-                    (decision, rule.fresh_by(log))
+                    (decision, rule.fresh_by(log), log.total())
                 };
                 self.act_on_log(locked, address, cell, act)
             }
@@ -327,20 +328,21 @@ impl MemoryStore {
         locked: &mut Locked<'_>,
         address: Address,
         cell: Option<Cell>,
-        act: impl FnOnce(&mut Log) -> (Decision, u64),
+        act: impl FnOnce(&mut Log) -> (Decision, u64, u64),
     ) -> Decision {
         let (decision, next) = match cell.and_then(Cell::to_handle) {
             Some(handle) => {
-                let (decision, fresh_by) = self.logs.with(handle, act);
-                (decision, Cell::handle(fresh_by, handle))
+                let (decision, fresh_by, in_use) = self.logs.with(handle, act);
+                (decision, Cell::handle(fresh_by, handle, in_use))
             }
             None => {
                 let mut log = Log::default();
-                let (decision, fresh_by) = act(&mut log);
+                let (decision, fresh_by, in_use) = act(&mut log);
                 if log.is_empty() {
                     return decision;
                 }
-                (decision, Cell::handle(fresh_by, self.logs.add(address.spread(), log)))
+                let handle = self.logs.add(address.spread(), log);
+                (decision, Cell::handle(fresh_by, handle, in_use))
             }
         };
         if cell != Some(next) {

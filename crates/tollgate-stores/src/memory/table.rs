@@ -10,8 +10,8 @@
 //! locked, so two threads cannot add the same one.
 //!
 //! Nothing is ever swept. A slot whose cell has become fresh is free for the next key that comes
-//! by. Only when a whole neighbourhood is full of live cells is one of them given up, the one
-//! closest to fresh, and counted.
+//! by. Only when a whole neighbourhood is full of live cells is one of them given up, the one with
+//! least in use, and counted.
 //!
 //! Only homes are waited for, several of them in ascending order; any other bucket is tried and, if
 //! it is taken, passed over. So nobody waits in a circle.
@@ -216,11 +216,11 @@ impl Table {
         now: u64,
     ) -> Option<Displaced> {
         let (slot, since) = bucket.vacancy(now)?;
-        let displaced = self.replace(bucket, slot, tag, cell);
+        // Before the slot is gone: whoever misses it must know.
         if since > self.floor.load(Ordering::Relaxed) {
             self.floor.fetch_max(since, Ordering::Relaxed);
         }
-        Some(displaced)
+        Some(self.replace(bucket, slot, tag, cell))
     }
 
     fn replace(&self, bucket: Bucket<'_>, slot: usize, tag: Tag, cell: Cell) -> Displaced {
@@ -229,8 +229,8 @@ impl Table {
         displaced
     }
 
-    /// The home is full: the next bucket with room, or else the place of the cell that is closest
-    /// to fresh. Returns whose it was, and how far from home it is.
+    /// The home is full: the next bucket with room, or else the place of the cell that is missed
+    /// least. Returns whose it was, and how far from home it is.
     #[cold]
     pub(super) fn place_beyond(
         &self,
@@ -240,7 +240,7 @@ impl Table {
         home: usize,
         is_held: impl Fn(usize) -> bool,
     ) -> (Displaced, usize) {
-        let mut closest = (self.bucket(home).closest_to_fresh().1, 0);
+        let mut least = (self.bucket(home).least_missed(now).0, 0);
         for distance in 1..=REACH_MAX {
             let index = home + distance;
             let Some(lock) = self.try_lock_other(index, is_held(index)) else {
@@ -251,11 +251,11 @@ impl Table {
                 lock.unlock_changed();
                 return (placed, distance);
             }
-            closest = closest.min((bucket.closest_to_fresh().1, distance));
+            least = least.min((bucket.least_missed(now).0, distance));
             lock.unlock();
         }
         self.evictions.fetch_add(1, Ordering::Relaxed);
-        let distance = closest.1;
+        let distance = least.1;
         let lock = match distance {
             0 => None,
             _ => self.try_lock_other(home + distance, is_held(home + distance)),
@@ -263,7 +263,7 @@ impl Table {
         // The home is ours in any case.
         let distance = if lock.is_some() { distance } else { 0 };
         let bucket = self.bucket(home + distance);
-        let displaced = self.replace(bucket, bucket.closest_to_fresh().0, tag, cell);
+        let displaced = self.replace(bucket, bucket.least_missed(now).1, tag, cell);
         if let Some(lock) = lock {
             lock.unlock_changed();
         }
