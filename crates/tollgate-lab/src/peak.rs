@@ -45,8 +45,9 @@ impl Peak {
         }
     }
 
-    /// Counts `cost` let through at `at_us`. The moments of one key never go back.
-    pub(crate) fn add(&mut self, key: &str, at_us: u64, cost: u64) {
+    /// Counts `cost` that arrived at `arrived_us` and was let through at `at_us`. Arrivals never go
+    /// back, nor do the moments of one key; but one key's may be far ahead of another's.
+    pub(crate) fn add(&mut self, key: &str, arrived_us: u64, at_us: u64, cost: u64) {
         if self.is_lost {
             return;
         }
@@ -58,7 +59,7 @@ impl Peak {
         self.moments += window.add(at_us, cost);
         self.most = self.most.max(window.sum);
         if self.windows.len() >= self.sweep_at || self.moments > self.moments_max {
-            self.sweep(at_us);
+            self.sweep(arrived_us);
         }
     }
 
@@ -119,7 +120,7 @@ mod tests {
         let mut peak = Peak::new(1_000);
         [(0, 3), (999, 4), (1_000, 1), (1_500, 1), (1_998, 1)]
             .into_iter()
-            .for_each(|(at_us, cost)| peak.add("a", at_us, cost));
+            .for_each(|(at_us, cost)| peak.add("a", at_us, at_us, cost));
         assert_eq!(peak.most(), Some(7));
     }
 
@@ -127,16 +128,28 @@ mod tests {
     fn keys_are_apart_and_old_ones_are_dropped() {
         let mut peak = Peak::new(10);
         for n in 0..100_000u64 {
-            peak.add(&n.to_string(), n, 2);
+            peak.add(&n.to_string(), n, n, 2);
         }
         assert_eq!(peak.most(), Some(2));
         assert!(peak.windows.len() <= SWEEP_MIN);
     }
 
     #[test]
+    fn what_is_held_for_one_key_does_not_age_another() {
+        let mut peak = Peak::new(1_000);
+        peak.add("a", 0, 0, 5);
+        // A thousand keys that are held for long make it sweep.
+        for n in 0..2_000u64 {
+            peak.add(&n.to_string(), 1, 1_000_000 + n, 1);
+        }
+        peak.add("a", 2, 2, 5);
+        assert_eq!(peak.most(), Some(10));
+    }
+
+    #[test]
     fn too_much_to_remember_is_no_answer() {
         let mut peak = Peak::with_moments_max(1_000_000, 100);
-        (0..101).for_each(|n| peak.add("a", n, 1));
+        (0..101).for_each(|n| peak.add("a", n, n, 1));
         assert_eq!(peak.most(), None);
     }
 }

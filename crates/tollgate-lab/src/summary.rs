@@ -55,7 +55,8 @@ impl Summary {
         self.cost_admitted = self.cost_admitted.saturating_add(cost);
         self.delays.add(delay_us);
         // What is held back counts when it is let out, which is the whole point of holding it.
-        self.peak.add(&arrival.key, arrival.at.get().saturating_add(delay_us), cost);
+        let arrived_us = arrival.at.get();
+        self.peak.add(&arrival.key, arrived_us, arrived_us.saturating_add(delay_us), cost);
     }
 
     /// Requests that arrived.

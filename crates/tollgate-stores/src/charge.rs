@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use tollgate_core::{Cost, Decision, Limit, Scope, Wait};
+use tollgate_core::{Cost, Decision, Limit, Rate, Scope, Wait};
 
 /// The most limits that one request can be charged to.
 pub const LIMITS_MAX: usize = 16;
@@ -107,24 +107,54 @@ impl Deref for Verdict {
     }
 }
 
-/// A request under more limits than [`LIMITS_MAX`], or under none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooManyLimits {
-    /// How many there were.
-    pub limits: usize,
+/// Why charges cannot be decided together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChargesError {
+    /// None, or more than [`LIMITS_MAX`].
+    Count(usize),
+    /// Two limits of one name and algorithm count for the same key, but not in the same way.
+    SameName {
+        /// Their name.
+        name: String,
+        /// The rate of the one.
+        rate: Rate,
+        /// The rate of the other.
+        other: Rate,
+    },
 }
 
-impl TooManyLimits {
-    pub(crate) fn check(limits: usize) -> Result<(), Self> {
-        if (1..=LIMITS_MAX).contains(&limits) { Ok(()) } else { Err(Self { limits }) }
+impl ChargesError {
+    pub(crate) fn check(charges: &[Charge<'_>]) -> Result<(), Self> {
+        if !(1..=LIMITS_MAX).contains(&charges.len()) {
+            return Err(Self::Count(charges.len()));
+        }
+        for (i, charge) in charges.iter().enumerate() {
+            let rate = charge.limit.rate();
+            let differs = |other: &&Charge<'_>| other.limit.rate() != rate;
+            let mut alike = charges[..i].iter().filter(|other| other.shares_with(charge));
+            if let Some(other) = alike.find(differs) {
+                let name = charge.scope.name().to_string();
+                return Err(Self::SameName { name, rate: other.limit.rate(), other: rate });
+            }
+        }
+        Ok(())
     }
 }
 
-impl fmt::Display for TooManyLimits {
+impl fmt::Display for ChargesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limits } = self;
-        write!(f, "a request can be charged to 1 to {LIMITS_MAX} limits at once, not {limits}")
+        match self {
+            Self::Count(limits) => write!(
+                f,
+                "a request can be charged to 1 to {LIMITS_MAX} limits at once, not {limits}"
+            ),
+            Self::SameName { name, rate, other } => write!(
+                f,
+                "two limits named \"{name}\", {rate} and {other}, count the same key; give one of them another name"
+            ),
+        }
     }
 }
 
-impl std::error::Error for TooManyLimits {}
+impl std::error::Error for ChargesError {}

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use tollgate_core::{ALGORITHMS, Algorithm, Cell, Cost, Decision, Limit, Log, Micros, Rule};
 
-use crate::{Charge, LIMITS_MAX, Op, Store, StoreError};
+use crate::{Charge, ChargesError, LIMITS_MAX, Op, Store, StoreError};
 
 /// Tests every promise over the store that `$store` makes, with `$block_on` to run futures.
 #[macro_export]
@@ -25,7 +25,7 @@ macro_rules! conformance {
             a_reservation_settles_up_and_down,
             usage_carries_over_when_a_limit_changes,
             keys_are_injective,
-            too_many_limits_are_refused,
+            charges_that_cannot_be_decided_together_are_refused,
             rejected_attempts_count_where_asked_for
         );
     };
@@ -274,15 +274,24 @@ pub async fn keys_are_injective<S: Store>(store: &S) {
     }
 }
 
-/// None at all, and more than there may be.
-pub async fn too_many_limits_are_refused<S: Store>(store: &S) {
-    let limit = limit(Algorithm::default(), "5/s");
-    let now = Micros::new(START);
+/// None at all, more than there may be, and two limits under one name.
+pub async fn charges_that_cannot_be_decided_together_are_refused<S: Store>(store: &S) {
+    let refuses = async |charges: &[Charge<'_>]| match store
+        .apply(Op::Check, charges, Micros::new(START))
+        .await
+    {
+        Err(StoreError::Charges(error)) => error,
+        other => panic!("not refused: {other:?}"),
+    };
+    let one = limit(Algorithm::default(), "5/s").named("plan");
     for n in [0, LIMITS_MAX + 1] {
-        let charges = vec![Charge::new(&limit, "k"); n];
-        let refused = store.apply(Op::Check, &charges, now).await;
-        assert!(matches!(refused, Err(StoreError::TooManyLimits(error)) if error.limits == n));
+        assert_eq!(refuses(&vec![Charge::new(&one, "k"); n]).await, ChargesError::Count(n));
     }
+    let other = limit(Algorithm::default(), "50/minute").named("plan");
+    let both = [Charge::new(&one, "k"), Charge::new(&other, "k")];
+    assert!(matches!(refuses(&both).await, ChargesError::SameName { .. }));
+    let apart = [Charge::new(&one, "k"), Charge::new(&other, "another")];
+    assert!(store.apply(Op::Check, &apart, Micros::new(START)).await.is_ok());
 }
 
 /// Alone and beside another limit.

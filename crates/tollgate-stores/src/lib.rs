@@ -11,6 +11,6 @@ pub mod conformance;
 pub mod memory;
 mod store;
 
-pub use charge::{Charge, LIMITS_MAX, TooManyLimits, Verdict};
+pub use charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
 pub use memory::{MemoryStats, MemoryStore, Snapshot};
 pub use store::{Op, Store, StoreError};

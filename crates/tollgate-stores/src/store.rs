@@ -5,7 +5,7 @@ use std::future::Future;
 
 use tollgate_core::Micros;
 
-use crate::charge::{Charge, TooManyLimits, Verdict};
+use crate::charge::{Charge, ChargesError, Verdict};
 
 /// What to do with the charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,22 +44,22 @@ pub trait Store {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// More limits than one call takes.
-    TooManyLimits(TooManyLimits),
+    /// The charges cannot be decided together.
+    Charges(ChargesError),
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooManyLimits(error) => error.fmt(f),
+            Self::Charges(error) => error.fmt(f),
         }
     }
 }
 
 impl std::error::Error for StoreError {}
 
-impl From<TooManyLimits> for StoreError {
-    fn from(error: TooManyLimits) -> Self {
-        Self::TooManyLimits(error)
+impl From<ChargesError> for StoreError {
+    fn from(error: ChargesError) -> Self {
+        Self::Charges(error)
     }
 }

@@ -50,6 +50,6 @@ pub use tollgate_core::{
     ALGORITHMS, Algorithm, Cost, Decision, Limit, LimitError, Micros, Rate, RateError, Scope, Wait,
     ZeroCost,
 };
-pub use tollgate_stores::{Charge, LIMITS_MAX, MemoryStats, MemoryStore, TooManyLimits, Verdict};
+pub use tollgate_stores::{Charge, ChargesError, LIMITS_MAX, MemoryStats, MemoryStore, Verdict};
 #[cfg(feature = "tokio")]
 pub use wait::{WAITERS_MAX, WaitError};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tollgate_core::{Decision, Limit, LimitError, Micros, Scope};
-use tollgate_stores::{Charge, MemoryStats, MemoryStore, TooManyLimits, Verdict};
+use tollgate_stores::{Charge, ChargesError, MemoryStats, MemoryStore, Verdict};
 
 use crate::clock::{Clock, SystemClock};
 use crate::request::Request;
@@ -139,7 +139,7 @@ impl<C: Clock> Limiter<C> {
     /// assert_eq!(verdict.decisions()[1].remaining(), 997);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn check_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, TooManyLimits> {
+    pub fn check_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, ChargesError> {
         self.store.check_all(charges, self.now())
     }
 

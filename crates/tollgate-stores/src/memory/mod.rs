@@ -13,7 +13,7 @@ use std::future::{Future, ready};
 
 use tollgate_core::{Cell, CellRule, Cost, Decision, Limit, Log, Micros, Rule, Scope};
 
-use crate::charge::{Charge, LIMITS_MAX, TooManyLimits, Verdict};
+use crate::charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
 use crate::store::{Op, Store, StoreError};
 use hash::KeyHasher;
 use locked::Locked;
@@ -209,8 +209,8 @@ impl MemoryStore {
     }
 
     /// Charges all if all fit, and none otherwise. Charges to the same usage are decided as one
-    /// charge of their summed cost.
-    pub fn check_all(&self, charges: &[Charge<'_>], now: Micros) -> Result<Verdict, TooManyLimits> {
+    /// charge of their summed cost; it is an error if their limits differ.
+    pub fn check_all(&self, charges: &[Charge<'_>], now: Micros) -> Result<Verdict, ChargesError> {
         self.several(Op::Check, charges, now)
     }
 
@@ -253,8 +253,8 @@ impl MemoryStore {
         op: Op,
         charges: &[Charge<'_>],
         now: Micros,
-    ) -> Result<Verdict, TooManyLimits> {
-        TooManyLimits::check(charges.len())?;
+    ) -> Result<Verdict, ChargesError> {
+        ChargesError::check(charges)?;
         let mut addresses = [self.hasher.address(&charges[0]); LIMITS_MAX];
         for (address, charge) in addresses.iter_mut().zip(charges) {
             *address = self.hasher.address(charge);
