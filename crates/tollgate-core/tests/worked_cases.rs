@@ -237,3 +237,55 @@ mod mistakes_of_others {
         }
     }
 }
+
+/// What this one got wrong once.
+mod mistakes_of_our_own {
+    use super::*;
+
+    fn key(algorithm: Algorithm, rate: &str) -> Key {
+        Key::new(&Limit::new(rate.parse().unwrap(), algorithm).unwrap())
+    }
+
+    #[test]
+    fn a_debt_of_any_size_is_counted_in_full() {
+        let mut key = key(TOKEN, "1000000000/s");
+        let after = key.charge(100_000_000_000, 0);
+        assert_eq!(after.reset_after(), std::time::Duration::from_secs(100));
+    }
+
+    #[test]
+    fn a_charge_that_has_long_flowed_off_is_not_given_back() {
+        for algorithm in [TOKEN, LEAKY] {
+            let mut key = key(algorithm, "1/s burst 10");
+            assert!(key.check(10, 0).allowed());
+            assert!(key.check(10, micros("10s")).allowed());
+            key.refund(10, 0, micros("10s"));
+            assert!(!key.check(1, micros("10s")).allowed(), "{algorithm}: 20 at once");
+        }
+    }
+
+    #[test]
+    fn a_log_remembers_what_a_debt_and_its_refund_leave() {
+        let mut key = key(LOG, "10/minute");
+        key.check(5, 0);
+        key.charge(10, 0);
+        assert_eq!(key.refund(10, 0, 0).remaining(), 5);
+        key.charge(30, 0);
+        assert_eq!(key.refund(25, 0, 0).remaining(), 0);
+    }
+
+    #[test]
+    fn a_log_gives_back_what_was_logged_at_a_later_time_than_told() {
+        // Two threads read the clock and then come in the other order.
+        let mut key = key(LOG, "10/minute");
+        key.check(1, 1_000_003);
+        key.check(5, 1_000_000);
+        assert_eq!(key.refund(5, 1_000_000, 1_000_010).remaining(), 9);
+        key.check(1, 2_000_000);
+        assert_eq!(
+            key.refund(1, 500_000, 62_000_000).remaining(),
+            10,
+            "and nothing once it is gone"
+        );
+    }
+}

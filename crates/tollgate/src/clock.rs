@@ -182,10 +182,12 @@ mod counter {
         keeper: Mutex<Keeper>,
     }
 
-    /// What the comparisons need: the first one, so that the slope gets better all the time.
+    /// What the comparisons need: the first one, so that the slope gets better all the time, and the
+    /// last, to see whether the counter has jumped.
     struct Keeper {
         kernel: Kernel,
         first: Sample,
+        last: Sample,
     }
 
     /// The counter and the kernel's clock, read at about the same time.
@@ -208,13 +210,30 @@ mod counter {
         }
     }
 
+    impl Sample {
+        /// Microseconds a tick since this one, times 2^64; `None` if too little has passed to tell.
+        fn slope_to(self, later: Self) -> Option<u64> {
+            let ticks = later.ticks.checked_sub(self.ticks).filter(|ticks| *ticks > 0)?;
+            let passed_ns = u128::from(later.ns.checked_sub(self.ns).filter(|ns| *ns > 0)?);
+            Some(((passed_ns << 64) / u128::from(ticks) / 1_000) as u64)
+        }
+
+        /// Has the counter gone back, or on by more or less than the kernel's clock allows?
+        fn jumped_to(self, later: Self, slope: u64) -> bool {
+            let Some(ticks) = later.ticks.checked_sub(self.ticks) else { return true };
+            let told_ns = ((u128::from(ticks) * u128::from(slope)) >> 64) * 1_000;
+            let passed_ns = u128::from(later.ns - self.ns);
+            told_ns.abs_diff(passed_ns) > passed_ns / 50 + 1_000_000
+        }
+    }
+
     impl CounterClock {
         pub(super) fn new(kernel: Kernel) -> Self {
             let first = Sample::take(&kernel);
             while kernel.since_start_ns() < first.ns + FIRST_LOOK_NS {
                 std::hint::spin_loop();
             }
-            let keeper = Keeper { kernel, first };
+            let mut keeper = Keeper { kernel, first, last: first };
             let line = keeper.compare(None);
             let line = [line.at, line.us, line.slope].map(AtomicU64::new);
             Self { sequence: AtomicU64::new(0), line, keeper: Mutex::new(keeper) }
@@ -224,7 +243,7 @@ mod counter {
         pub(super) fn now_us(&self) -> u64 {
             let line = self.line();
             let ticks = ticks();
-            if ticks.saturating_sub(line.at) > COMPARE_TICKS {
+            if ticks.abs_diff(line.at) > COMPARE_TICKS {
                 self.compare(line);
             }
             line.us_at(ticks)
@@ -248,7 +267,7 @@ mod counter {
         /// Whoever comes first compares; nobody waits for it.
         #[cold]
         fn compare(&self, line: Line) {
-            let Ok(keeper) = self.keeper.try_lock() else {
+            let Ok(mut keeper) = self.keeper.try_lock() else {
                 return;
             };
             if self.line().at != line.at {
@@ -267,11 +286,18 @@ mod counter {
 
     impl Keeper {
         /// The line from here on. It begins where the old one ends, or later if that was behind.
-        fn compare(&self, old: Option<Line>) -> Line {
-            let Sample { ticks: at, ns } = Sample::take(&self.kernel);
-            let ticks = at.saturating_sub(self.first.ticks).max(1);
-            let passed_ns = u128::from(ns - self.first.ns);
-            let slope = ((passed_ns << 64) / u128::from(ticks) / 1_000) as u64;
+        fn compare(&mut self, old: Option<Line>) -> Line {
+            let sample = Sample::take(&self.kernel);
+            let slope = match old {
+                // Begins anew, as fast as before: it has been asleep or moved to another machine.
+                Some(line) if self.last.jumped_to(sample, line.slope) => {
+                    self.first = sample;
+                    line.slope
+                }
+                _ => self.first.slope_to(sample).or(old.map(|line| line.slope)).unwrap_or(0),
+            };
+            self.last = sample;
+            let Sample { ticks: at, ns } = sample;
             let us = self.kernel.started_us + ns / 1_000;
             match old.map(|line| line.us_at(at)) {
                 // Ahead of the kernel: go on from there, slower by as much as makes it even at the
@@ -295,7 +321,7 @@ mod counter {
         fn a_line_never_goes_back_at_a_comparison() {
             let kernel = Kernel::new();
             let (first, now_us) = (Sample::take(&kernel), kernel.now_us());
-            let keeper = Keeper { kernel, first };
+            let mut keeper = Keeper { kernel, first, last: first };
             // A line that is an hour ahead, and one that is an hour behind.
             let hour = 3_600_000_000;
             let ahead = Line { at: first.ticks, us: now_us + hour, slope: 1 << 52 };
@@ -313,12 +339,33 @@ mod counter {
             while kernel.since_start_ns() < first.ns + FIRST_LOOK_NS {
                 std::hint::spin_loop();
             }
-            let keeper = Keeper { kernel, first };
+            let mut keeper = Keeper { kernel, first, last: first };
             let even = keeper.compare(None);
             let ahead = Line { at: first.ticks, us: now_us + 10, slope: even.slope };
             let next = keeper.compare(Some(ahead));
             assert!(next.slope > even.slope - even.slope / 100, "{} {}", next.slope, even.slope);
         }
+
+        #[test]
+        fn a_counter_that_jumps_neither_stops_the_clock_nor_changes_its_pace() {
+            for shift in [1i64 << 50, -(1 << 40)] {
+                // As if the counter had been that much elsewhere until now.
+                let mut keeper = Keeper { kernel: Kernel::new(), first: ZERO, last: ZERO };
+                let now = Sample::take(&keeper.kernel);
+                let before = Sample { ticks: now.ticks.wrapping_add_signed(shift), ns: now.ns };
+                (keeper.first, keeper.last) = (before, before);
+                let slope = (1u64 << 63) / 1_300;
+                let told = keeper.kernel.now_us();
+                let next = keeper.compare(Some(Line { at: before.ticks, us: told, slope }));
+                assert!(
+                    next.at.abs_diff(now.ticks) < 1 << 32,
+                    "it goes on from the counter as it is"
+                );
+                assert!(next.us >= told && next.slope > slope - slope / 4, "{}", next.slope);
+            }
+        }
+
+        const ZERO: Sample = Sample { ticks: 0, ns: 0 };
 
         #[test]
         fn a_counter_that_is_behind_reads_as_no_time_passed() {

@@ -256,3 +256,41 @@ async fn permits_never_exceed_the_limit_nor_get_lost_under_cancellation() {
     let all: Vec<_> = (0..3).map(|_| bulkhead.try_acquire("db")).collect();
     assert!(all.iter().all(Option::is_some));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_beyond_the_calendar_fails_at_once() {
+    let limiter = limiter(Limit::token_bucket("10/minute").unwrap());
+    let reserved = limiter.key("k").reserve(ms(1_000)).unwrap();
+    reserved.settle(u64::MAX).unwrap();
+    let refused = limiter.key("k").wait(ms(1_000)).await;
+    assert!(matches!(refused, Err(WaitError::TooLong { .. })), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_gets_longer_meanwhile_ends_at_its_deadline() {
+    let limiter = limiter(Limit::leaky_bucket("7/s burst 7").unwrap());
+    let reserved = limiter.key("k").cost(Cost::of(7)).reserve(ms(1_000)).unwrap();
+    let start = Instant::now();
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.key("k").wait(ms(1_050)).await }
+    });
+    settle().await;
+    reserved.settle(11).unwrap();
+    assert!(matches!(waiting.await.unwrap(), Err(WaitError::TooLong { .. })));
+    assert!(start.elapsed() <= ms(1_051), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limiter_over_another_store_has_lines_of_its_own() {
+    let first = limiter(Limit::token_bucket("1/hour").unwrap());
+    assert!(first.check("k").allowed());
+    let waiting = tokio::spawn({
+        let first = first.clone();
+        async move { first.key("k").wait(ms(4_000_000)).await }
+    });
+    settle().await;
+    let second = (*first).clone().with_capacity(10);
+    assert!(second.key("k").wait(ms(10)).await.is_ok());
+    waiting.abort();
+}
