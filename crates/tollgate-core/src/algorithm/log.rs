@@ -177,6 +177,16 @@ mod tests {
     }
 
     #[test]
+    fn memory_goes_back_with_the_entries() {
+        let mut log = Log::default();
+        (0..10_000).for_each(|i| log.push(i * 60_000, 1));
+        let full = log.heap_bytes();
+        log.drop_while(|entry, _| entry.at < 9_990 * 60_000);
+        assert_eq!(log.entries().count(), 10);
+        assert!(log.heap_bytes() < full / 100, "{} of {full} bytes", log.heap_bytes());
+    }
+
+    #[test]
     fn a_full_log_of_a_busy_minute_takes_under_five_bytes_an_entry() {
         let mut log = Log::default();
         for i in 0..1_000 {

@@ -1,8 +1,8 @@
 //! Keys to addresses: a hash that is keyed at random.
 //!
 //! Nobody outside can learn the seeds, so nobody can aim two keys at one cell. By accident, in a
-//! table full of a million keys the chance that any two of them share a cell is one in four
-//! thousand: two of them have to agree in their bucket and in 32 more bits.
+//! table full of a million keys the chance that any two of them share a cell is one in 2,500: two of
+//! them have to agree in their bucket and in 31 more bits.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
