@@ -187,8 +187,8 @@ impl<'t> Bucket<'t> {
 /// How much a cell would be missed: what is in use, and when it is fresh.
 pub(super) type Missed = (u64, u64);
 
-/// What tells a key from its neighbours, in 32 bits, 31 of them from its hash: 11 in the spare bits of its cell's
-/// first word, 21 in a word that it shares with the other two.
+/// What tells a key from its neighbours, in 32 bits, 31 of them from its hash: 11 in the spare bits
+/// of its cell's first word, 21 in a word that it shares with the other two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag(u64);
 
