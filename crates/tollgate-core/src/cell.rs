@@ -81,6 +81,12 @@ impl Cell {
         }
     }
 
+    /// May a [`WordRule`](crate::WordRule) change it, in its first word alone?
+    #[inline]
+    pub fn is_one_word(self) -> bool {
+        self.life() == Life::ZERO && self.data != 0
+    }
+
     /// The two words to keep in a store. The 11 highest bits of the first are 0, for the store's
     /// own use; the second is 0 only in [`Cell::FRESH`].
     #[inline]

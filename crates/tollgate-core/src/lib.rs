@@ -33,7 +33,7 @@ mod limit;
 mod rate;
 mod time;
 
-pub use algorithm::{ALGORITHMS, Algorithm, CellRule, Log, LogRule, Rule};
+pub use algorithm::{ALGORITHMS, Algorithm, CellRule, Log, LogRule, Rule, WordRule};
 pub use cell::Cell;
 pub use cost::{Cost, ZeroCost};
 pub use decision::{Decision, Wait};

@@ -120,6 +120,7 @@ impl Limit {
     }
 
     /// What decides, for all algorithms but the log.
+    #[inline]
     pub fn cell_rule(&self) -> Option<&CellRule> {
         match &self.rule {
             Rule::Cell(rule) => Some(rule),

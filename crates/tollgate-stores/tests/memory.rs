@@ -37,6 +37,32 @@ fn threads_on_one_key_admit_exactly_the_limit() {
 }
 
 #[test]
+fn single_checks_and_checks_of_several_limits_share_one_limit_exactly() {
+    // One thread checks the key alone, which needs no lock; the others charge two limits at once.
+    let store = MemoryStore::with_capacity(10);
+    let shared = limit(Algorithm::TokenBucket, "1000/hour").named("shared");
+    let roomy = limit(Algorithm::TokenBucket, "1000000/hour").named("roomy");
+    let now = Micros::new(1);
+    let admitted = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for turn in 0..THREADS {
+            let (store, shared, roomy, admitted) = (&store, &shared, &roomy, &admitted);
+            scope.spawn(move || {
+                for _ in 0..1_000 {
+                    let charges = [Charge::new(roomy, "hot"), Charge::new(shared, "hot")];
+                    let allowed = match turn % 2 {
+                        0 => store.check(&charges[1], now).allowed(),
+                        _ => store.check_all(&charges, now).unwrap().allowed(),
+                    };
+                    admitted.fetch_add(u64::from(allowed), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(admitted.into_inner(), 1_000);
+}
+
+#[test]
 fn threads_on_many_new_keys_admit_exactly_the_limit_of_each() {
     // All threads meet each key at about the same time, as its first callers.
     let (store, limit) =

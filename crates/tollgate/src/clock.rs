@@ -16,6 +16,13 @@ use tollgate_core::Micros;
 pub trait Clock: Send + Sync {
     /// The present moment.
     fn now(&self) -> Micros;
+
+    /// The present moment if there is nothing to do but to read it. For a clock that has to be
+    /// set, compared or waited for now and then.
+    #[inline]
+    fn quick(&self) -> Option<Micros> {
+        Some(self.now())
+    }
 }
 
 /// Real time.
@@ -23,10 +30,19 @@ pub trait Clock: Send + Sync {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[inline]
+    fn quick(&self) -> Option<Micros> {
+        counter::now_us().map(Micros::new)
+    }
+
     #[inline]
     fn now(&self) -> Micros {
-        static SOURCE: OnceLock<Source> = OnceLock::new();
-        Micros::new(SOURCE.get_or_init(Source::detect).now_us())
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if let Some(us) = counter::now_us() {
+            return Micros::new(us);
+        }
+        Micros::new(Source::get().now_us())
     }
 }
 
@@ -85,6 +101,11 @@ enum Source {
 }
 
 impl Source {
+    fn get() -> &'static Self {
+        static SOURCE: OnceLock<Source> = OnceLock::new();
+        SOURCE.get_or_init(Self::detect)
+    }
+
     fn detect() -> Self {
         let kernel = Kernel::new();
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -94,7 +115,7 @@ impl Source {
         Self::Kernel(kernel)
     }
 
-    #[inline]
+    #[cold]
     fn now_us(&self) -> u64 {
         match self {
             Self::Kernel(kernel) => kernel.now_us(),
@@ -167,18 +188,64 @@ mod counter {
     }
 
     impl Line {
-        #[inline]
         fn us_at(self, ticks: u64) -> u64 {
             // Another core's counter may be a little behind; time stands still meanwhile.
-            let passed = u128::from(ticks.saturating_sub(self.at));
-            self.us + ((passed * u128::from(self.slope)) >> 64) as u64
+            self.us_after(ticks.saturating_sub(self.at))
+        }
+
+        #[inline]
+        fn us_after(self, passed: u64) -> u64 {
+            self.us + ((u128::from(passed) * u128::from(self.slope)) >> 64) as u64
         }
     }
 
-    pub(super) struct CounterClock {
-        /// Odd while the line is being written.
-        sequence: AtomicU64,
+    /// The line that everybody reads: whole if `begun` and `done` are the same.
+    struct Shared {
+        begun: AtomicU64,
+        done: AtomicU64,
         line: [AtomicU64; 3],
+    }
+
+    /// Until there is a line, it is for ever being written.
+    static SHARED: Shared = Shared {
+        begun: AtomicU64::new(1),
+        done: AtomicU64::new(0),
+        line: [const { AtomicU64::new(0) }; 3],
+    };
+
+    impl Shared {
+        /// The line, unless it is just being written.
+        #[inline]
+        fn line(&self) -> Option<Line> {
+            let done = self.done.load(Acquire);
+            let [at, us, slope] = &self.line;
+            let line =
+                Line { at: at.load(Relaxed), us: us.load(Relaxed), slope: slope.load(Relaxed) };
+            fence(Acquire);
+            (self.begun.load(Relaxed) == done).then_some(line)
+        }
+
+        /// Only for whoever holds the keeper.
+        fn set_line(&self, line: Line) {
+            let sequence = self.done.load(Relaxed) + 1;
+            self.begun.store(sequence, Relaxed);
+            fence(Release);
+            self.line[0].store(line.at, Relaxed);
+            self.line[1].store(line.us, Relaxed);
+            self.line[2].store(line.slope, Relaxed);
+            self.done.store(sequence, Release);
+        }
+    }
+
+    /// The time, unless there is more to do than to read it.
+    #[inline]
+    pub(super) fn now_us() -> Option<u64> {
+        let line = SHARED.line()?;
+        let passed = ticks().wrapping_sub(line.at); // huge if the counter is behind
+        (passed <= COMPARE_TICKS).then(|| line.us_after(passed))
+    }
+
+    pub(super) struct CounterClock {
         keeper: Mutex<Keeper>,
     }
 
@@ -235,11 +302,10 @@ mod counter {
             }
             let mut keeper = Keeper { kernel, first, last: first };
             let line = keeper.compare(None);
-            let line = [line.at, line.us, line.slope].map(AtomicU64::new);
-            Self { sequence: AtomicU64::new(0), line, keeper: Mutex::new(keeper) }
+            SHARED.set_line(line);
+            Self { keeper: Mutex::new(keeper) }
         }
 
-        #[inline]
         pub(super) fn now_us(&self) -> u64 {
             let line = self.line();
             let ticks = ticks();
@@ -249,38 +315,23 @@ mod counter {
             line.us_at(ticks)
         }
 
-        #[inline]
         fn line(&self) -> Line {
             loop {
-                let sequence = self.sequence.load(Acquire);
-                let [at, us, slope] = &self.line;
-                let line =
-                    Line { at: at.load(Relaxed), us: us.load(Relaxed), slope: slope.load(Relaxed) };
-                fence(Acquire);
-                if sequence.is_multiple_of(2) && self.sequence.load(Relaxed) == sequence {
-                    return line;
+                match SHARED.line() {
+                    Some(line) => return line,
+                    None => std::hint::spin_loop(),
                 }
-                std::hint::spin_loop();
             }
         }
 
         /// Whoever comes first compares; nobody waits for it.
-        #[cold]
         fn compare(&self, line: Line) {
             let Ok(mut keeper) = self.keeper.try_lock() else {
                 return;
             };
-            if self.line().at != line.at {
-                return;
+            if self.line().at == line.at {
+                SHARED.set_line(keeper.compare(Some(line)));
             }
-            let next = keeper.compare(Some(line));
-            let sequence = self.sequence.load(Relaxed);
-            self.sequence.store(sequence + 1, Relaxed);
-            fence(Release);
-            self.line[0].store(next.at, Relaxed);
-            self.line[1].store(next.us, Relaxed);
-            self.line[2].store(next.slope, Relaxed);
-            self.sequence.store(sequence + 2, Release);
         }
     }
 

@@ -97,9 +97,23 @@ impl<C: Clock> Limiter<C> {
     }
 
     /// Charges 1 to `key` if that fits.
-    #[inline]
+    #[inline(always)] // so that a caller pays only for the numbers it reads
     pub fn check<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Decision {
-        self.store.check(&Charge::new(&self.limit, key).within(&self.scope), self.now())
+        let key = key.as_ref();
+        match self.store.check_quickly(&self.charge(key), || self.clock.quick()) {
+            Some(decision) => decision,
+            None => self.check_slowly(key),
+        }
+    }
+
+    #[inline(never)]
+    fn check_slowly(&self, key: &[u8]) -> Decision {
+        self.store.check_by(&self.charge(key), || self.now())
+    }
+
+    #[inline]
+    fn charge<'a>(&'a self, key: &'a [u8]) -> Charge<'a> {
+        Charge::new(&self.limit, key).within(&self.scope)
     }
 
     /// Everything else that can be asked about a key.

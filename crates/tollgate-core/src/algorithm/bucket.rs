@@ -31,6 +31,8 @@ pub(crate) struct Bucket<const WHOLE: bool> {
     /// `B·W/R`: how far ahead that moment may lie.
     fill: Moment,
     pace: Pace,
+    /// The second word of a cell at rest on a whole microsecond.
+    whole_word: u64,
 }
 
 /// How many requests are in use by a bucket's cell, at the rate it was written at.
@@ -71,7 +73,10 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
         let interval = Moment { us: period_us / count, frac: period_us % count };
         let pace = Pace::new(count, period_us);
         let period_us = Divisor::new(period_us);
-        let mut bucket = Self { is_queue, count, period_us, burst, interval, fill: interval, pace };
+        let [_, whole_word] = Cell::new(0, Life::ZERO, pace.data(0)).to_words();
+        let fill = interval;
+        let mut bucket =
+            Self { is_queue, count, period_us, burst, interval, fill, pace, whole_word };
         bucket.fill = bucket.span(burst);
         Ok(bucket)
     }
@@ -137,6 +142,27 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
     }
 }
 
+impl Bucket<true> {
+    /// The second word of all its cells.
+    #[inline]
+    pub(super) fn second_word(&self) -> u64 {
+        self.whole_word
+    }
+
+    /// What the first word means.
+    #[inline]
+    pub(super) fn usage_at(&self, rest: u64, now: u64) -> Usage {
+        Usage { now, rest: Moment { us: rest.max(now), frac: 0 } }
+    }
+}
+
+impl Usage {
+    #[inline]
+    pub(super) fn rest_us(&self) -> u64 {
+        self.rest.us
+    }
+}
+
 impl<const WHOLE: bool> Meter for Bucket<WHOLE> {
     type Usage = Usage;
 
@@ -154,8 +180,7 @@ impl<const WHOLE: bool> Meter for Bucket<WHOLE> {
 
     #[inline]
     fn to_cell(&self, usage: &Usage) -> Cell {
-        let data = u64::from(self.pace.0) << FRAC_BITS | usage.rest.frac;
-        Cell::new(usage.rest.us, Life::ZERO, data)
+        Cell::new(usage.rest.us, Life::ZERO, self.pace.data(usage.rest.frac))
     }
 
     #[inline]
@@ -235,6 +260,12 @@ impl Pace {
         let digits = |shift: u32| (u128::from(count) << shift) / u128::from(period_us);
         let shift = (0..=90).rev().find(|shift| digits(*shift) <= Self::DIGITS_MAX).unwrap_or(0);
         Self(shift << Self::DIGITS | digits(shift).min(Self::DIGITS_MAX) as u32)
+    }
+
+    /// What a cell keeps: the pace, and the fraction of its moment.
+    #[inline]
+    fn data(self, frac: u64) -> u64 {
+        u64::from(self.0) << FRAC_BITS | frac
     }
 
     #[inline]

@@ -43,7 +43,7 @@ pub(super) fn check<M: Meter>(meter: &M, cell: &mut Cell, cost: Cost, now: Micro
         *cell = next.unwrap_or(before);
         true
     };
-    check_and_swap(meter, before, cost, now, swap, || unreachable!("it was swapped"))
+    check_and_swap(meter, before, cost, now, swap).expect("it was swapped")
 }
 
 /// Decides, swaps the cell for what it has become, and only then works out the rest.
@@ -54,20 +54,30 @@ pub(super) fn check_and_swap<M: Meter>(
     cost: Cost,
     now: Micros,
     swap: impl FnOnce(Option<Cell>) -> bool,
-    otherwise: impl FnOnce() -> Decision,
-) -> Decision {
-    let mut usage = meter.usage(cell, now.get());
+) -> Option<Decision> {
+    let usage = meter.usage(cell, now.get());
+    let is_foreign = meter.is_foreign(cell, &usage);
+    let swap = |usage: &M::Usage, is_added: bool| {
+        swap((is_added || is_foreign).then(|| meter.to_cell(usage)))
+    };
+    decide(meter, usage, cost, swap)
+}
+
+/// The same from what the cell means. `swap` is given what it means next, and whether it was added to.
+#[inline(always)]
+pub(super) fn decide<M: Meter>(
+    meter: &M,
+    mut usage: M::Usage,
+    cost: Cost,
+    swap: impl FnOnce(&M::Usage, bool) -> bool,
+) -> Option<Decision> {
     let wait_us = wait_us(meter, &usage, cost);
     let mut delay_us = 0;
     if wait_us == 0 {
         delay_us = meter.delay_us(&usage);
         meter.add(&mut usage, cost.get());
     }
-    let is_new = wait_us == 0 || meter.is_foreign(cell, &usage);
-    match swap(is_new.then(|| meter.to_cell(&usage))) {
-        true => report(meter, &usage, wait_us, delay_us),
-        false => otherwise(),
-    }
+    swap(&usage, wait_us == 0).then(|| report(meter, &usage, wait_us, delay_us))
 }
 
 #[inline]
@@ -102,7 +112,8 @@ pub(super) fn refund<M: Meter>(
 
 #[inline]
 fn wait_us<M: Meter>(meter: &M, usage: &M::Usage, cost: Cost) -> u64 {
-    match cost.get() > meter.quota() {
+    // Everything lets 1 pass.
+    match cost.get() > 1 && cost.get() > meter.quota() {
         true => NEVER,
         false => meter.wait_us(usage, cost.get()),
     }

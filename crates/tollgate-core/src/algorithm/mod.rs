@@ -152,8 +152,8 @@ impl CellRule {
     }
 
     /// The same for a store that compares and swaps: `swap` is given what the cell becomes, or
-    /// `None` if it stays. If it says `false`, because the cell is no longer what it was, the
-    /// decision is `otherwise`.
+    /// `None` if it stays. If it says `false`, because the cell is no longer what it was, there is no
+    /// decision.
     #[inline]
     pub fn check_and_swap(
         &self,
@@ -161,9 +161,17 @@ impl CellRule {
         cost: Cost,
         now: Micros,
         swap: impl FnOnce(Option<Cell>) -> bool,
-        otherwise: impl FnOnce() -> Decision,
-    ) -> Decision {
-        on_meter!(self, meter => meter::check_and_swap(meter, cell, cost, now, swap, otherwise))
+    ) -> Option<Decision> {
+        on_meter!(self, meter => meter::check_and_swap(meter, cell, cost, now, swap))
+    }
+
+    /// The same rule, if its cells differ in their first word only.
+    #[inline]
+    pub fn as_word(&self) -> Option<WordRule<'_>> {
+        match &self.0 {
+            Kind::WholeBucket(bucket) => Some(WordRule(bucket)),
+            _ => None,
+        }
     }
 
     /// What a check would say. `remaining` is what is there now, nothing charged.
@@ -180,6 +188,33 @@ impl CellRule {
     /// Gives back `cost` that was charged at `charged_at`, as far as it still counts.
     pub fn refund(&self, cell: &mut Cell, cost: Cost, charged_at: Micros, now: Micros) -> Decision {
         on_meter!(self, meter => meter::refund(meter, cell, cost, charged_at, now))
+    }
+}
+
+/// A rule whose cells differ in their first word only: a bucket with an interval of whole
+/// microseconds. A store can then do with a compare-and-swap of one word.
+#[derive(Clone, Copy, Debug)]
+pub struct WordRule<'r>(&'r Bucket<true>);
+
+impl WordRule<'_> {
+    /// The second word of every cell of this rule.
+    #[inline]
+    pub fn second_word(self) -> u64 {
+        self.0.second_word()
+    }
+
+    /// [`CellRule::check_and_swap`] on the first word alone.
+    #[inline(always)]
+    pub fn check_and_swap(
+        self,
+        word: u64,
+        cost: Cost,
+        now: Micros,
+        swap: impl FnOnce(Option<u64>) -> bool,
+    ) -> Option<Decision> {
+        let usage = self.0.usage_at(word, now.get());
+        let swap = |usage: &bucket::Usage, is_added: bool| swap(is_added.then(|| usage.rest_us()));
+        meter::decide(self.0, usage, cost, swap)
     }
 }
 

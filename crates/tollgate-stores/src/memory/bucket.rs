@@ -1,6 +1,6 @@
 //! A bucket: one cache line with a sequence lock, tags and three cells.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use tollgate_core::Cell;
 
@@ -118,9 +118,15 @@ impl<'t> Bucket<'t> {
     }
 
     #[inline]
-    pub(super) fn cell(self, slot: usize) -> Cell {
+    pub(super) fn slot_words(self, slot: usize) -> [u64; 2] {
         let [first, second] = self.words(slot);
-        Cell::from_words([first.load(Relaxed), second.load(Relaxed)])
+        // Whoever sees the first word of a cell sees its second.
+        [first.load(Acquire), second.load(Relaxed)]
+    }
+
+    #[inline]
+    pub(super) fn cell(self, slot: usize) -> Cell {
+        Cell::from_words(self.slot_words(slot))
     }
 
     /// The slot of this tag.
@@ -131,6 +137,12 @@ impl<'t> Bucket<'t> {
             true => Some(slot),
             false => self.find_among_alike(tag),
         }
+    }
+
+    /// Begins to look for this tag: asks for the bucket.
+    #[inline(always)]
+    pub(super) fn look(self, tag: Tag) -> Look<'t> {
+        Look { bucket: self, tag, tags: self.tags().load(Acquire) }
     }
 
     /// Another slot has the same upper part.
@@ -147,42 +159,83 @@ impl<'t> Bucket<'t> {
         (self.words(slot)[0].load(Relaxed) ^ tag.lower()) >> Tag::LOWER_SHIFT == 0
     }
 
-    #[inline]
-    pub(super) fn set_cell(self, slot: usize, tag: Tag, cell: Cell) {
-        let [first, second] = cell.to_words();
-        self.words(slot)[0].store(first | tag.lower(), Relaxed);
-        self.words(slot)[1].store(second, Relaxed);
+    /// Takes the cell out, so that nobody changes it in its first word, which needs no lock. Until
+    /// [`Bucket::put`] nobody finds it. Only with the lock.
+    pub(super) fn take(self, slot: usize) -> Cell {
+        let [first, second] = self.words(slot);
+        Cell::from_words([first.swap(TAKEN, Acquire), second.load(Relaxed)])
     }
 
+    /// The same, unless it is no longer what was seen.
     #[inline]
-    pub(super) fn set(self, slot: usize, tag: Tag, cell: Cell) {
+    pub(super) fn take_if_still(self, slot: usize, [first, second]: [u64; 2]) -> bool {
+        if !Cell::from_words([first, second]).is_one_word() {
+            return true; // the lock is enough
+        }
+        self.words(slot)[0].compare_exchange(first, TAKEN, Acquire, Relaxed).is_ok()
+    }
+
+    /// Writes a cell that was taken.
+    #[inline]
+    pub(super) fn put(self, slot: usize, tag: Tag, cell: Cell) {
+        let [first, second] = cell.to_words();
+        self.words(slot)[1].store(second, Relaxed);
+        self.words(slot)[0].store(first | tag.lower(), Release);
+    }
+
+    /// Gives a slot that was found vacant, or was taken, to another key. It is taken until that puts
+    /// its cell.
+    pub(super) fn assign(self, slot: usize, tag: Tag) {
+        let [first, second] = self.words(slot);
+        first.store(TAKEN, Relaxed);
+        self.set_tag(slot, tag);
+        second.store(RESERVED, Relaxed);
+    }
+
+    fn set_tag(self, slot: usize, tag: Tag) {
         let shift = Tag::upper_shift(slot);
         let others = self.tags().load(Relaxed) & !(Tag::UPPER_MASK << shift);
-        self.tags().store(others | tag.upper() << shift, Relaxed);
-        self.set_cell(slot, tag, cell);
+        self.tags().store(others | tag.upper() << shift, Release);
     }
 
-    /// Empties a slot.
+    /// Empties a slot that was taken.
     pub(super) fn clear(self, slot: usize) {
-        self.set(slot, Tag::NONE, Cell::FRESH);
+        self.set_tag(slot, Tag::NONE);
+        self.put(slot, Tag::NONE, Cell::FRESH);
     }
 
-    /// A slot that nobody uses at `now`, and since when.
-    pub(super) fn vacancy(self, now: u64) -> Option<(usize, u64)> {
-        let free_since = |slot| match self.cell(slot) {
+    /// Takes a slot that nobody uses at `now`. Also tells since when, and what was in it.
+    pub(super) fn take_vacant(self, now: u64) -> Option<(usize, u64, Cell)> {
+        let free_since = |cell: Cell| match cell {
             Cell::FRESH => 0,
             cell => cell.fresh_by().next_multiple_of(TICK_US),
         };
-        SLOTS.map(|slot| (slot, free_since(slot))).find(|(_, since)| *since <= now)
+        SLOTS.filter(|slot| !self.is_taken(*slot)).find_map(|slot| {
+            let words = self.slot_words(slot);
+            let cell = Cell::from_words(words);
+            let is_vacant = free_since(cell) <= now && self.take_if_still(slot, words);
+            is_vacant.then(|| (slot, free_since(cell), cell))
+        })
     }
 
     /// The slot that is missed least: what is in use there, and of those alike, when it is fresh.
-    pub(super) fn least_missed(self, now: u64) -> (Missed, usize) {
+    /// `None` if all are taken.
+    pub(super) fn least_missed(self, now: u64) -> Option<(Missed, usize)> {
         let missed = |cell: Cell| (cell.in_use(now), cell.fresh_by());
-        let slots = SLOTS.map(|slot| (missed(self.cell(slot)), slot));
-        slots.min().expect("a bucket has slots")
+        let slots = SLOTS.filter(|slot| !self.is_taken(*slot));
+        slots.map(|slot| (missed(self.cell(slot)), slot)).min()
+    }
+
+    fn is_taken(self, slot: usize) -> bool {
+        let [first, second] = self.slot_words(slot);
+        first == TAKEN && second != 0
     }
 }
+
+/// The first word of a cell that is taken. No other is 0 unless the slot is empty: a tag is not.
+const TAKEN: u64 = 0;
+/// The second word of a slot that waits for its cell.
+const RESERVED: u64 = 1;
 
 /// How much a cell would be missed: what is in use, and when it is fresh.
 pub(super) type Missed = (u64, u64);
@@ -231,5 +284,54 @@ impl Tag {
         let equal = difference.wrapping_sub(Self::LOWEST) & !difference & Self::HIGHEST;
         // The highest bits are 20, 41 and 62: sixteenths give 1, 2 and 3.
         (equal != 0).then(|| equal.trailing_zeros() as usize >> 4)
+    }
+}
+
+/// A look at the tags of a bucket, for one of them.
+pub(super) struct Look<'t> {
+    bucket: Bucket<'t>,
+    tag: Tag,
+    tags: u64,
+}
+
+/// The first word of a cell, as it was found, to be changed without a lock.
+pub(super) struct Word<'t> {
+    word: &'t AtomicU64,
+    time: u64,
+    tag: Tag,
+}
+
+impl<'t> Look<'t> {
+    /// The cell of that tag, if its second word is the expected one.
+    ///
+    /// A slot is given to another key in this order: its first word is taken, the tags and the
+    /// second word are changed, the first is put. So if the tags are the same before and after, the
+    /// first word was that of the key.
+    #[inline(always)]
+    pub(super) fn find(&self, expected: u64) -> Option<Word<'t>> {
+        let slot = self.tag.first_in(self.tags)?;
+        let [word, second] = self.bucket.words(slot);
+        let time = word.load(Acquire) ^ self.tag.lower();
+        let is_it = time >> Tag::LOWER_SHIFT == 0
+            && second.load(Relaxed) == expected
+            && self.bucket.tags().load(Relaxed) == self.tags;
+        is_it.then_some(Word { word, time, tag: self.tag })
+    }
+}
+
+impl Word<'_> {
+    #[inline(always)]
+    pub(super) fn time(&self) -> u64 {
+        self.time
+    }
+
+    /// Replaces the time, if it is still what it was, or with nothing to replace it does nothing.
+    /// Should the slot have gone to another key and be at the very same microsecond with the same
+    /// lower tag, it would be that key's time; nobody will see that happen.
+    #[inline(always)]
+    pub(super) fn commit(self, next: Option<u64>) -> bool {
+        let Some(next) = next else { return true };
+        let lower = self.tag.lower();
+        self.word.compare_exchange(self.time | lower, next | lower, AcqRel, Relaxed).is_ok()
     }
 }

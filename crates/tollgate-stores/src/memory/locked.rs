@@ -16,7 +16,17 @@ pub(super) struct Locked<'t> {
     now: u64,
     held: [Held; HELD_MAX],
     len: usize,
-    is_changed: bool,
+    cells: [Taken; LIMITS_MAX],
+    cells_len: usize,
+}
+
+/// The cell of an address, taken out of its slot.
+#[derive(Clone, Copy)]
+struct Taken {
+    address: Address,
+    /// The bucket and the slot, if it has one.
+    place: Option<(usize, usize)>,
+    cell: Option<Cell>,
 }
 
 #[derive(Clone, Copy)]
@@ -41,7 +51,15 @@ impl<'t> Locked<'t> {
     /// Waits for the homes, in order; gives all of them up if a bucket beyond is taken.
     fn attempt(table: &'t Table, addresses: &[Address], now: u64) -> Option<Self> {
         let nothing = Held { bucket: usize::MAX, header: Header(0) };
-        let mut locked = Self { table, now, held: [nothing; HELD_MAX], len: 0, is_changed: false };
+        let no_cell = Taken { address: addresses[0], place: None, cell: None };
+        let mut locked = Self {
+            table,
+            now,
+            held: [nothing; HELD_MAX],
+            len: 0,
+            cells: [no_cell; LIMITS_MAX],
+            cells_len: 0,
+        };
         let mut homes = [usize::MAX; LIMITS_MAX];
         for (home, address) in homes.iter_mut().zip(addresses) {
             *home = table.home(*address);
@@ -53,46 +71,65 @@ impl<'t> Locked<'t> {
             }
         }
         let all_held = addresses.iter().all(|address| locked.reach_out_to(*address));
-        all_held.then_some(locked)
+        if !all_held {
+            return None;
+        }
+        addresses.iter().for_each(|address| locked.take(*address));
+        Some(locked)
+    }
+
+    fn take(&mut self, address: Address) {
+        if self.taken().iter().any(|taken| taken.address == address) {
+            return;
+        }
+        let place = self.find(address);
+        let cell = place.map(|(bucket, slot)| self.table.bucket(bucket).take(slot));
+        self.cells[self.cells_len] = Taken { address, place, cell };
+        self.cells_len += 1;
     }
 
     /// The cell of this address, and the time to read it at.
     pub(super) fn get(&self, address: Address) -> (Option<Cell>, u64) {
-        match self.find(address) {
-            Some((bucket, slot)) => (Some(self.table.bucket(bucket).cell(slot)), self.now),
-            None => (None, self.table.not_before_floor(self.now)),
+        match self.taken().iter().find(|taken| taken.address == address) {
+            Some(Taken { cell: Some(cell), .. }) => (Some(*cell), self.now),
+            _ => (None, self.table.not_before_floor(self.now)),
         }
     }
 
-    /// Writes the cell, into a new slot if it has none.
+    /// Changes the cell, for which a slot is found if it has none.
     pub(super) fn set(&mut self, address: Address, cell: Cell) -> Displaced {
-        self.is_changed = true;
-        if let Some((bucket, slot)) = self.find(address) {
-            self.table.bucket(bucket).set_cell(slot, address.tag(), cell);
+        let taken = self.taken_mut(address);
+        taken.cell = Some(cell);
+        if taken.place.is_some() {
             return Cell::FRESH;
         }
         let home = self.table.home(address);
-        if let Some(placed) =
-            self.table.place_in(self.table.bucket(home), address.tag(), cell, self.now)
-        {
-            return placed;
-        }
         let is_held = |bucket| self.holds(bucket);
-        let (placed, distance) =
-            self.table.place_beyond(address.tag(), cell, self.now, home, is_held);
-        let home = self.held_mut(home).expect("the home is held");
-        home.header = home.header.reaching(distance);
-        placed
+        let Some(place) = self.table.place(address.tag(), self.now, home, is_held) else {
+            return cell;
+        };
+        let bucket = home + place.distance;
+        if let Some(header) = place.lock.and_then(|lock| lock.header) {
+            self.hold(bucket, header);
+        }
+        let held = self.held_mut(home).expect("the home is held");
+        held.header = held.header.reaching(place.distance);
+        self.taken_mut(address).place = Some((bucket, place.slot));
+        place.displaced
     }
 
     /// Empties the slot. Returns what was in it.
     pub(super) fn remove(&mut self, address: Address) -> Displaced {
-        let Some((bucket, slot)) = self.find(address) else { return Cell::FRESH };
-        self.is_changed = true;
-        let bucket = self.table.bucket(bucket);
-        let removed = bucket.cell(slot);
-        bucket.clear(slot);
-        removed
+        self.taken_mut(address).cell.take().unwrap_or(Cell::FRESH)
+    }
+
+    fn taken(&self) -> &[Taken] {
+        &self.cells[..self.cells_len]
+    }
+
+    fn taken_mut(&mut self, address: Address) -> &mut Taken {
+        let mut cells = self.cells[..self.cells_len].iter_mut();
+        cells.find(|taken| taken.address == address).expect("the address was locked")
     }
 
     fn find(&self, address: Address) -> Option<(usize, usize)> {
@@ -148,9 +185,18 @@ impl<'t> Locked<'t> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
+        for Taken { address, place, cell } in self.taken() {
+            match (place, cell) {
+                (Some((bucket, slot)), Some(cell)) => {
+                    self.table.bucket(*bucket).put(*slot, address.tag(), *cell);
+                }
+                (Some((bucket, slot)), None) => self.table.bucket(*bucket).clear(*slot),
+                (None, _) => {}
+            }
+        }
+        // A new number even if nothing changed: cells were out of their places meanwhile.
         for Held { bucket, header } in self.held() {
-            let header = if self.is_changed { header.next() } else { header.0 };
-            self.table.bucket(*bucket).unlock(header);
+            self.table.bucket(*bucket).unlock(header.next());
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tollgate_core::Cell;
+use tollgate_core::{Cell, Cost, Limit, Micros};
 
 use super::locked::Locked;
 use super::table::{Address, Table};
@@ -104,4 +104,99 @@ fn two_cells_locked_together_change_together() {
         together(&table, first, move |table| both(table, [b, a]));
         assert_eq!((read(&table, a), read(&table, b)), (3, 2));
     });
+}
+
+/// A bucket of tokens of which `n` are in use, at time 0 and one a microsecond: a cell of one word.
+fn tokens(n: u64) -> Cell {
+    let mut cell = Cell::FRESH;
+    let limit = Limit::token_bucket("1000000/s burst 2000000").unwrap();
+    let rule = limit.cell_rule().unwrap();
+    rule.charge(&mut cell, Cost::new(n).unwrap(), Micros::new(0));
+    assert!(cell.is_one_word());
+    cell
+}
+
+fn tokens_of(cell: Cell) -> u64 {
+    let [time, second] = cell.to_words();
+    assert_eq!(second, tokens(1).to_words()[1], "a cell of two halves");
+    time
+}
+
+/// What a quick check does: a compare-and-swap of the word, or the long way.
+fn use_token(table: &Table, address: Address) {
+    let expected = tokens(1).to_words()[1];
+    if let Some(word) = table.look_home(address).find(expected) {
+        let next = word.time() + 1;
+        if word.commit(Some(next)) {
+            return;
+        }
+    }
+    table.update(address, 0, |cell, _| {
+        let n = if cell == Cell::FRESH { 0 } else { cell.to_words()[0] };
+        (Some(tokens(n + 1)), ())
+    });
+}
+
+#[test]
+fn a_word_changed_without_the_lock_is_not_lost() {
+    model(|| {
+        let (table, [key, _]) = (Arc::new(Table::with_capacity(1)), addresses());
+        use_token(&table, key);
+        together(
+            &table,
+            move |table| {
+                use_token(table, key);
+                use_token(table, key);
+            },
+            move |table| use_token(table, key),
+        );
+        assert_eq!(table.update(key, 0, |cell, _| (None, tokens_of(cell))).0, 4);
+    });
+}
+
+#[test]
+fn a_word_is_not_changed_while_its_cell_is_locked() {
+    model(|| {
+        let (table, [a, b]) = (Arc::new(Table::with_capacity(1)), addresses());
+        use_token(&table, a);
+        let both = move |table: &Table| {
+            let mut locked = Locked::new(table, &[a, b], 0);
+            for address in [a, b] {
+                let n = locked.get(address).0.map_or(0, tokens_of);
+                locked.set(address, tokens(n + 1));
+            }
+        };
+        together(&table, move |table| use_token(table, a), both);
+        let read = |key| table.update(key, 0, |cell, _| (None, tokens_of(cell))).0;
+        assert_eq!((read(a), read(b)), (3, 1));
+    });
+}
+
+#[test]
+fn a_cell_that_was_used_this_moment_is_not_given_to_another_key() {
+    model(|| {
+        let table = Arc::new(Table::with_capacity(1));
+        let keys = [1, 2, 3, 4].map(Address::new);
+        // The first is nearly fresh, the other two of its bucket are not.
+        for (key, n) in keys.into_iter().zip([1, 1_000_000, 1_000_000]) {
+            table.update(key, 0, |_, _| (Some(tokens(n)), ()));
+        }
+        let [first, _, _, other] = keys;
+        let come = move |table: &Table| {
+            table.update(other, 2_000, |_, _| (Some(tokens(1_000_000)), ()));
+        };
+        together(&table, move |table| use_million(table, first), come);
+        let left = table.update(first, 0, |cell, _| (None, cell)).0;
+        assert!(tokens_of(left) >= 1_000_000, "what was used is gone");
+    });
+}
+
+fn use_million(table: &Table, address: Address) {
+    let expected = tokens(1).to_words()[1];
+    if let Some(word) = table.look_home(address).find(expected) {
+        if word.commit(Some(1_000_001)) {
+            return;
+        }
+    }
+    table.update(address, 0, |_, _| (Some(tokens(1_000_000)), ()));
 }

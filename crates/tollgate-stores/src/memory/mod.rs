@@ -11,7 +11,7 @@ mod table;
 
 use std::future::{Future, ready};
 
-use tollgate_core::{Cell, CellRule, Cost, Decision, Limit, Log, Micros, Rule, Scope};
+use tollgate_core::{Cell, CellRule, Cost, Decision, Limit, Log, Micros, Rule};
 
 use crate::charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
 use crate::store::{Op, Store, StoreError};
@@ -129,29 +129,47 @@ impl MemoryStore {
     }
 
     /// Charges if it fits.
-    #[inline(always)] // so that a caller pays only for the numbers it reads
+    #[inline]
     pub fn check(&self, charge: &Charge<'_>, now: Micros) -> Decision {
-        let Charge { limit, scope, key, cost } = *charge;
-        let Rule::Cell(rule) = limit.rule() else {
-            return self.check_log(limit, scope, key, cost, now);
-        };
-        let address = self.hasher.address(charge);
-        let away = || self.check_away(rule, cost, address, now);
-        let Some(slot) = self.table.slot_at_home(address) else { return away() };
-        rule.check_and_swap(slot.cell(), cost, now, |next| slot.commit(next), away)
+        match self.check_quickly(charge, || Some(now)) {
+            Some(decision) => decision,
+            None => self.check_by(charge, || now),
+        }
     }
 
-    /// Takes the charge apart, so that it need not be put into memory for the others.
-    #[cold]
-    fn check_log(
+    /// The same, with the time read while the key's state is on its way from memory.
+    #[inline]
+    pub fn check_by(&self, charge: &Charge<'_>, clock: impl FnOnce() -> Micros) -> Decision {
+        let Rule::Cell(rule) = charge.limit.rule() else {
+            return self.single(Op::Check, charge, clock());
+        };
+        let address = self.hasher.address(charge);
+        let slot = self.table.slot_at_home(address);
+        let now = clock();
+        let at_home = slot.and_then(|slot| {
+            rule.check_and_swap(slot.cell(), charge.cost, now, |next| slot.commit(next))
+        });
+        at_home.unwrap_or_else(|| self.check_away(rule, charge.cost, address, now))
+    }
+
+    /// The same for what comes most often: a bucket with an interval of whole microseconds, and a
+    /// key that has been there before. `None`, and nothing done, if it is anything else, or the clock
+    /// does not know, or somebody else is at the key.
+    #[inline(always)] // so that a caller pays only for the numbers it reads
+    pub fn check_quickly(
         &self,
-        limit: &Limit,
-        scope: &Scope,
-        key: &[u8],
-        cost: Cost,
-        now: Micros,
-    ) -> Decision {
-        self.single(Op::Check, &Charge { limit, scope, key, cost }, now)
+        charge: &Charge<'_>,
+        clock: impl FnOnce() -> Option<Micros>,
+    ) -> Option<Decision> {
+        let rule = charge.limit.cell_rule()?.as_word()?;
+        let address = self.hasher.address(charge);
+        let look = self.table.look_home(address);
+        let now = clock()?;
+        let word = match look.find(rule.second_word()) {
+            Some(word) => word,
+            None => self.table.look_beyond(address, rule.second_word())?,
+        };
+        rule.check_and_swap(word.time(), charge.cost, now, |next| word.commit(next))
     }
 
     /// A key that is new, or not at home, or in use this very moment.

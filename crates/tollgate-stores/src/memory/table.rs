@@ -5,6 +5,10 @@
 //! header odd, writes, and leaves it at the next even number. So a check that changes nothing
 //! writes nothing, and one that does costs one compare-and-swap, in the cache line it needs anyway.
 //!
+//! Most buckets of tokens differ in the first word of their cell alone ([`Cell::is_one_word`]). That
+//! word is changed without the lock, by a compare-and-swap of its own. Whoever holds the lock and
+//! means to change or replace such a cell takes the word out first.
+//!
 //! A key lives in its home bucket or, if that was full, in one of the next; the home's header
 //! knows how far ([`Header::reach`]). Entries never move. A key is only ever added with its home
 //! locked, so two threads cannot add the same one.
@@ -20,7 +24,7 @@ use std::sync::atomic::{AtomicU64 as Counter, Ordering};
 
 use tollgate_core::Cell;
 
-use super::bucket::{Bucket, Header, PAIRS, SLOTS, Tag};
+use super::bucket::{Bucket, Header, Look, PAIRS, SLOTS, Tag, Word};
 use super::sync::{AtomicU64, pause, zeroed};
 
 /// How many buckets after its home a key may live. At the load below, the chance that a key finds
@@ -66,7 +70,7 @@ impl Address {
 struct Found<'t> {
     bucket: Bucket<'t>,
     header: Header,
-    slot: Option<usize>,
+    slot: Option<Slot<'t>>,
 }
 
 /// A slot as it was found, not locked.
@@ -75,13 +79,20 @@ pub(super) struct Slot<'t> {
     header: Header,
     slot: usize,
     tag: Tag,
+    words: [u64; 2],
 }
 
-impl Slot<'_> {
+impl<'t> Slot<'t> {
+    #[inline]
+    fn find(bucket: Bucket<'t>, header: Header, tag: Tag) -> Option<Self> {
+        let slot = bucket.find(tag)?;
+        Some(Self { bucket, header, slot, tag, words: bucket.slot_words(slot) })
+    }
+
     /// The cell. It may be of two halves until [`Slot::commit`] says otherwise.
     #[inline]
     pub(super) fn cell(&self) -> Cell {
-        self.bucket.cell(self.slot)
+        Cell::from_words(self.words)
     }
 
     /// Replaces the cell, or if there is nothing to replace it with makes sure that it was of one
@@ -89,12 +100,15 @@ impl Slot<'_> {
     #[inline]
     pub(super) fn commit(&self, next: Option<Cell>) -> bool {
         let Some(next) = next else { return self.bucket.is_still(self.header) };
-        let locked = self.bucket.try_lock(self.header);
-        if locked {
-            self.bucket.set_cell(self.slot, self.tag, next);
-            self.bucket.unlock(self.header.next());
+        if !self.bucket.try_lock(self.header) {
+            return false;
         }
-        locked
+        let taken = self.bucket.take_if_still(self.slot, self.words);
+        if taken {
+            self.bucket.put(self.slot, self.tag, next);
+        }
+        self.bucket.unlock(if taken { self.header.next() } else { self.header.0 });
+        taken
     }
 }
 
@@ -137,10 +151,21 @@ impl Table {
     #[inline]
     pub(super) fn slot_at_home(&self, address: Address) -> Option<Slot<'_>> {
         let bucket = self.bucket(self.home(address));
-        let header = bucket.unlocked_header();
-        let tag = address.tag();
-        let slot = bucket.find(tag)?;
-        Some(Slot { bucket, header, slot, tag })
+        Slot::find(bucket, bucket.unlocked_header(), address.tag())
+    }
+
+    /// Begins to look for a key where it belongs.
+    #[inline(always)]
+    pub(super) fn look_home(&self, address: Address) -> Look<'_> {
+        self.bucket(self.home(address)).look(address.tag())
+    }
+
+    /// The cell of a key that is not at home, if its second word is the expected one.
+    #[inline(never)]
+    pub(super) fn look_beyond(&self, address: Address, expected: u64) -> Option<Word<'_>> {
+        let home = self.home(address);
+        let mut beyond = home + 1..=home + self.bucket(home).header().reach();
+        beyond.find_map(|index| self.bucket(index).look(address.tag()).find(expected))
     }
 
     /// What `step` makes of the cell, in one atomic step, wherever the key is and if it is new.
@@ -154,26 +179,18 @@ impl Table {
     ) -> (R, Displaced) {
         loop {
             let Found { bucket, header, slot } = self.find(address);
-            let (next, answer) = match slot {
-                Some(slot) => step(bucket.cell(slot), now),
+            let (next, answer) = match &slot {
+                Some(slot) => step(slot.cell(), now),
                 None => step(Cell::FRESH, self.not_before_floor(now)),
             };
-            let Some(cell) = next else {
-                if bucket.is_still(header) {
-                    return (answer, Cell::FRESH);
+            match (slot, next) {
+                (Some(slot), next) if slot.commit(next) => return (answer, Cell::FRESH),
+                (None, None) if bucket.is_still(header) => return (answer, Cell::FRESH),
+                (None, Some(cell)) if bucket.try_lock(header) => {
+                    return (answer, self.insert(address, cell, now, header));
                 }
-                continue;
-            };
-            if !bucket.try_lock(header) {
-                continue;
+                _ => {}
             }
-            let Some(slot) = slot else {
-                let displaced = self.insert(address, cell, now, header);
-                return (answer, displaced);
-            };
-            bucket.set_cell(slot, address.tag(), cell);
-            bucket.unlock(header.next());
-            return (answer, Cell::FRESH);
         }
     }
 
@@ -182,80 +199,86 @@ impl Table {
         let home = self.home(address);
         let bucket = self.bucket(home);
         let header = bucket.unlocked_header();
-        if let Some(slot) = bucket.find(address.tag()) {
-            return Found { bucket, header, slot: Some(slot) };
-        }
-        for index in home + 1..=home + header.reach() {
-            let bucket = self.bucket(index);
-            let header = bucket.unlocked_header();
-            if let Some(slot) = bucket.find(address.tag()) {
-                return Found { bucket, header, slot: Some(slot) };
-            }
-        }
-        Found { bucket, header, slot: None }
+        let slot = Slot::find(bucket, header, address.tag()).or_else(|| {
+            (home + 1..=home + header.reach()).find_map(|index| {
+                let bucket = self.bucket(index);
+                Slot::find(bucket, bucket.unlocked_header(), address.tag())
+            })
+        });
+        Found { bucket, header, slot }
     }
 
     /// Puts a new key in its home, which the caller has locked, or as near to it as there is room.
     fn insert(&self, address: Address, cell: Cell, now: u64, home: Header) -> Displaced {
         let index = self.home(address);
-        let bucket = self.bucket(index);
-        let (placed, distance) = match self.place_in(bucket, address.tag(), cell, now) {
-            Some(placed) => (placed, 0),
-            None => self.place_beyond(address.tag(), cell, now, index, |_| false),
+        let (displaced, distance) = match self.place(address.tag(), now, index, |_| false) {
+            Some(place) => {
+                self.bucket(index + place.distance).put(place.slot, address.tag(), cell);
+                if let Some(lock) = place.lock {
+                    lock.unlock_changed();
+                }
+                (place.displaced, place.distance)
+            }
+            None => (cell, 0),
         };
-        bucket.unlock(home.reaching(distance).next());
-        placed
+        self.bucket(index).unlock(home.reaching(distance).next());
+        displaced
     }
 
-    /// Takes a free slot of a locked bucket. Returns whose it was, if anyone's.
-    pub(super) fn place_in(
+    /// A slot for a new key, taken and assigned: in its home, which is locked, or as near to it as
+    /// there is room, or else that of the cell that is missed least. `None` only if all of the home
+    /// is taken, and then nothing is free.
+    pub(super) fn place(
         &self,
-        bucket: Bucket<'_>,
         tag: Tag,
-        cell: Cell,
         now: u64,
-    ) -> Option<Displaced> {
-        let (slot, since) = bucket.vacancy(now)?;
+        home: usize,
+        is_held: impl Fn(usize) -> bool,
+    ) -> Option<Place<'_>> {
+        let (slot, displaced, lock, distance) = match self.take_vacant(self.bucket(home), now) {
+            Some((slot, displaced)) => (slot, displaced, None, 0),
+            None => self.place_beyond(now, home, is_held)?,
+        };
+        self.bucket(home + distance).assign(slot, tag);
+        Some(Place { slot, displaced, lock, distance })
+    }
+
+    /// Takes a free slot of a locked bucket. Also returns whose it was, if anyone's.
+    fn take_vacant(&self, bucket: Bucket<'_>, now: u64) -> Option<(usize, Displaced)> {
+        let (slot, since, displaced) = bucket.take_vacant(now)?;
         // Before the slot is gone: whoever misses it must know.
         if since > self.floor.load(Ordering::Relaxed) {
             self.floor.fetch_max(since, Ordering::Relaxed);
         }
-        Some(self.replace(bucket, slot, tag, cell))
-    }
-
-    fn replace(&self, bucket: Bucket<'_>, slot: usize, tag: Tag, cell: Cell) -> Displaced {
-        let displaced = bucket.cell(slot);
-        bucket.set(slot, tag, cell);
-        displaced
+        Some((slot, displaced))
     }
 
     /// The home is full: the next bucket with room, or else the place of the cell that is missed
-    /// least. Returns whose it was, and how far from home it is.
+    /// least. Returns the slot, whose it was, the lock, and how far from home it is.
     #[cold]
-    pub(super) fn place_beyond(
+    fn place_beyond(
         &self,
-        tag: Tag,
-        cell: Cell,
         now: u64,
         home: usize,
         is_held: impl Fn(usize) -> bool,
-    ) -> (Displaced, usize) {
-        let mut least = (self.bucket(home).least_missed(now).0, 0);
+    ) -> Option<(usize, Displaced, Option<OtherLock<'_>>, usize)> {
+        let missed_at = |distance: usize| {
+            self.bucket(home + distance).least_missed(now).map(|(missed, _)| (missed, distance))
+        };
+        let mut least = missed_at(0);
         for distance in 1..=REACH_MAX {
             let index = home + distance;
             let Some(lock) = self.try_lock_other(index, is_held(index)) else {
                 continue;
             };
-            let bucket = self.bucket(index);
-            if let Some(placed) = self.place_in(bucket, tag, cell, now) {
-                lock.unlock_changed();
-                return (placed, distance);
+            if let Some((slot, displaced)) = self.take_vacant(self.bucket(index), now) {
+                return Some((slot, displaced, Some(lock), distance));
             }
-            least = least.min((bucket.least_missed(now).0, distance));
+            least = [least, missed_at(distance)].into_iter().flatten().min();
             lock.unlock();
         }
         self.evictions.fetch_add(1, Ordering::Relaxed);
-        let distance = least.1;
+        let distance = least?.1;
         let lock = match distance {
             0 => None,
             _ => self.try_lock_other(home + distance, is_held(home + distance)),
@@ -263,11 +286,13 @@ impl Table {
         // The home is ours in any case.
         let distance = if lock.is_some() { distance } else { 0 };
         let bucket = self.bucket(home + distance);
-        let displaced = self.replace(bucket, bucket.least_missed(now).1, tag, cell);
-        if let Some(lock) = lock {
-            lock.unlock_changed();
+        match bucket.least_missed(now) {
+            Some((_, slot)) => Some((slot, bucket.take(slot), lock, distance)),
+            None => {
+                lock.into_iter().for_each(OtherLock::unlock);
+                None
+            }
         }
-        (displaced, distance)
     }
 
     /// A bucket that is not the home: tried a few times, never waited for.
@@ -306,6 +331,16 @@ impl Table {
 
 const TRIES: u32 = 100;
 
+/// A slot for a new key.
+pub(super) struct Place<'t> {
+    pub(super) slot: usize,
+    pub(super) displaced: Displaced,
+    /// Of its bucket, if that is not the home.
+    pub(super) lock: Option<OtherLock<'t>>,
+    /// How many buckets from home.
+    pub(super) distance: usize,
+}
+
 /// A lock on a bucket beside the home. It has no header if it was held already.
 pub(super) struct OtherLock<'t> {
     bucket: Bucket<'t>,
@@ -319,7 +354,7 @@ impl OtherLock<'_> {
         }
     }
 
-    fn unlock_changed(self) {
+    pub(super) fn unlock_changed(self) {
         if let Some(header) = self.header {
             self.bucket.unlock(header.next());
         }
