@@ -10,6 +10,9 @@ const LIFE_MASK: u64 = (1 << LIFE_BITS) - 1;
 pub(crate) const TIME_MAX: u64 = (1 << 53) - 1;
 /// How many bits a handle has.
 const HANDLE_BITS: u32 = 40;
+/// Two numbers of an algorithm's own: this many bits are the lower one's.
+const LOWER_BITS: u32 = 26;
+const LOWER_MASK: u64 = (1 << LOWER_BITS) - 1;
 /// How many bits of its own an algorithm has.
 pub(crate) const DATA_BITS: u32 = 64 - LIFE_BITS;
 
@@ -94,6 +97,19 @@ impl Cell {
         [self.time, self.data]
     }
 
+    /// The same in its parts, for a store that keeps fewer bits: the time, the life (11 bits), and
+    /// the algorithm's own, 27 bits and 26.
+    pub fn to_parts(self) -> [u64; 4] {
+        let data = self.data();
+        [self.time, self.life().code(), data >> LOWER_BITS, data & LOWER_MASK]
+    }
+
+    /// The cell that [`Cell::to_parts`] gave; parts that are too large lose what is too much.
+    pub fn from_parts([time, life, upper, lower]: [u64; 4]) -> Self {
+        let data = upper << LOWER_BITS | lower & LOWER_MASK;
+        Self { time: time & TIME_MAX, data: data << LIFE_BITS | life & LIFE_MASK }
+    }
+
     /// The cell that [`Cell::to_words`] gave.
     #[inline]
     pub fn from_words([time, data]: [u64; 2]) -> Self {
@@ -119,6 +135,10 @@ impl Life {
         let shift = 58 - us.leading_zeros();
         let fraction = us.div_ceil(1 << shift); // 32..=64
         Self(((u64::from(shift) << 5) + fraction) as u16)
+    }
+
+    pub(crate) fn code(self) -> u64 {
+        self.0.into()
     }
 
     #[inline]

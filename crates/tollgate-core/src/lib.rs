@@ -31,6 +31,7 @@ mod cost;
 mod decision;
 mod limit;
 mod rate;
+mod terms;
 mod time;
 
 pub use algorithm::{ALGORITHMS, Algorithm, CellRule, Log, LogRule, Rule, WordRule};
@@ -39,4 +40,5 @@ pub use cost::{Cost, ZeroCost};
 pub use decision::{Decision, Wait};
 pub use limit::{Limit, LimitError, Scope};
 pub use rate::{Rate, RateError};
+pub use terms::{Span, Terms};
 pub use time::Micros;

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::ops::Deref;
 
-use tollgate_core::{Cost, Decision, Limit, Rate, Scope, Wait};
+use tollgate_core::{Cost, Decision, Limit, Micros, Rate, Scope, Wait};
+
+use crate::store::Op;
 
 /// The most limits that one request can be charged to.
 pub const LIMITS_MAX: usize = 16;
@@ -55,28 +57,61 @@ impl<'a> Charge<'a> {
 /// longest wait; when allowed, the one with the least remaining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
+    at: Micros,
     decided_by: usize,
     len: usize,
     decisions: [Decision; LIMITS_MAX],
 }
 
 impl Verdict {
-    /// The verdict of `len` decisions, at least one and at most [`LIMITS_MAX`]. Each is made with a
-    /// view of the ones before it.
-    pub(crate) fn build(
-        len: usize,
-        mut decide: impl FnMut(usize, &[Decision]) -> Decision,
+    /// Does `op` with all charges: a check charges all of them or none. `act` does one thing to one
+    /// of them, whose cost is then that of all charges to the same usage.
+    pub(crate) fn of_all(
+        op: Op,
+        charges: &[Charge<'_>],
+        at: Micros,
+        mut act: impl FnMut(usize, Op, &Charge<'_>) -> Decision,
     ) -> Self {
-        let first = decide(0, &[]);
-        let mut verdict = Self { decided_by: 0, len, decisions: [first; LIMITS_MAX] };
-        for i in 1..len {
-            let decision = decide(i, &verdict.decisions[..i]);
+        let mut act_on_all = |op_of: &dyn Fn(usize) -> Op| {
+            Self::build(charges, at, |i, charge| act(i, op_of(i), charge))
+        };
+        if op != Op::Check {
+            return act_on_all(&|_| op);
+        }
+        let peeked = act_on_all(&|_| Op::Peek);
+        if peeked.allowed() {
+            return act_on_all(&|_| Op::Check);
+        }
+        // Those that deny are asked in earnest: a log may count rejected attempts.
+        let denies = |i: usize| !peeked.decisions()[i].allowed();
+        act_on_all(&|i| if denies(i) { Op::Check } else { Op::Peek })
+    }
+
+    /// The verdict of a decision for each charge. Charges to the same usage share one.
+    pub(crate) fn build(
+        charges: &[Charge<'_>],
+        at: Micros,
+        mut decide: impl FnMut(usize, &Charge<'_>) -> Decision,
+    ) -> Self {
+        let first = decide(0, &merge(charges, 0));
+        let decisions = [first; LIMITS_MAX];
+        let mut verdict = Self { at, decided_by: 0, len: charges.len(), decisions };
+        for i in 1..charges.len() {
+            let decision = match first_of(charges, i) {
+                first if first < i => verdict.decisions[first],
+                _ => decide(i, &merge(charges, i)),
+            };
             verdict.decisions[i] = decision;
             if strictness(&decision) > strictness(&verdict.decisions[verdict.decided_by]) {
                 verdict.decided_by = i;
             }
         }
         verdict
+    }
+
+    /// When it was decided, by the store's clock. A refund wants to know.
+    pub fn at(&self) -> Micros {
+        self.at
     }
 
     /// The decision of every limit, in the order of the charges.
@@ -93,6 +128,18 @@ impl Verdict {
     pub fn delay(&self) -> std::time::Duration {
         self.decisions().iter().map(Decision::delay).max().unwrap_or_default()
     }
+}
+
+/// Charge `i` with the cost of all charges to the same usage.
+pub(crate) fn merge<'a>(charges: &[Charge<'a>], i: usize) -> Charge<'a> {
+    let shared = charges.iter().filter(|other| other.shares_with(&charges[i]));
+    let total = shared.map(|charge| charge.cost.get()).fold(0, u64::saturating_add);
+    charges[i].cost(Cost::new(total).unwrap_or(Cost::ONE))
+}
+
+/// The first of the charges to the usage of charge `i`: the one that is written.
+pub(crate) fn first_of(charges: &[Charge<'_>], i: usize) -> usize {
+    charges[..i].iter().position(|other| other.shares_with(&charges[i])).unwrap_or(i)
 }
 
 fn strictness(decision: &Decision) -> (Wait, std::cmp::Reverse<u64>) {

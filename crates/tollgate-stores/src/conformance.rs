@@ -8,9 +8,9 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tollgate_core::{ALGORITHMS, Algorithm, Cell, Cost, Decision, Limit, Log, Micros, Rule};
+use tollgate_core::{ALGORITHMS, Algorithm, Cost, Decision, Limit, Micros};
 
-use crate::{Charge, ChargesError, LIMITS_MAX, Op, Store, StoreError};
+use crate::{Charge, ChargesError, LIMITS_MAX, Op, Snapshot, Store, StoreError};
 
 /// Tests every promise over the store that `$store` makes, with `$block_on` to run futures.
 #[macro_export]
@@ -57,27 +57,15 @@ const START: u64 = 1_700_000_000_000_000;
 /// What a store has to do, without any of its difficulties: one thread, one map, no end of memory.
 #[derive(Default)]
 struct Reference {
-    state: HashMap<(String, Algorithm, Vec<u8>), (Cell, Log)>,
+    state: HashMap<(String, Algorithm, Vec<u8>), Snapshot>,
 }
 
 impl Reference {
     fn act(&mut self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
         let scope = charge.scope.name().to_string();
         let key = (scope, charge.limit.algorithm(), charge.key.to_vec());
-        let (cell, log) = self.state.entry(key).or_default();
-        let cost = charge.cost;
-        match (charge.limit.rule(), op) {
-            (Rule::Cell(rule), Op::Check) => rule.check(cell, cost, now),
-            (Rule::Cell(rule), Op::Peek) => rule.peek(*cell, cost, now),
-            (Rule::Cell(rule), Op::Charge) => rule.charge(cell, cost, now),
-            (Rule::Cell(rule), Op::Refund { charged_at }) => {
-                rule.refund(cell, cost, charged_at, now)
-            }
-            (Rule::Log(rule), Op::Check) => rule.check(log, cost, now),
-            (Rule::Log(rule), Op::Peek) => rule.peek(log, cost, now),
-            (Rule::Log(rule), Op::Charge) => rule.charge(log, cost, now),
-            (Rule::Log(rule), Op::Refund { charged_at }) => rule.refund(log, cost, charged_at, now),
-        }
+        let state = self.state.entry(key).or_insert_with(|| Snapshot::fresh(charge.limit));
+        state.act(op, charge.limit, charge.cost, now)
     }
 
     fn check_all(&mut self, charges: &[Charge<'_>], now: Micros) -> Vec<Decision> {

@@ -9,8 +9,14 @@ mod charge;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
+mod snapshot;
 mod store;
 
 pub use charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
-pub use memory::{MemoryStats, MemoryStore, Snapshot};
+pub use memory::{MemoryStats, MemoryStore};
+#[cfg(feature = "redis")]
+pub use redis::{RedisConfig, RedisStore, RedisUrlError};
+pub use snapshot::Snapshot;
 pub use store::{Op, Store, StoreError};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::time::Duration;
 
 use tollgate_core::Micros;
 
@@ -27,8 +28,9 @@ pub enum Op {
 pub trait Store {
     /// Does `op` with all `charges`, or with none of them.
     ///
-    /// Decisions depend on `now`, the charges and what came before, and on nothing else: every
-    /// store gives the same ones.
+    /// Decisions depend on the time, the charges and what came before, and on nothing else: every
+    /// store gives the same ones. A store that is shared has a clock of its own and goes by that
+    /// instead of `now`; [`Verdict::at`] tells.
     fn apply(
         &self,
         op: Op,
@@ -46,12 +48,38 @@ pub trait Store {
 pub enum StoreError {
     /// The charges cannot be decided together.
     Charges(ChargesError),
+    /// No answer within this time.
+    Deadline(Duration),
+    /// The store cannot be reached.
+    Unreachable(String),
+    /// The store was reached and would not do it: it is full, loading, or a replica.
+    Refused(String),
+    /// The store will never do it: a wrong password, a certificate that is not trusted.
+    Misconfigured(String),
+    /// The store's answer makes no sense.
+    Nonsense(String),
+}
+
+impl StoreError {
+    /// Is it for somebody to repair, rather than an outage that passes?
+    pub fn is_permanent(&self) -> bool {
+        matches!(self, Self::Charges(_) | Self::Misconfigured(_))
+    }
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Charges(error) => error.fmt(f),
+            Self::Deadline(after) => write!(f, "the store gave no answer within {after:?}"),
+            Self::Unreachable(why) => write!(f, "the store cannot be reached: {why}"),
+            Self::Refused(why) => write!(f, "the store refused: {why}"),
+            Self::Misconfigured(why) => write!(
+                f,
+                "the store does not accept this configuration: {why}; check the user, the \
+                 password, the certificate and the address"
+            ),
+            Self::Nonsense(why) => write!(f, "the store's answer makes no sense: {why}"),
         }
     }
 }

@@ -11,8 +11,10 @@
 
 use super::meter::{Divisor, Meter, div_floor, product};
 use crate::cell::{Cell, Life, TIME_MAX};
+use crate::cost::Cost;
 use crate::limit::LimitError;
 use crate::rate::Rate;
+use crate::terms::{Span, Terms};
 use crate::time::Micros;
 
 /// `WHOLE` if the interval `W/R` is a whole number of microseconds, as it mostly is. Then no
@@ -79,6 +81,16 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
             Self { is_queue, count, period_us, burst, interval, fill, pace, whole_word };
         bucket.fill = bucket.span(burst);
         Ok(bucket)
+    }
+
+    pub(super) fn terms(&self, cost: Cost) -> Terms {
+        let span = |moment: Moment| Span { us: moment.us, frac: moment.frac };
+        Terms::Bucket {
+            count: self.count(),
+            pace: self.pace.0.into(),
+            cost: span(self.span(cost.get())),
+            fill: span(self.fill()),
+        }
     }
 
     /// `n·W/R`, exactly; capped where it would leave the calendar.

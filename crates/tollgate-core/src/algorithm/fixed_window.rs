@@ -9,6 +9,7 @@
 use super::meter::Meter;
 use crate::cell::{Cell, DATA_BITS, Life};
 use crate::rate::Rate;
+use crate::terms::Terms;
 
 #[derive(Clone, Debug)]
 pub(crate) struct FixedWindow {
@@ -29,6 +30,10 @@ impl FixedWindow {
     pub(super) fn new(rate: Rate) -> Self {
         let window_us = rate.period_us();
         Self { window_us, limit: rate.count(), life: Life::at_least(window_us) }
+    }
+
+    pub(super) fn terms(&self) -> Terms {
+        Terms::FixedWindow { window_us: self.window_us, limit: self.limit }
     }
 }
 

@@ -54,6 +54,30 @@ impl Log {
         self.bytes.capacity()
     }
 
+    /// The log as bytes, for a store that keeps it elsewhere: four numbers, then the entries.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEAD_LEN + self.bytes.len());
+        for (n, len) in [self.oldest, self.newest, self.seen, self.total].iter().zip(HEAD) {
+            bytes.extend(&n.to_be_bytes()[8 - len..]);
+        }
+        bytes.extend(&self.bytes);
+        bytes
+    }
+
+    /// The log that [`Log::to_bytes`] gave. `None` if it did not.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (mut head, entries) = bytes.split_at_checked(HEAD_LEN)?;
+        let [oldest, newest, seen, total] = HEAD.map(|len| {
+            let (number, rest) = head.split_at(len);
+            head = rest;
+            number.iter().fold(0, |n, byte| n << 8 | u64::from(*byte))
+        });
+        let log = Self { bytes: entries.iter().copied().collect(), oldest, newest, seen, total };
+        let sum = log.entries().map(|entry| entry.cost).fold(0, u64::saturating_add);
+        let is_whole = sum == total && log.entries().last().is_none_or(|last| last.at == newest);
+        is_whole.then_some(log)
+    }
+
     /// All entries, oldest first.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         let mut bytes = self.bytes.iter().copied();
@@ -117,6 +141,10 @@ impl Log {
     }
 }
 
+/// How many bytes each number takes before the entries: three times and the sum.
+const HEAD: [usize; 4] = [7, 7, 7, 4];
+const HEAD_LEN: usize = 25;
+
 const PACKED_MAX: usize = 20;
 
 fn encode(distance: u64, cost: u64) -> ([u8; PACKED_MAX], usize) {
@@ -170,6 +198,9 @@ mod tests {
         let unpacked: Vec<_> = log.entries().map(|entry| (entry.at, entry.cost)).collect();
         assert_eq!(unpacked, entries);
         assert_eq!(log.total(), 70_006);
+
+        assert_eq!(Log::from_bytes(&log.to_bytes()), Some(log.clone()));
+        assert_eq!(Log::from_bytes(&log.to_bytes()[1..]), None);
 
         log.drop_while(|entry, _| entry.at < 200);
         assert_eq!(log.entries().next(), Some(Entry { at: 200, cost: 1 }));

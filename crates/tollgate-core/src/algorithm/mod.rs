@@ -16,6 +16,7 @@ use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::limit::LimitError;
 use crate::rate::Rate;
+use crate::terms::Terms;
 use crate::time::Micros;
 
 use bucket::Bucket;
@@ -183,6 +184,15 @@ impl CellRule {
     /// Charges `cost` whether it fits or not. What does not fit is a debt.
     pub fn charge(&self, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
         on_meter!(self, meter => meter::charge(meter, cell, cost, now))
+    }
+
+    pub(crate) fn terms(&self, cost: Cost) -> Terms {
+        match &self.0 {
+            Kind::FixedWindow(window) => window.terms(),
+            Kind::SlidingCounter(counter) => counter.terms(),
+            Kind::WholeBucket(bucket) => bucket.terms(cost),
+            Kind::Bucket(bucket) => bucket.terms(cost),
+        }
     }
 
     /// Gives back `cost` that was charged at `charged_at`, as far as it still counts.

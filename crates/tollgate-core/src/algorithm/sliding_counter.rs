@@ -9,6 +9,7 @@ use super::meter::{Meter, div_ceil, div_floor, product};
 use crate::cell::{Cell, DATA_BITS, Life};
 use crate::limit::LimitError;
 use crate::rate::Rate;
+use crate::terms::Terms;
 
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingCounter {
@@ -34,6 +35,11 @@ impl SlidingCounter {
         }
         let window_us = rate.period_us();
         Ok(Self { window_us, limit: rate.count(), life: Life::at_least(2 * window_us) })
+    }
+
+    pub(super) fn terms(&self) -> Terms {
+        let Self { window_us, limit, life } = *self;
+        Terms::SlidingCounter { window_us, limit, life: life.code() }
     }
 
     /// What is left of the present window.

