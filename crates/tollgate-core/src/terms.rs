@@ -13,6 +13,8 @@ pub enum Terms {
         window_us: u64,
         /// The most in one window.
         limit: u64,
+        /// Tells cells of this period from those of another.
+        life: u64,
     },
     /// `p·(W − e) + (c + n)·W ≤ L·W`.
     SlidingCounter {

@@ -18,6 +18,7 @@ macro_rules! conformance {
     ($name:ident, $store:expr, $block_on:expr) => {
         $crate::conformance!(@each $name, $store, $block_on,
             random_traces_give_the_cores_decisions,
+            extreme_limits_give_the_cores_decisions,
             several_limits_are_charged_all_or_none,
             charges_to_one_usage_are_summed,
             a_peek_changes_nothing,
@@ -125,13 +126,46 @@ async fn one<S: Store>(store: &S, op: Op, charge: Charge<'_>, now: u64) -> Decis
 
 /// Random operations on a few keys under every algorithm, decided as the core alone would.
 pub async fn random_traces_give_the_cores_decisions<S: Store>(store: &S) {
-    let (limits, mut random, mut reference) = (limits(), Random(1), Reference::default());
+    follow_the_core(store, &limits(), 20_000, Random(1), |random| {
+        (random.below(3) * random.below(2_000), 1 + random.below(4))
+    })
+    .await;
+}
+
+/// The same with the longest periods, the largest counts and costs to match: products beyond 2^53.
+pub async fn extreme_limits_give_the_cores_decisions<S: Store>(store: &S) {
+    let rates = ["67000000/10years", "66999999/s", "999983/7s", "1/10years", "1000000/365d"];
+    let each = |algorithm: &Algorithm| {
+        rates.map(|rate| {
+            let limit = Limit::new(rate.parse().expect("a rate"), *algorithm).ok()?;
+            Some(limit.named(&format!("{algorithm} {rate}")))
+        })
+    };
+    let limits: Vec<_> = ALGORITHMS.iter().flat_map(each).flatten().collect();
+    assert!(limits.len() > 15, "most of them are possible");
+    follow_the_core(store, &limits, 3_000, Random(3), |random| {
+        let (time_scale, cost_scale) = (1 << random.below(49), 1 << random.below(27));
+        (random.below(2) * random.below(time_scale), 1 + random.below(cost_scale))
+    })
+    .await;
+}
+
+/// Random operations, each a time after the one before and at a cost that `draw` tells.
+async fn follow_the_core<S: Store>(
+    store: &S,
+    limits: &[Limit],
+    steps: usize,
+    mut random: Random,
+    draw: impl Fn(&mut Random) -> (u64, u64),
+) {
+    let mut reference = Reference::default();
     let mut now = START;
-    for step in 0..20_000 {
-        now += random.below(3) * random.below(2_000);
+    for step in 0..steps {
+        let (after, units) = draw(&mut random);
+        now = (now + after).min(Micros::MAX.get());
         let at = Micros::new(now);
         let key = random.pick(&["a", "b", "c"]);
-        let charge = Charge::new(random.pick(&limits), key).cost(random.cost(4));
+        let charge = Charge::new(random.pick(limits), key).cost(cost(units));
         let charged_at = Micros::new(now - random.below(5_000));
         let op = *random.pick(&[
             Op::Check,

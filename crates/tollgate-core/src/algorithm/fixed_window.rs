@@ -33,7 +33,8 @@ impl FixedWindow {
     }
 
     pub(super) fn terms(&self) -> Terms {
-        Terms::FixedWindow { window_us: self.window_us, limit: self.limit }
+        let Self { window_us, limit, life } = *self;
+        Terms::FixedWindow { window_us, limit, life: life.code() }
     }
 }
 

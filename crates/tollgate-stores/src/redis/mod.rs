@@ -32,6 +32,8 @@ pub use url::RedisUrlError;
 const DEADLINE: Duration = Duration::from_millis(5);
 /// How often a state is read again when somebody else was faster.
 const SWAPS_MAX: usize = 100;
+/// States are kept until the next whole number of these, as the scripts do.
+const KEEP_STEP_US: u64 = 1 << 22;
 /// How long a state is kept beyond its time when the time is given and not the server's.
 const GIVEN_EXTRA_MS: u64 = 86_400_000;
 
@@ -214,16 +216,24 @@ impl RedisStore {
             Op::Charge => b"f",
             _ => b"c",
         };
-        let mut args = vec![self.time(now), letter.to_vec()];
+        let mut terms = Vec::new();
         let mut keys = Vec::with_capacity(charges.len());
         for i in written(charges) {
             let charge = merge(charges, i);
-            args.push(wire::pack_terms(&charge));
+            let packed = wire::pack_terms(&charge);
+            if charges.len() > 1 {
+                terms.push(packed.len() as u8);
+            }
+            terms.extend(packed);
             keys.push(self.key(&charge));
         }
+        let args = [self.time(now), letter.to_vec(), terms];
         let script = match &charges[..] {
-            [charge] => Lua::for_one(&charge.limit.terms(charge.cost)),
-            _ => &script::CHECK_SEVERAL,
+            [one] => Lua::for_one(&one.limit.terms(one.cost)),
+            [one, two] if keys.len() == 2 => {
+                Lua::for_two(&one.limit.terms(one.cost), &two.limit.terms(two.cost))
+            }
+            _ => Lua::for_several(charges.iter().map(|charge| charge.limit.terms(charge.cost))),
         };
         let reply = self.script(script, &keys, &args).await?;
         let Value::BulkString(reply) = reply else { return Err(nonsense(&reply)) };
@@ -287,7 +297,7 @@ impl RedisStore {
         };
         match self.config.is_time_given {
             true => (b"PX", fresh_by.saturating_sub(now.get()) / 1_000 + 1 + GIVEN_EXTRA_MS),
-            false => (b"PXAT", fresh_by / 1_000 + 1),
+            false => (b"PXAT", (fresh_by | (KEEP_STEP_US - 1)) / 1_000 + 1),
         }
     }
 

@@ -36,9 +36,9 @@ pub(super) fn pack_terms(charge: &Charge<'_>) -> Vec<u8> {
     let cost = charge.cost.get().min(NUMBER_MAX);
     let mut packed = Vec::with_capacity(40);
     match charge.limit.terms(charge.cost) {
-        Terms::FixedWindow { window_us, limit } => {
+        Terms::FixedWindow { window_us, limit, life } => {
             packed.push(b'w');
-            pack(&mut packed, &[(window_us, 7), (limit, 7), (cost, 7)]);
+            pack(&mut packed, &[(window_us, 7), (limit, 7), (cost, 7), (life, 2)]);
         }
         Terms::SlidingCounter { window_us, limit, life } => {
             let is_small = limit.checked_mul(window_us).is_some_and(|n| n <= NUMBER_MAX);
@@ -48,8 +48,7 @@ pub(super) fn pack_terms(charge: &Charge<'_>) -> Vec<u8> {
         }
         Terms::Bucket { count, pace, cost: Span { us, frac }, fill } => {
             packed.push(b'b');
-            let bits = scale_bits(count);
-            pack(&mut packed, &[(bits.into(), 1), (pace, 4), (count, 4)]);
+            pack(&mut packed, &[(1 << scale_bits(count), 4), (pace, 4), (count, 4)]);
             pack(&mut packed, &[(us, 7), (frac, 4), (fill.us, 7), (fill.frac, 4)]);
         }
         Terms::SlidingLog { window_us, limit, count_rejected } => {
@@ -79,7 +78,9 @@ pub(super) fn pack_state(state: &Snapshot, limit: &Limit) -> Vec<u8> {
     let [time, life, upper, lower] = cell.to_parts();
     let mut packed = Vec::with_capacity(20);
     match limit.terms(Cost::ONE) {
-        Terms::FixedWindow { .. } => pack(&mut packed, &[(time, 7), (upper << 26 | lower, 7)]),
+        Terms::FixedWindow { .. } => {
+            pack(&mut packed, &[(time, 7), (life, 2), (upper << 26 | lower, 7)]);
+        }
         Terms::SlidingCounter { .. } => {
             pack(&mut packed, &[(time, 7), (life, 2), (upper, 4), (lower, 4)]);
         }
@@ -104,8 +105,8 @@ pub(super) fn unpack_state(bytes: &[u8], limit: &Limit) -> Option<Snapshot> {
     }
     let parts = match limit.terms(Cost::ONE) {
         Terms::FixedWindow { .. } => {
-            let [time, count] = unpack(bytes, [7, 7])?;
-            [time, 0, count >> 26, count & ((1 << 26) - 1)]
+            let [time, life, count] = unpack(bytes, [7, 2, 7])?;
+            [time, life, count >> 26, count & ((1 << 26) - 1)]
         }
         Terms::SlidingCounter { .. } => unpack(bytes, [7, 2, 4, 4])?,
         // It may have been written under another rate, with more or fewer bits.

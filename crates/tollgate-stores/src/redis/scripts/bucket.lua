@@ -6,43 +6,48 @@
 --
 -- State: the microseconds, then pace*scale + fraction, where the pace tells the rate that the state
 -- was written at. Fractions that need fewer bits take fewer bytes.
-local function bucket(state, now, terms, op)
-  local scale_bits, pace, count, cost_us, cost_frac, fill_us, fill_frac =
-    struct.unpack('>BI4I4I7I4I7I4', terms, 2)
-  local form, size, scale = '>I7I4', 11, 1
-  if scale_bits == 13 then
-    form, size, scale = '>I7I5', 12, 8192
-  elseif scale_bits == 26 then
-    form, size, scale = '>I7I7', 14, 67108864
+local function bucket(state, now, terms, from, op)
+  local scale, pace, count, cost, cost_frac, fill, fill_frac =
+    struct.unpack('>I4I4I4I7I4I7I4', terms, from)
+  local form, size = '>I7I4', 11
+  if scale == 8192 then
+    form, size = '>I7I5', 12
+  elseif scale == 67108864 then
+    form, size = '>I7I7', 14
   end
 
-  local rest, frac = now, 0
+  local rest, frac, kept = now, 0, nil
   if state then
-    local at = struct.unpack('>I7', state)
+    local at, data
+    if #state == size then
+      at, data = struct.unpack(form, state)
+    else
+      at, data = struct.unpack('>I7', state), -1
+    end
+    kept = step(at)
     if at >= now then
-      local data = -1
-      if #state == size then at, data = struct.unpack(form, state) end
       local written_frac = data % scale
       if data - written_frac == pace * scale then
-        rest, frac = at, math.min(written_frac, count - 1)
+        rest, frac = at, written_frac
+        if frac >= count then frac = count - 1 end
       elseif at > now then
-        return nil, nil, nil, state -- written at another rate
+        return nil -- written at another rate
       end
     end
   end
 
   frac = frac + cost_frac
-  local cost = cost_us
   if frac >= count then
     frac, cost = frac - count, cost + 1
   end
-  local room = now + fill_us - rest
   if op == 'f' then
-    if cost > 9007199254740991 - rest then rest = 9007199254740991 else rest = rest + cost end
-  elseif cost < room or cost == room and frac <= fill_frac then
-    rest = rest + cost
+    rest = rest + math.min(cost, 9007199254740991 - rest)
   else
-    return false, nil, nil, state or ''
+    local room = now + fill - rest
+    if cost > room or cost == room and frac > fill_frac then
+      return false, nil, nil, nil, state or ''
+    end
+    rest = rest + cost
   end
-  return true, struct.pack(form, rest, pace * scale + frac), ms_after(rest), state or ''
+  return true, struct.pack(form, rest, pace * scale + frac), step(rest), kept, state or ''
 end

@@ -4,15 +4,17 @@
 -- KEYS     the state of each charge
 -- ARGV[1]  the time in microseconds, or '' for the server's own
 -- ARGV[2]  'c' to check, 'p' to peek, 'f' to charge by force
--- ARGV[3…] the terms of each charge: a letter for the algorithm and its numbers, packed
+-- ARGV[3]  the terms of each charge: a letter for the algorithm and its numbers, packed
 --
 -- All numbers are whole and below 2^53, where a double is exact.
 --
--- An algorithm is a function of the state (false if there is none), the time, the terms and what to
--- do. It returns whether the charge fits, the state afterwards (nil if it stays), the millisecond
--- from which on that state equals none, and what to tell the caller: the state as it was. The
--- caller works out waits and what remains from that. A state that was written under another limit
--- is not understood here: then the first is nil, and the caller sees to it.
+-- An algorithm is a function of the state (false if there is none), the time, the terms and where its
+-- numbers begin in them, and what to do. It returns
+--   whether the charge fits; nil if the state was written under another limit, which is not
+--     understood here and is for the caller to see to;
+--   the state afterwards, nil if it stays;
+--   the step of time until which to keep that, and the one until which the state was kept before;
+--   what to tell the caller: the state as it was. Waits and what remains are worked out from that.
 
 local given, op = ARGV[1], ARGV[2]
 local now
@@ -23,16 +25,20 @@ else
   now = tonumber(given)
 end
 
--- The first whole millisecond after this many microseconds.
-local function ms_after(us)
-  return (us - us % 1000) / 1000 + 1
+-- States are kept a little longer than they matter, until the next whole 2^22 microseconds (4 s), so
+-- that most writes need not say how long.
+local function step(us)
+  return us - us % 4194304
 end
 
 -- A given time has nothing to do with the server's, so the state is kept for a day longer.
-local function keep(key, state, fresh_ms)
-  if given == '' then
-    redis.call('SET', key, state, 'PXAT', fresh_ms)
+local function keep(key, state, last_step, kept_step)
+  if given ~= '' then
+    redis.call('SET', key, state, 'PX', math.ceil(math.max(last_step - step(now), 0) / 1000) + 86400000)
+  elseif last_step == kept_step then
+    redis.call('SET', key, state, 'KEEPTTL')
   else
-    redis.call('SET', key, state, 'PX', math.max(fresh_ms - ms_after(now), 0) + 86400000)
+    local last = last_step + 4194304
+    redis.call('SET', key, state, 'PXAT', (last - last % 1000) / 1000 + 1)
   end
 end

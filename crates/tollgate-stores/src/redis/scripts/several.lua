@@ -1,22 +1,24 @@
 -- Several charges: all of them if all fit, and none otherwise. Tells the outcome (0 denied, 1 all
--- fit, 2 not understood), the time, and each state as it was, with its length.
-local deciders = { w = fixed_window, c = sliding_counter, b = bucket, l = sliding_log }
-local states = redis.call('MGET', unpack(KEYS))
-local all_fit, outcomes, reply = 1, {}, { '' }
+-- fit, 2 not understood), the time, and each state as it was. Terms and states come with their
+-- lengths. `choose` gives the algorithm of a letter.
+local terms, from, all_fit, reply = ARGV[3], 1, 1, ''
+local fitting, states, last, kept = {}, {}, {}, {}
 for i = 1, #KEYS do
-  local terms = ARGV[i + 2]
-  local fits, state, fresh_ms, told = deciders[string.sub(terms, 1, 1)](states[i], now, terms, op)
-  if fits == nil then return struct.pack('>BI7', 2, now) end
-  if not fits then all_fit = 0 end
-  outcomes[i] = { fits, state, fresh_ms }
-  reply[i + 1] = struct.pack('>B', #told) .. told
+  local len, letter = string.byte(terms, from, from + 1)
+  local told
+  fitting[i], states[i], last[i], kept[i], told =
+    choose(letter)(redis.call('GET', KEYS[i]), now, terms, from + 2, op)
+  if fitting[i] == nil then return struct.pack('>BI7', 2, now) end
+  if not fitting[i] then all_fit = 0 end
+  reply = reply .. string.char(#told) .. told
+  from = from + 1 + len
 end
 if op ~= 'p' then
   for i = 1, #KEYS do
-    local fits, state, fresh_ms = unpack(outcomes[i], 1, 3)
     -- When denied, only what denies may change: a log that counts rejected attempts.
-    if state and (all_fit == 1 or not fits) then keep(KEYS[i], state, fresh_ms) end
+    if states[i] and (all_fit == 1 or not fitting[i]) then
+      keep(KEYS[i], states[i], last[i], kept[i])
+    end
   end
 end
-reply[1] = struct.pack('>BI7', all_fit, now)
-return table.concat(reply)
+return struct.pack('>BI7', all_fit, now) .. reply

@@ -14,9 +14,9 @@ end
 -- p*(W - e) <= (L - c - n)*W.
 --
 -- State: the time of the last charge, a code of the window's length, p and c.
-local function sliding_counter(state, now, terms, op)
-  local W, limit, cost, life, is_small = struct.unpack('>I7I7I7I2B', terms, 2)
-  local at, p, c = now, 0, 0
+local function sliding_counter(state, now, terms, from, op)
+  local W, limit, cost, life, is_small = struct.unpack('>I7I7I7I2B', terms, from)
+  local at, p, c, kept = now, 0, 0, nil
   local start = at - at % W
   if state then
     local last, written_life
@@ -27,6 +27,8 @@ local function sliding_counter(state, now, terms, op)
     if written_life ~= life then
       -- Another length: where its windows lay is not known, so all of it counts as recent.
       p, c = 0, math.min(p + c, 67108863)
+    elseif last >= start then
+      kept = step(start + W + W)
     end
     if last < start then
       if last + W >= start then p = c else p = 0 end
@@ -35,16 +37,16 @@ local function sliding_counter(state, now, terms, op)
   end
   if op ~= 'f' then
     local room, rest = limit - c - cost, start + W - at
-    if room < 0 then return false, nil, nil, state or '' end
+    if room < 0 then return false, nil, nil, nil, state or '' end
     local fits
     if is_small == 1 and p <= limit then -- L*W is below 2^53
       fits = p * rest <= room * W
     else
       fits = product_le(p, rest, room, W)
     end
-    if not fits then return false, nil, nil, state or '' end
+    if not fits then return false, nil, nil, nil, state or '' end
   end
   local sum = math.min(c + math.min(cost, 67108863), 67108863)
-  local fresh_ms = ms_after(start) + ms_after(W) + ms_after(W)
-  return true, struct.pack('>I7I2I4I4', at, life, p, sum), fresh_ms, state or ''
+  local written = struct.pack('>I7I2I4I4', at, life, p, sum)
+  return true, written, step(start + W + W), kept, state or ''
 end

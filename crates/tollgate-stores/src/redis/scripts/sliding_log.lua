@@ -40,8 +40,8 @@ end
 -- State: the times of the oldest and the newest entry, the latest time seen, and the sum; then the
 -- entries. What is told is not the state, which may be long, but what it comes to before the charge
 -- or after the denial: the sum that counts, the newest entry, the latest time, and the wait.
-local function sliding_log(state, now, terms, op)
-  local W, limit, cost, count_rejected = struct.unpack('>I7I7I7B', terms, 2)
+local function sliding_log(state, now, terms, terms_from, op)
+  local W, limit, cost, count_rejected = struct.unpack('>I7I7I7B', terms, terms_from)
   local oldest, newest, seen, total, from, bytes = 0, 0, 0, 0, 1, ''
   if state then
     oldest, newest, seen, total = struct.unpack('>I7I7I7I4', state)
@@ -73,7 +73,7 @@ local function sliding_log(state, now, terms, op)
   if cost <= limit - total then
     local before = told(0)
     append(cost)
-    return true, packed(), ms_after(newest) + ms_after(W), before
+    return true, packed(), step(newest + W), nil, before
   end
 
   local next_state
@@ -98,5 +98,5 @@ local function sliding_log(state, now, terms, op)
     end
     wait = at + W - now
   end
-  return false, next_state, ms_after(newest) + ms_after(W), told(wait)
+  return false, next_state, step(newest + W), nil, told(wait)
 end

@@ -1,0 +1,16 @@
+-- Two charges: what `several.lua` does, without a loop and tables, for the commonest number. `first` and
+-- `second` are their algorithms.
+local terms = ARGV[3]
+local second_from = string.byte(terms) + 4
+local fits, state, last, kept, told = first(redis.call('GET', KEYS[1]), now, terms, 3, op)
+local fits_2, state_2, last_2, kept_2, told_2 =
+  second(redis.call('GET', KEYS[2]), now, terms, second_from, op)
+if fits == nil or fits_2 == nil then return struct.pack('>BI7', 2, now) end
+local all_fit = fits and fits_2
+if op ~= 'p' then
+  -- When denied, only what denies may change: a log that counts rejected attempts.
+  if state and (all_fit or not fits) then keep(KEYS[1], state, last, kept) end
+  if state_2 and (all_fit or not fits_2) then keep(KEYS[2], state_2, last_2, kept_2) end
+end
+return struct.pack('>BI7', all_fit and 1 or 0, now)
+  .. string.char(#told) .. told .. string.char(#told_2) .. told_2
