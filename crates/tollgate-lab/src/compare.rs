@@ -6,7 +6,7 @@ use tollgate_core::{ALGORITHMS, Algorithm, Limit, LimitError, Rate};
 
 use crate::arrival::Arrival;
 use crate::outlet::Outlet;
-use crate::simulate::Simulation;
+use crate::simulate::{SimulateError, Simulation, next_batch};
 use crate::summary::{Summary, delay_us};
 use crate::timeline::{Columns, Timeline};
 use crate::trace::TraceError;
@@ -68,23 +68,27 @@ impl Run {
         &self.summary
     }
 
-    fn new(limit: &Limit, keys_max: usize) -> Self {
+    fn new(simulation: Simulation) -> Self {
+        let limit = simulation.limit();
         Self {
-            simulation: Simulation::new(limit.clone(), keys_max),
             summary: Summary::new(limit),
             timeline: Timeline::new(),
             outlet: (limit.algorithm() == Algorithm::LeakyBucket).then(Outlet::new),
+            simulation,
         }
     }
 
-    fn add(&mut self, arrival: &Arrival, start_us: u64) {
-        let decision = self.simulation.decide(arrival);
-        self.summary.add(arrival, &decision);
-        let now_us = arrival.at.get().saturating_sub(start_us);
-        self.timeline.add(now_us, decision.allowed());
-        if let (Some(outlet), true) = (&mut self.outlet, decision.allowed()) {
-            outlet.hold(now_us, now_us.saturating_add(delay_us(&decision)));
+    fn add(&mut self, arrivals: &[Arrival], start_us: u64) -> Result<(), SimulateError> {
+        let decisions = self.simulation.decide(arrivals)?;
+        for (arrival, decision) in arrivals.iter().zip(&decisions) {
+            self.summary.add(arrival, decision);
+            let now_us = arrival.at.get().saturating_sub(start_us);
+            self.timeline.add(now_us, decision.allowed());
+            if let (Some(outlet), true) = (&mut self.outlet, decision.allowed()) {
+                outlet.hold(now_us, now_us.saturating_add(delay_us(decision)));
+            }
         }
+        Ok(())
     }
 
     fn finish(&mut self, span_us: u64) {
@@ -122,7 +126,7 @@ impl Report {
     }
 }
 
-/// Runs all `limits` over the same arrivals, each with room for `keys_max` keys.
+/// Runs all `limits` over the same arrivals, in memory, each with room for `keys_max` keys.
 ///
 /// The report's time begins at 0 and goes on for `span`, or without one from the first arrival to
 /// the last.
@@ -131,15 +135,29 @@ pub fn compare(
     arrivals: impl Iterator<Item = Result<Arrival, TraceError>>,
     span: Option<Duration>,
     keys_max: usize,
-) -> Result<Report, TraceError> {
-    let mut runs: Vec<_> = limits.iter().map(|limit| Run::new(limit, keys_max)).collect();
+) -> Result<Report, SimulateError> {
+    let simulations = limits.iter().map(|limit| Simulation::new(limit.clone(), keys_max));
+    compare_simulations(simulations, arrivals, span)
+}
+
+/// The same for limits that are decided elsewhere.
+pub fn compare_simulations(
+    simulations: impl Iterator<Item = Simulation>,
+    mut arrivals: impl Iterator<Item = Result<Arrival, TraceError>>,
+    span: Option<Duration>,
+) -> Result<Report, SimulateError> {
+    let mut runs: Vec<_> = simulations.map(Run::new).collect();
     let mut start_us = span.map(|_| 0);
     let mut last_us = 0;
-    for arrival in arrivals {
-        let arrival = arrival?;
-        last_us = arrival.at.get();
-        let start_us = *start_us.get_or_insert(last_us);
-        runs.iter_mut().for_each(|run| run.add(&arrival, start_us));
+    loop {
+        let (batch, error) = next_batch(&mut arrivals);
+        if let Some(error) = error {
+            return Err(error.into());
+        }
+        let (Some(first), Some(last)) = (batch.first(), batch.last()) else { break };
+        let start_us = *start_us.get_or_insert(first.at.get());
+        last_us = last.at.get();
+        runs.iter_mut().try_for_each(|run| run.add(&batch, start_us))?;
     }
     let start_us = start_us.unwrap_or_default();
     let span_us = span.map_or(0, |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX));

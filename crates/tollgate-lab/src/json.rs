@@ -1,6 +1,5 @@
 //! What machines read: one line for each decision, or one document for a whole report.
 
-use std::fmt;
 use std::io::{self, Write};
 
 use serde::Serialize;
@@ -8,63 +7,34 @@ use tollgate_core::{Decision, Wait};
 
 use crate::arrival::Arrival;
 use crate::compare::{Report, Run};
-use crate::simulate::Simulation;
+use crate::simulate::{SimulateError, Simulation, next_batch};
 use crate::summary::delay_us;
 use crate::trace::TraceError;
 
 /// Decides every arrival and writes each decision as a line of JSON, in order.
 pub fn write_decisions(
     simulation: &Simulation,
-    arrivals: impl Iterator<Item = Result<Arrival, TraceError>>,
+    mut arrivals: impl Iterator<Item = Result<Arrival, TraceError>>,
     mut out: impl Write,
 ) -> Result<(), SimulateError> {
-    for arrival in arrivals {
-        let arrival = match arrival {
-            Ok(arrival) => arrival,
-            Err(error) => {
-                // What was decided before the bad line is worth having.
-                out.flush()?;
-                return Err(error.into());
-            }
-        };
-        let decision = simulation.decide(&arrival);
-        serde_json::to_writer(&mut out, &Line::new(&arrival, &decision))
-            .map_err(io::Error::from)?;
-        out.write_all(b"\n")?;
-    }
-    Ok(out.flush()?)
-}
-
-/// Why a simulation ended early.
-#[derive(Debug)]
-pub enum SimulateError {
-    /// The trace is at fault.
-    Trace(TraceError),
-    /// The decisions could not be written.
-    Output(io::Error),
-}
-
-impl fmt::Display for SimulateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Trace(error) => error.fmt(f),
-            Self::Output(error) => write!(f, "cannot write the output: {error}"),
+    loop {
+        let (batch, error) = next_batch(&mut arrivals);
+        let decisions = simulation.decide(&batch)?;
+        for (arrival, decision) in batch.iter().zip(&decisions) {
+            serde_json::to_writer(&mut out, &Line::new(arrival, decision))
+                .map_err(io::Error::from)?;
+            out.write_all(b"\n")?;
+        }
+        if let Some(error) = error {
+            // What was decided before the bad line is worth having.
+            out.flush()?;
+            return Err(error.into());
+        }
+        if batch.is_empty() {
+            break;
         }
     }
-}
-
-impl std::error::Error for SimulateError {}
-
-impl From<TraceError> for SimulateError {
-    fn from(error: TraceError) -> Self {
-        Self::Trace(error)
-    }
-}
-
-impl From<io::Error> for SimulateError {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
+    Ok(out.flush()?)
 }
 
 /// One decision. The order of the fields is the order in which they are written.

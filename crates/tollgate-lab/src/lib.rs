@@ -39,9 +39,9 @@ mod trace;
 mod traffic;
 
 pub use arrival::Arrival;
-pub use compare::{Lineup, Report, Run, compare};
-pub use json::{SimulateError, write_decisions};
-pub use simulate::Simulation;
+pub use compare::{Lineup, Report, Run, compare, compare_simulations};
+pub use json::write_decisions;
+pub use simulate::{Decider, SimulateError, Simulation};
 pub use summary::Summary;
 pub use text::span_text;
 pub use timeline::Columns;

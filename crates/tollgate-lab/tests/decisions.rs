@@ -92,7 +92,8 @@ proptest! {
             let simulation = Simulation::new(limit.clone(), 100);
             let mut direct = Direct::default();
             for arrival in &arrivals {
-                prop_assert_eq!(simulation.decide(arrival), direct.decide(&limit, arrival));
+                let decided = simulation.decide(std::slice::from_ref(arrival)).unwrap();
+                prop_assert_eq!(decided, [direct.decide(&limit, arrival)]);
             }
         }
     }

@@ -22,6 +22,10 @@ impl Failure {
         Self::Input(message.to_string())
     }
 
+    pub(crate) fn io(message: impl Display) -> Self {
+        Self::Io(message.to_string())
+    }
+
     pub(crate) fn output(error: io::Error) -> Self {
         SimulateError::Output(error).into()
     }
@@ -59,7 +63,7 @@ impl From<SimulateError> for Failure {
             SimulateError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 Self::NoReader
             }
-            SimulateError::Output(_) => Self::Io(error.to_string()),
+            SimulateError::Output(_) | SimulateError::Store(_) => Self::Io(error.to_string()),
         }
     }
 }

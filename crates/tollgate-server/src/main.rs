@@ -3,6 +3,7 @@
 
 mod choices;
 mod failure;
+mod remote;
 mod simulate;
 
 use std::io::Write;

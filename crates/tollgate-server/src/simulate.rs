@@ -8,12 +8,13 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tollgate_core::{Algorithm, Limit, Rate};
 use tollgate_lab::{
-    Arrival, Lineup, Pattern, Report, Simulation, Trace, TraceError, Traffic, compare, span_text,
-    write_decisions,
+    Arrival, Lineup, Pattern, Report, Simulation, Trace, TraceError, Traffic, compare_simulations,
+    span_text, write_decisions,
 };
 
 use crate::choices::{self, Choice, ChoiceParser};
 use crate::failure::Failure;
+use crate::remote::RemoteDecider;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,6 +26,9 @@ Examples:
 
   Every decision for recorded traffic, one JSON object a line:
     tollgate simulate '5/s burst 10' --algorithm token_bucket --trace trace.csv --format jsonl
+
+  The same decisions from a real Redis, which must not differ by a byte:
+    tollgate simulate 100/minute --trace trace.csv --format jsonl --store redis://127.0.0.1:6379
 
   A trace is CSV; times are in microseconds and never go back:
     at_us,key,cost
@@ -78,6 +82,11 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
+    /// Decide in this Redis or Valkey instead of in memory, at the trace's times: redis://HOST:PORT,
+    /// rediss://…, redis+sentinel://…/SERVICE, redis+cluster://…
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+
     /// What to print
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -104,17 +113,28 @@ impl Simulate {
         let (limits, notes) = self.limits()?;
         let (arrivals, span) = self.arrivals()?;
         let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-        let keys_max = self.keys_max as usize;
-        if let ([limit], Format::Jsonl) = (&limits[..], self.format) {
-            let simulation = Simulation::new(limit.clone(), keys_max);
+        let mut simulations = self.simulations(&limits)?;
+        if self.format == Format::Jsonl {
+            let simulation = simulations.remove(0);
             write_decisions(&simulation, arrivals, out)?;
             self.warn(simulation.evictions());
             return Ok(());
         }
-        let report = compare(&limits, arrivals, span, keys_max)?;
+        let report = compare_simulations(simulations.into_iter(), arrivals, span)?;
         self.print(&report, &notes, out).map_err(Failure::output)?;
         self.warn(report.evictions());
         Ok(())
+    }
+
+    fn simulations(&self, limits: &[Limit]) -> Result<Vec<Simulation>, Failure> {
+        let Some(store) = &self.store else {
+            let in_memory = |limit: &Limit| Simulation::new(limit.clone(), self.keys_max as usize);
+            return Ok(limits.iter().map(in_memory).collect());
+        };
+        let remote = RemoteDecider::open(store)?;
+        let remotely =
+            |limit: &Limit| Simulation::with_decider(limit.clone(), Box::new(remote.clone()));
+        Ok(limits.iter().map(remotely).collect())
     }
 
     fn limits(&self) -> Result<(Vec<Limit>, Vec<String>), Failure> {

@@ -142,6 +142,11 @@ impl RedisStore {
         url::without_password(&self.config.url)
     }
 
+    /// Is it a cluster? Only elsewhere are calls carried out in the order in which they were begun.
+    pub fn is_cluster(&self) -> bool {
+        self.link.is_cluster()
+    }
+
     /// What has happened to the connection so far.
     pub fn link_stats(&self) -> LinkStats {
         self.link.stats()
