@@ -48,6 +48,12 @@ impl Decider for RemoteDecider {
             // The first alone: should the server not know the script, it learns it, and nothing that
             // comes after can overtake.
             let mut decisions = vec![self.check(limit, first).await?];
+            if self.store.is_cluster() {
+                for arrival in rest {
+                    decisions.push(self.check(limit, arrival).await?);
+                }
+                return Ok(decisions);
+            }
             decisions
                 .extend(in_order(rest.iter().map(|arrival| self.check(limit, arrival))).await?);
             Ok(decisions)
