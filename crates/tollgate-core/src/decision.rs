@@ -28,6 +28,12 @@ pub struct Decision {
 pub(crate) const NEVER: u64 = u64::MAX;
 
 impl Decision {
+    /// A denial without a look at any state, for this long: when whoever keeps it does not answer.
+    pub fn refused(limit: u64, wait: Duration) -> Self {
+        let wait_us = u64::try_from(wait.as_micros()).unwrap_or(NEVER - 1).clamp(1, NEVER - 1);
+        Self { wait_us, limit, remaining: 0, reset_after_us: wait_us, delay_us: 0 }
+    }
+
     /// May the request pass?
     #[inline]
     pub fn allowed(&self) -> bool {

@@ -43,6 +43,22 @@ impl<'a> Charge<'a> {
         Self { scope, ..self }
     }
 
+    /// How much.
+    pub fn amount(&self) -> Cost {
+        self.cost
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> &'a Limit {
+        self.limit
+    }
+
+    /// The same under another limit, with the usage of the old one's name.
+    #[must_use]
+    pub fn under(self, limit: &'a Limit) -> Self {
+        Self { limit, ..self }
+    }
+
     /// Is it about the same usage as `other`?
     pub(crate) fn shares_with(&self, other: &Charge<'_>) -> bool {
         self.key == other.key
@@ -87,8 +103,9 @@ impl Verdict {
         act_on_all(&|i| if denies(i) { Op::Check } else { Op::Peek })
     }
 
-    /// The verdict of a decision for each charge. Charges to the same usage share one.
-    pub(crate) fn build(
+    /// The verdict of a decision for each charge, of which there are 1 to [`LIMITS_MAX`]. Charges to
+    /// the same usage share one, at their summed cost.
+    pub fn build(
         charges: &[Charge<'_>],
         at: Micros,
         mut decide: impl FnMut(usize, &Charge<'_>) -> Decision,
@@ -172,7 +189,8 @@ pub enum ChargesError {
 }
 
 impl ChargesError {
-    pub(crate) fn check(charges: &[Charge<'_>]) -> Result<(), Self> {
+    /// Can these be decided together?
+    pub fn check(charges: &[Charge<'_>]) -> Result<(), Self> {
         if !(1..=LIMITS_MAX).contains(&charges.len()) {
             return Err(Self::Count(charges.len()));
         }

@@ -1,7 +1,8 @@
 //! Where Tollgate's state lives.
 //!
 //! [`MemoryStore`] keeps it in this process: synchronous, exact under contention, in a fixed amount
-//! of memory. Every store answers the same [`Charge`]s with the same decisions; `conformance`
+//! of memory. `RedisStore` (feature `redis`) keeps it in Redis or Valkey, for a fleet. Every store
+//! answers the same [`Charge`]s with the same decisions; `conformance`
 //! (behind a feature of that name) is the suite that holds them to it.
 #![deny(unsafe_code)]
 
@@ -19,4 +20,4 @@ pub use memory::{MemoryStats, MemoryStore};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore, RedisUrlError};
 pub use snapshot::Snapshot;
-pub use store::{Op, Store, StoreError};
+pub use store::{Op, SharedStore, Store, StoreError};

@@ -42,6 +42,17 @@ pub trait Store {
     fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
+/// A store that a fleet of nodes shares.
+pub trait SharedStore: Store {
+    /// Says that `node` is there, and will be for this long without saying so again; not at all if
+    /// that is zero. Tells how many nodes there are.
+    fn announce(
+        &self,
+        node: &str,
+        lives: Duration,
+    ) -> impl Future<Output = Result<u32, StoreError>> + Send;
+}
+
 /// The store failed to answer. A denial is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

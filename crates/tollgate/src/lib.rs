@@ -26,6 +26,7 @@
 //! | charge an estimate, correct it later | [`Request::reserve`] |
 //! | wait for a turn, up to a deadline | `Request::wait` (feature `tokio`) |
 //! | send evenly spaced | [`Limit::leaky_bucket`] with `Request::queue` (feature `tokio`) |
+//! | share limits with a fleet, over Redis or Valkey | `SharedLimiter` (feature `redis`) |
 //! | bound what is in flight | [`Concurrency`] |
 //! | test code that uses a limiter | [`ManualClock`] |
 //!
@@ -38,6 +39,8 @@ mod concurrency;
 mod limiter;
 mod request;
 mod reservation;
+#[cfg(feature = "redis")]
+pub mod shared;
 #[cfg(feature = "tokio")]
 mod wait;
 
@@ -46,10 +49,14 @@ pub use concurrency::{Concurrency, NoPermits, Permit};
 pub use limiter::Limiter;
 pub use request::Request;
 pub use reservation::{Reservation, TooLate};
+#[cfg(feature = "redis")]
+pub use shared::{Answer, SharedLimiter, WhenDown};
 pub use tollgate_core::{
     ALGORITHMS, Algorithm, Cost, Decision, Limit, LimitError, Micros, Rate, RateError, Scope, Wait,
     ZeroCost,
 };
 pub use tollgate_stores::{Charge, ChargesError, LIMITS_MAX, MemoryStats, MemoryStore, Verdict};
+#[cfg(feature = "redis")]
+pub use tollgate_stores::{RedisConfig, RedisStore, RedisUrlError, Store, StoreError};
 #[cfg(feature = "tokio")]
 pub use wait::{WAITERS_MAX, WaitError};

@@ -211,6 +211,16 @@ impl MemoryStore {
         self.several(Op::Check, charges, now)
     }
 
+    /// Does `op` with all charges: [`Store::apply`] without waiting.
+    pub fn apply_now(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, ChargesError> {
+        self.several(op, charges, now)
+    }
+
     /// A copy of the key's state.
     pub fn snapshot(&self, charge: &Charge<'_>) -> Snapshot {
         let address = self.hasher.address(charge);

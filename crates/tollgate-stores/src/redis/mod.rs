@@ -5,6 +5,7 @@
 
 mod key;
 mod link;
+mod nodes;
 mod script;
 mod url;
 mod wire;

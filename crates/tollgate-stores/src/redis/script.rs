@@ -29,6 +29,9 @@ pub(super) static READ: LazyLock<Lua> =
 pub(super) static SWAP: LazyLock<Lua> =
     LazyLock::new(|| Lua::new(&[include_str!("scripts/swap.lua")]));
 
+pub(super) static ANNOUNCE: LazyLock<Lua> =
+    LazyLock::new(|| Lua::new(&[include_str!("scripts/announce.lua")]));
+
 impl Lua {
     fn new(parts: &[&str]) -> Self {
         let source = parts.join("\n");
