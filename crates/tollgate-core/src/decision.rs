@@ -30,8 +30,19 @@ pub(crate) const NEVER: u64 = u64::MAX;
 impl Decision {
     /// A denial without a look at any state, for this long: when whoever keeps it does not answer.
     pub fn refused(limit: u64, wait: Duration) -> Self {
-        let wait_us = u64::try_from(wait.as_micros()).unwrap_or(NEVER - 1).clamp(1, NEVER - 1);
-        Self { wait_us, limit, remaining: 0, reset_after_us: wait_us, delay_us: 0 }
+        let wait_us = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+        Self::denied(limit, wait_us, wait_us)
+    }
+
+    /// A request that passes, from numbers that somebody else has worked out.
+    pub fn passed(limit: u64, remaining: u64, reset_after_us: u64) -> Self {
+        Self { wait_us: 0, limit, remaining, reset_after_us, delay_us: 0 }
+    }
+
+    /// A denial, from numbers that somebody else has worked out.
+    pub fn denied(limit: u64, wait_us: u64, reset_after_us: u64) -> Self {
+        let wait_us = wait_us.clamp(1, NEVER - 1);
+        Self { wait_us, limit, remaining: 0, reset_after_us, delay_us: 0 }
     }
 
     /// May the request pass?

@@ -144,7 +144,7 @@ pub async fn extreme_limits_give_the_cores_decisions<S: Store>(store: &S) {
     let limits: Vec<_> = ALGORITHMS.iter().flat_map(each).flatten().collect();
     assert!(limits.len() > 15, "most of them are possible");
     follow_the_core(store, &limits, 3_000, Random(3), |random| {
-        let (time_scale, cost_scale) = (1 << random.below(49), 1 << random.below(27));
+        let (time_scale, cost_scale) = (1 << random.below(47), 1 << random.below(27));
         (random.below(2) * random.below(time_scale), 1 + random.below(cost_scale))
     })
     .await;

@@ -9,6 +9,8 @@
 mod charge;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+#[cfg(feature = "redis")]
+pub mod leased;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -16,6 +18,8 @@ mod snapshot;
 mod store;
 
 pub use charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
+#[cfg(feature = "redis")]
+pub use leased::{LeaseStats, LeasedStore};
 pub use memory::{MemoryStats, MemoryStore};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore, RedisUrlError};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::Micros;
@@ -40,6 +41,21 @@ pub trait Store {
 
     /// Makes the key of this charge as good as new.
     fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+impl<S: Store + Send + Sync> Store for Arc<S> {
+    fn apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
+        (**self).apply(op, charges, now)
+    }
+
+    fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send {
+        (**self).reset(charge)
+    }
 }
 
 /// A store that a fleet of nodes shares.
