@@ -27,7 +27,7 @@
 //! | wait for a turn, up to a deadline | `Request::wait` (feature `tokio`) |
 //! | send evenly spaced | [`Limit::leaky_bucket`] with `Request::queue` (feature `tokio`) |
 //! | share limits with a fleet, over Redis or Valkey | `SharedLimiter` (feature `redis`) |
-//! | bound what is in flight | [`Concurrency`] |
+//! | bound what is in flight | [`Concurrency`]; in a fleet `SharedConcurrency` (feature `redis`) |
 //! | test code that uses a limiter | [`ManualClock`] |
 //!
 //! A check takes no allocation, no system call and no background thread. Only waiting needs a
@@ -50,13 +50,15 @@ pub use limiter::Limiter;
 pub use request::Request;
 pub use reservation::{Reservation, TooLate};
 #[cfg(feature = "redis")]
-pub use shared::{Answer, SharedLimiter, WhenDown};
+pub use shared::{Answer, SharedConcurrency, SharedLimiter, SharedPermit, WhenDown};
 pub use tollgate_core::{
     ALGORITHMS, Algorithm, Cost, Decision, Limit, LimitError, Micros, Rate, RateError, Scope, Wait,
     ZeroCost,
 };
 pub use tollgate_stores::{Charge, ChargesError, LIMITS_MAX, MemoryStats, MemoryStore, Verdict};
 #[cfg(feature = "redis")]
-pub use tollgate_stores::{RedisConfig, RedisStore, RedisUrlError, Store, StoreError};
+pub use tollgate_stores::{
+    LeasedStore, RedisConfig, RedisStore, RedisUrlError, SharedStore, Store, StoreError,
+};
 #[cfg(feature = "tokio")]
 pub use wait::{WAITERS_MAX, WaitError};

@@ -13,14 +13,21 @@ use crate::charge::Charge;
 const VERSION: &str = "1";
 
 pub(super) fn key_of(prefix: &str, charge: &Charge<'_>) -> Vec<u8> {
-    let head = format!("{prefix}:{VERSION}:{}{{=", charge.key.len());
-    let name = charge.scope.name().as_bytes();
-    let mut key = Vec::with_capacity(head.len() + charge.key.len() + name.len() + 2);
+    build(prefix, charge.key, letter(charge.limit.algorithm()), charge.scope.name())
+}
+
+/// Where the permits of this name and key are kept.
+pub(super) fn permits_key(prefix: &str, name: &str, key: &[u8]) -> Vec<u8> {
+    build(prefix, key, b'p', name)
+}
+
+fn build(prefix: &str, of: &[u8], letter: u8, name: &str) -> Vec<u8> {
+    let head = format!("{prefix}:{VERSION}:{}{{=", of.len());
+    let mut key = Vec::with_capacity(head.len() + of.len() + name.len() + 2);
     key.extend_from_slice(head.as_bytes());
-    key.extend_from_slice(charge.key);
-    key.push(b'}');
-    key.push(letter(charge.limit.algorithm()));
-    key.extend_from_slice(name);
+    key.extend_from_slice(of);
+    key.extend_from_slice(&[b'}', letter]);
+    key.extend_from_slice(name.as_bytes());
     key
 }
 

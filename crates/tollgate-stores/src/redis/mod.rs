@@ -6,6 +6,7 @@
 mod key;
 mod link;
 mod nodes;
+mod permits;
 mod script;
 mod url;
 mod wire;
@@ -27,6 +28,7 @@ use script::Lua;
 use wire::Outcome;
 
 pub use link::LinkStats;
+pub use permits::{PermitAnswer, PermitName};
 pub use url::RedisUrlError;
 
 /// How long a decision may take unless told otherwise.

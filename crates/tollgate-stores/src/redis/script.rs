@@ -32,6 +32,9 @@ pub(super) static SWAP: LazyLock<Lua> =
 pub(super) static ANNOUNCE: LazyLock<Lua> =
     LazyLock::new(|| Lua::new(&[include_str!("scripts/announce.lua")]));
 
+pub(super) static ACQUIRE: LazyLock<Lua> =
+    LazyLock::new(|| Lua::new(&[include_str!("scripts/acquire.lua")]));
+
 impl Lua {
     fn new(parts: &[&str]) -> Self {
         let source = parts.join("\n");

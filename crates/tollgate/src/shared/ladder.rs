@@ -12,6 +12,7 @@ use tollgate_stores::{
 
 use super::answer::{Answer, Degraded, WhenDown, Why};
 use super::breaker::{Breaker, BreakerState};
+use super::random::random_number;
 use super::share::share_of;
 use crate::clock::{Clock, SystemClock};
 
@@ -353,11 +354,6 @@ async fn keep_in_touch<S: SharedStore + Send + Sync + 'static>(ladder: Weak<Ladd
 fn jittered(pause: Duration) -> Duration {
     let half = pause / 2;
     half + half * (random_number() % 1_000) as u32 / 500
-}
-
-fn random_number() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish()
 }
 
 /// The decision on a key that nothing is known of.

@@ -3,6 +3,8 @@
 mod answer;
 mod breaker;
 mod ladder;
+mod permits;
+mod random;
 mod request;
 mod share;
 
@@ -16,6 +18,7 @@ use tollgate_stores::{
 pub use answer::{Answer, Degraded, WhenDown, Why};
 pub use breaker::BreakerState;
 pub use ladder::{LadderStats, StoreState};
+pub use permits::{AcquireError, SharedConcurrency, SharedPermit};
 pub use request::{NotSettled, SharedRequest, SharedReservation};
 
 use ladder::Ladder;
@@ -51,6 +54,21 @@ use ladder::Ladder;
 ///
 /// It starts without a store. [`SharedLimiter::state`] tells whether it is there, and
 /// [`SharedLimiter::on_change`] when that changes.
+///
+/// # When one key is too hot for a call a request
+///
+/// Over a [`LeasedStore`](tollgate_stores::LeasedStore), hot keys are served from memory, with units
+/// that were charged in the store before; the nodes together never exceed the limit.
+///
+/// ```no_run
+/// # fn f() -> Result<(), Box<dyn std::error::Error>> {
+/// use tollgate::{LeasedStore, RedisConfig, SharedLimiter};
+///
+/// let store = RedisConfig::new("redis://127.0.0.1:6379").open()?;
+/// let limiter = SharedLimiter::new("100000/s", LeasedStore::new(store))?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// It needs a tokio runtime, from the first call on.
 pub struct SharedLimiter<S = RedisStore> {

@@ -1,0 +1,28 @@
+-- A permit is asked for, renewed or given back. Permits that were not renewed in time are free again.
+--
+-- KEYS[1]  the permits that are held, by the millisecond until which they are
+-- ARGV     the permit; how many there are; how long it is held without being renewed, in
+--          milliseconds (0 gives it back); 1 if it is held already and to be renewed
+--
+-- Tells whether it is held now, how many are, and in how many milliseconds the next one that is not
+-- renewed becomes free.
+local permit, max, lives_ms, is_held = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+local held = redis.call('ZCARD', KEYS[1])
+if lives_ms == 0 then
+  return { 0, held - redis.call('ZREM', KEYS[1], permit), 0 }
+end
+-- What has run out is only given again if there is room: somebody else may have got it.
+if is_held and not redis.call('ZSCORE', KEYS[1], permit) then is_held = false end
+if not is_held then
+  if held >= max then
+    local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+    return { 0, held, first[2] and first[2] - now or 0 }
+  end
+  held = held + 1
+end
+redis.call('ZADD', KEYS[1], now + lives_ms, permit)
+redis.call('PEXPIRE', KEYS[1], lives_ms + 1000)
+return { 1, held, 0 }
