@@ -20,10 +20,10 @@ impl Heat {
     /// Counts a request, and tells how many there are in a slice of time.
     pub(super) fn touch(&self, hash: u64, now: u64) -> u64 {
         let place = &self.0[hash as usize % PLACES];
-        let (tag, slice) = (hash >> 48, now / SLICE_US & 0xff_ffff);
+        let (tag, slice) = (hash >> 48, (now / SLICE_US) & 0xff_ffff);
         let seen = place.load(Ordering::Relaxed);
-        let (seen_tag, seen_slice) = (seen >> 48, seen >> 24 & 0xff_ffff);
-        let (count, before) = (seen >> 12 & COUNT_MAX, seen & COUNT_MAX);
+        let (seen_tag, seen_slice) = (seen >> 48, (seen >> 24) & 0xff_ffff);
+        let (count, before) = ((seen >> 12) & COUNT_MAX, seen & COUNT_MAX);
         let (count, before) = match slice.wrapping_sub(seen_slice) {
             0 if seen_tag == tag => ((count + 1).min(COUNT_MAX), before),
             1 if seen_tag == tag => (1, count),

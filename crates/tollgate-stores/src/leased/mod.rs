@@ -354,25 +354,23 @@ async fn return_idle<S: Store + Send + Sync + 'static>(inner: Weak<Inner<S>>, be
 }
 
 impl<S: Store + Send + Sync + 'static> Store for LeasedStore<S> {
-    fn apply(
+    async fn apply(
         &self,
         op: Op,
         charges: &[Charge<'_>],
         now: Micros,
-    ) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
-        async move {
-            ChargesError::check(charges)?;
-            match (op, charges) {
-                (Op::Check, [charge]) if is_leasable(charge.limit) => {
-                    self.inner.check(charge, now).await
+    ) -> Result<Verdict, StoreError> {
+        ChargesError::check(charges)?;
+        match (op, charges) {
+            (Op::Check, [charge]) if is_leasable(charge.limit) => {
+                self.inner.check(charge, now).await
+            }
+            (Op::Check, _) => self.inner.store.apply(op, charges, now).await,
+            _ => {
+                for charge in charges {
+                    self.inner.give_back(charge, now).await?;
                 }
-                (Op::Check, _) => self.inner.store.apply(op, charges, now).await,
-                _ => {
-                    for charge in charges {
-                        self.inner.give_back(charge, now).await?;
-                    }
-                    self.inner.store.apply(op, charges, now).await
-                }
+                self.inner.store.apply(op, charges, now).await
             }
         }
     }

@@ -11,7 +11,6 @@ mod script;
 mod url;
 mod wire;
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -236,7 +235,7 @@ impl RedisStore {
             keys.push(self.key(&charge));
         }
         let args = [self.time(now), letter.to_vec(), terms];
-        let script = match &charges[..] {
+        let script = match charges {
             [one] => Lua::for_one(&one.limit.terms(one.cost)),
             [one, two] if keys.len() == 2 => {
                 Lua::for_two(&one.limit.terms(one.cost), &two.limit.terms(two.cost))
@@ -375,28 +374,24 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    fn apply(
+    async fn apply(
         &self,
         op: Op,
         charges: &[Charge<'_>],
         now: Micros,
-    ) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
-        async move {
-            ChargesError::check(charges)?;
-            let is_one_place = charges.iter().all(|charge| charge.key == charges[0].key);
-            match is_one_place || !self.link.is_cluster() {
-                true => self.together(op, charges, now).await,
-                false => self.apart(op, charges, now).await,
-            }
+    ) -> Result<Verdict, StoreError> {
+        ChargesError::check(charges)?;
+        let is_one_place = charges.iter().all(|charge| charge.key == charges[0].key);
+        match is_one_place || !self.link.is_cluster() {
+            true => self.together(op, charges, now).await,
+            false => self.apart(op, charges, now).await,
         }
     }
 
-    fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send {
-        async move {
-            let mut cmd = Cmd::new();
-            cmd.arg("DEL").arg(self.key(charge));
-            self.command(&cmd).await.map(drop)
-        }
+    async fn reset(&self, charge: &Charge<'_>) -> Result<(), StoreError> {
+        let mut cmd = Cmd::new();
+        cmd.arg("DEL").arg(self.key(charge));
+        self.command(&cmd).await.map(drop)
     }
 }
 

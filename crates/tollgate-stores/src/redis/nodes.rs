@@ -1,6 +1,5 @@
 //! Who else is there: nodes announce themselves, and count as long as they go on doing so.
 
-use std::future::Future;
 use std::time::Duration;
 
 use redis::Value;
@@ -9,19 +8,13 @@ use super::{RedisStore, nonsense, script};
 use crate::store::{SharedStore, StoreError};
 
 impl SharedStore for RedisStore {
-    fn announce(
-        &self,
-        node: &str,
-        lives: Duration,
-    ) -> impl Future<Output = Result<u32, StoreError>> + Send {
-        async move {
-            let key = format!("{}:1:nodes", self.config.prefix).into_bytes();
-            let args = [node.as_bytes().to_vec(), lives.as_millis().to_string().into_bytes()];
-            let reply = self.script(&script::ANNOUNCE, &[key], &args).await?;
-            match reply {
-                Value::Int(nodes) => Ok(u32::try_from(nodes).unwrap_or(u32::MAX)),
-                reply => Err(nonsense(&reply)),
-            }
+    async fn announce(&self, node: &str, lives: Duration) -> Result<u32, StoreError> {
+        let key = format!("{}:1:nodes", self.config.prefix).into_bytes();
+        let args = [node.as_bytes().to_vec(), lives.as_millis().to_string().into_bytes()];
+        let reply = self.script(&script::ANNOUNCE, &[key], &args).await?;
+        match reply {
+            Value::Int(nodes) => Ok(u32::try_from(nodes).unwrap_or(u32::MAX)),
+            reply => Err(nonsense(&reply)),
         }
     }
 }
