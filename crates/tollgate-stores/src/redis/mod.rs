@@ -40,6 +40,19 @@ const KEEP_STEP_US: u64 = 1 << 22;
 const GIVEN_EXTRA_MS: u64 = 86_400_000;
 
 /// How to reach the servers, and how to use them.
+///
+/// # Rights
+///
+/// A user needs these rights and no others (with the prefix `tollgate`):
+///
+/// ```text
+/// ACL SETUSER limiter on >PASSWORD resetkeys resetchannels -@all ~tollgate:*
+///     +evalsha +eval +time +get +mget +set +del +ping
+/// ```
+///
+/// For permits and leases also `+zadd +zcard +zrange +zrem +zremrangebyscore +zscore +pexpire`; in a
+/// cluster also `+cluster|slots +asking`; with Sentinel also `+role`; for a database other than 0
+/// also `+select`.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
     url: String,
@@ -203,12 +216,11 @@ impl RedisStore {
         now: Micros,
     ) -> Result<Verdict, StoreError> {
         match op {
-            Op::Refund { .. } => self.by_swap(op, charges, now).await,
-            // A debt in a log is rare, and not in the script.
-            Op::Charge if charges.iter().any(|charge| is_log(charge.limit)) => {
+            // Debts and refunds of a log are rare, and not in the script.
+            Op::Charge | Op::Refund { .. } if charges.iter().any(|c| is_log(c.limit)) => {
                 self.by_swap(op, charges, now).await
             }
-            Op::Check | Op::Peek | Op::Charge => self.by_script(op, charges, now).await,
+            _ => self.by_script(op, charges, now).await,
         }
     }
 
@@ -221,7 +233,8 @@ impl RedisStore {
         let letter = match op {
             Op::Peek => b"p",
             Op::Charge => b"f",
-            _ => b"c",
+            Op::Refund { .. } => b"r",
+            Op::Check => b"c",
         };
         let mut terms = Vec::new();
         let mut keys = Vec::with_capacity(charges.len());
@@ -234,7 +247,10 @@ impl RedisStore {
             terms.extend(packed);
             keys.push(self.key(&charge));
         }
-        let args = [self.time(now), letter.to_vec(), terms];
+        let mut args = vec![self.time(now), letter.to_vec(), terms];
+        if let Op::Refund { charged_at } = op {
+            args.push(charged_at.get().to_string().into_bytes());
+        }
         let script = match charges {
             [one] => Lua::for_one(&one.limit.terms(one.cost)),
             [one, two] if keys.len() == 2 => {
@@ -251,7 +267,8 @@ impl RedisStore {
         }
         let verdict = read_verdict(op, charges, outcome, at, told).ok_or_else(no_sense)?;
         // The script and this code must agree; if they do not, neither may be believed.
-        match op != Op::Charge && verdict.allowed() != (outcome == Outcome::Fits) {
+        let is_question = matches!(op, Op::Check | Op::Peek);
+        match is_question && verdict.allowed() != (outcome == Outcome::Fits) {
             true => Err(no_sense()),
             false => Ok(verdict),
         }

@@ -1,6 +1,7 @@
 //! Addresses: where the servers are and how they are run.
 
 use std::fmt;
+use std::time::Duration;
 
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
@@ -8,9 +9,13 @@ use redis::{
     TlsMode,
 };
 
+/// How long one node of a cluster may keep the client waiting. While it looks for a node that has
+/// moved, all calls wait.
+const NODE_WITHIN: Duration = Duration::from_millis(500);
+
 /// How the servers are run, and the client for it.
 pub(super) enum Target {
-    Single(Box<Client>),
+    Single(Client),
     /// The client keeps what it has learnt of the sentinels.
     Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
     Cluster(Box<redis::cluster::ClusterClient>),
@@ -57,7 +62,7 @@ pub(super) fn target_of(url: &str, ca_pem: Option<&[u8]>) -> Result<Target, Redi
     let fail = |why: String| RedisUrlError::new(url, &why);
     let parts = split(url).map_err(&fail)?;
     let build = || match parts.kind {
-        "" => single(&parts, ca_pem).map(|client| Target::Single(Box::new(client))),
+        "" => single(&parts, ca_pem).map(Target::Single),
         "sentinel" => sentinel(&parts, ca_pem)
             .map(|client| Target::Sentinel(Box::new(tokio::sync::Mutex::new(client)))),
         _ => cluster(&parts, ca_pem).map(|client| Target::Cluster(Box::new(client))),
@@ -153,8 +158,14 @@ fn cluster(
     parts: &Parts<'_>,
     ca_pem: Option<&[u8]>,
 ) -> Result<redis::cluster::ClusterClient, RedisError> {
-    // One retry, for a slot that has just moved. Whoever asks has no time for more.
-    let mut builder = redis::cluster::ClusterClient::builder(parts.infos()?).retries(1);
+    // A slot on the move takes up to three turns: ASK, MOVED when another call came in between, and
+    // TRYAGAIN while the keys of one call are in two places. Whoever asks has no time to wait long.
+    let mut builder = redis::cluster::ClusterClient::builder(parts.infos()?)
+        .retries(4)
+        .min_retry_wait(1)
+        .max_retry_wait(16)
+        .connection_timeout(NODE_WITHIN)
+        .response_timeout(NODE_WITHIN);
     if parts.is_tls {
         builder = builder.certs(certificates(ca_pem));
     }

@@ -21,6 +21,8 @@ local function bucket(state, now, terms, from, op)
     local at, data
     if #state == size then
       at, data = struct.unpack(form, state)
+    elseif #state ~= 11 and #state ~= 12 and #state ~= 14 then
+      error('not a state')
     else
       at, data = struct.unpack('>I7', state), -1
     end

@@ -7,6 +7,7 @@ local function fixed_window(state, now, terms, from, op)
   local at, count, kept = now, 0, nil
   local start = at - at % W
   if state then
+    if #state ~= 16 then error('not a state') end
     local last, written_life, counted = struct.unpack('>I7I2I7', state)
     if last > at then -- the clock went back
       at, start = last, last - last % W

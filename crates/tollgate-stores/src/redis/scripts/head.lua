@@ -3,8 +3,9 @@
 --
 -- KEYS     the state of each charge
 -- ARGV[1]  the time in microseconds, or '' for the server's own
--- ARGV[2]  'c' to check, 'p' to peek, 'f' to charge by force
+-- ARGV[2]  'c' to check, 'p' to peek, 'f' to charge by force, 'r' to give back
 -- ARGV[3]  the terms of each charge: a letter for the algorithm and its numbers, packed
+-- ARGV[4]  when what is given back was charged
 --
 -- All numbers are whole and below 2^53, where a double is exact.
 --

@@ -19,6 +19,7 @@ local function sliding_counter(state, now, terms, from, op)
   local at, p, c, kept = now, 0, 0, nil
   local start = at - at % W
   if state then
+    if #state ~= 17 then error('not a state') end
     local last, written_life
     last, written_life, p, c = struct.unpack('>I7I2I4I4', state)
     if last > at then -- the clock went back
