@@ -38,6 +38,22 @@ local function bucket(state, now, terms, from, op)
     end
   end
 
+  if op == 'r' then
+    -- What was charged then is gone once a whole bucket could have flowed since.
+    local counts_for = math.max(fill - math.max(now - tonumber(ARGV[4]), 0), 0)
+    if cost > counts_for or cost == counts_for and cost_frac > fill_frac then
+      cost, cost_frac = counts_for, fill_frac
+    end
+    if frac < cost_frac then
+      frac, cost = frac + count, cost + 1
+    end
+    rest, frac = rest - cost, frac - cost_frac
+    if rest < now then
+      rest, frac = now, 0
+    end
+    return true, struct.pack(form, rest, pace * scale + frac), step(rest), kept, state or ''
+  end
+
   frac = frac + cost_frac
   if frac >= count then
     frac, cost = frac - count, cost + 1

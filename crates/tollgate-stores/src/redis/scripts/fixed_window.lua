@@ -15,7 +15,9 @@ local function fixed_window(state, now, terms, from, op)
     if last >= start then count = counted end
     if last >= start and written_life == life then kept = step(start + W) end
   end
-  if op == 'f' then
+  if op == 'r' then
+    if tonumber(ARGV[4]) >= start then count = math.max(count - cost, 0) end
+  elseif op == 'f' then
     count = count + math.min(cost, 9007199254740991 - count)
   elseif cost <= limit - count then
     count = count + cost

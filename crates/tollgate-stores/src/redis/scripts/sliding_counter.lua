@@ -36,7 +36,15 @@ local function sliding_counter(state, now, terms, from, op)
       c = 0
     end
   end
-  if op ~= 'f' then
+  if op == 'r' then
+    local charged_at, rest = tonumber(ARGV[4]), cost
+    if charged_at >= start then
+      c, rest = math.max(c - cost, 0), math.max(cost - c, 0)
+    end
+    if charged_at + W >= start then p = math.max(p - rest, 0) end
+  elseif op == 'f' then
+    c = math.min(c + math.min(cost, 67108863), 67108863)
+  else
     local room, rest = limit - c - cost, start + W - at
     if room < 0 then return false, nil, nil, nil, state or '' end
     local fits
@@ -46,8 +54,8 @@ local function sliding_counter(state, now, terms, from, op)
       fits = product_le(p, rest, room, W)
     end
     if not fits then return false, nil, nil, nil, state or '' end
+    c = c + cost
   end
-  local sum = math.min(c + math.min(cost, 67108863), 67108863)
-  local written = struct.pack('>I7I2I4I4', at, life, p, sum)
+  local written = struct.pack('>I7I2I4I4', at, life, p, c)
   return true, written, step(start + W + W), kept, state or ''
 end
