@@ -2,9 +2,13 @@
 //!
 //! `cargo run --release` prints everything, in about eight minutes; `speed`, `algorithms`, `memory`
 //! or `clocks` one part; `quick` what a change did to speed. `ONLY=name` picks contenders for that.
+//!
+//! `redis` measures scripts and the store on a redis-server that it starts itself, in about five
+//! minutes; `redis quick` does the same with less of everything.
 
 mod contenders;
 mod memory;
+mod redis;
 mod workload;
 
 use std::sync::Barrier;
@@ -33,8 +37,10 @@ fn main() {
         ["memory"] => memory::report(),
         ["memory", who] => memory::measure_here(who),
         ["clocks"] => clocks(),
+        ["redis"] => redis::report(redis::FULL),
+        ["redis", "quick"] => redis::report(redis::QUICK),
         _ => {
-            eprintln!("usage: tollgate-bench [quick|speed|algorithms|memory|clocks]");
+            eprintln!("usage: tollgate-bench [quick|speed|algorithms|memory|clocks|redis [quick]]");
             std::process::exit(2);
         }
     }

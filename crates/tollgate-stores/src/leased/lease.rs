@@ -19,8 +19,8 @@ use crate::charge::Verdict;
 enum End {
     /// All of them at this moment.
     At(u64),
-    /// As many as fit between now and this moment, at this interval (rounded up).
-    Flow { rest: u64, interval_us: u64 },
+    /// As many as fit between now and this moment, of which `count` take `period_us`.
+    Flow { rest: u64, count: u64, period_us: u64 },
 }
 
 /// What a node knows of one key.
@@ -69,8 +69,10 @@ impl Lease {
         match self.end {
             End::At(end) if now < end => self.unspent,
             End::At(_) => 0,
-            End::Flow { rest, interval_us } => {
-                self.unspent.min(rest.saturating_sub(now) / interval_us)
+            End::Flow { rest, count, period_us } => {
+                let fit = u128::from(rest.saturating_sub(now)) * u128::from(count)
+                    / u128::from(period_us);
+                self.unspent.min(u64::try_from(fit).unwrap_or(u64::MAX))
             }
         }
     }
@@ -108,10 +110,11 @@ impl Lease {
         let reset_us = verdict.reset_after().as_micros() as u64;
         self.unspent = self.unspent(sent).saturating_add(units);
         self.end = match limit.terms(Cost::ONE) {
-            Terms::Bucket { cost: interval, .. } => End::Flow {
+            Terms::Bucket { cost: interval, count, .. } => End::Flow {
                 // The moment may have a fraction, which was rounded up.
                 rest: sent.saturating_add(reset_us.saturating_sub(1)),
-                interval_us: interval.us + u64::from(interval.frac > 0),
+                count,
+                period_us: interval.us * count + interval.frac,
             },
             Terms::FixedWindow { window_us, .. } | Terms::SlidingCounter { window_us, .. } => {
                 End::At(sent.saturating_add(window_us - verdict.at().get() % window_us))

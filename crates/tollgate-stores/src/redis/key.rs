@@ -1,9 +1,11 @@
 //! Keys: where in Redis the usage of a charge is kept.
 //!
 //! `PREFIX:1:LEN{=KEY}aNAME`: a prefix of the user's choice, the version of this layout, the length
-//! of the caller's key and the key itself, a letter for the algorithm and the name of the limit. The
-//! length makes it injective: no two usages share a key, whatever bytes they are made of. The
-//! caller's key is a hash tag, so that all limits of one key live in one slot of a cluster.
+//! of the caller's key and the key itself, a letter for the algorithm and the name of the limit. A
+//! limit without a name of its own is called after its algorithm and rate; then the letter is a capital
+//! and stands for the algorithm's name too. The length makes it injective: no two usages share a key,
+//! whatever bytes they are made of. The caller's key is a hash tag, so that all limits of one key live
+//! in one slot of a cluster.
 
 use tollgate_core::Algorithm;
 
@@ -13,7 +15,12 @@ use crate::charge::Charge;
 const VERSION: &str = "1";
 
 pub(super) fn key_of(prefix: &str, charge: &Charge<'_>) -> Vec<u8> {
-    build(prefix, charge.key, letter(charge.limit.algorithm()), charge.scope.name())
+    let (algorithm, name) = (charge.limit.algorithm(), charge.scope.name());
+    let rate = name.strip_prefix(algorithm.name()).and_then(|rest| rest.strip_prefix(' '));
+    match rate {
+        Some(rate) => build(prefix, charge.key, letter(algorithm).to_ascii_uppercase(), rate),
+        None => build(prefix, charge.key, letter(algorithm), name),
+    }
 }
 
 /// Where the permits of this name and key are kept.
@@ -51,10 +58,12 @@ mod tests {
 
     #[test]
     fn no_two_usages_share_a_key() {
-        let parts = ["", "a", "b", "}", "{", "a}t", "}tb", "=", "1{=a}t", "a}tb", ":1:", "t"];
+        let parts = ["", "a", "b", "}", "{", "a}t", "}tb", "=", "1{=a}t", "a}tb", ":1:", "t", "T"];
+        let names = ["1/s", "token_bucket 1/s", "sliding_log 1/s", "T1/s", "token_bucket ", " 1/s"];
+        let names = [&parts[..], &names].concat();
         let mut seen = HashSet::new();
         for algorithm in ALGORITHMS {
-            for name in parts {
+            for name in &names {
                 let limit = Limit::new("1/s".parse().unwrap(), *algorithm).unwrap().named(name);
                 for key in parts {
                     let key = key_of("p", &Charge::new(&limit, key));

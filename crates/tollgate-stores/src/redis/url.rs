@@ -15,7 +15,7 @@ const NODE_WITHIN: Duration = Duration::from_millis(500);
 
 /// How the servers are run, and the client for it.
 pub(super) enum Target {
-    Single(Client),
+    Single(Box<Client>),
     /// The client keeps what it has learnt of the sentinels.
     Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
     Cluster(Box<redis::cluster::ClusterClient>),
@@ -62,7 +62,7 @@ pub(super) fn target_of(url: &str, ca_pem: Option<&[u8]>) -> Result<Target, Redi
     let fail = |why: String| RedisUrlError::new(url, &why);
     let parts = split(url).map_err(&fail)?;
     let build = || match parts.kind {
-        "" => single(&parts, ca_pem).map(Target::Single),
+        "" => single(&parts, ca_pem).map(|client| Target::Single(Box::new(client))),
         "sentinel" => sentinel(&parts, ca_pem)
             .map(|client| Target::Sentinel(Box::new(tokio::sync::Mutex::new(client)))),
         _ => cluster(&parts, ca_pem).map(|client| Target::Cluster(Box::new(client))),
