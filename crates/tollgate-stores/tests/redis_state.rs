@@ -142,6 +142,7 @@ fn several_limits_on_one_key_are_each_kept_as_long_as_they_matter() {
     let limits: Vec<_> = ALGORITHMS
         .iter()
         .flat_map(|algorithm| RATES[2..].iter().map(|rate| limit(*algorithm, rate)))
+        .map(|limit| limit.clone().named(&format!("this is {limit}")))
         .collect();
     let charges: Vec<_> = limits.iter().map(|limit| Charge::new(limit, "ann")).collect();
     for _ in 0..3 {
