@@ -448,3 +448,20 @@ fn a_slot_that_moves_under_load_loses_no_charge() {
     assert_eq!(errors, []);
     assert_eq!(admitted, DAILY - 1, "one was let through before");
 }
+
+#[test]
+fn the_deadline_is_for_the_whole_decision_and_not_for_each_of_its_steps() {
+    let Shaky { proxy, store, _server, .. } = Shaky::start();
+    let log = Limit::sliding_log("1000/day").unwrap();
+    block_on(async {
+        let admitted = check(&store, &log, "ann").await.unwrap();
+        let refund = Op::Refund { charged_at: admitted.at() };
+        let charges = [Charge::new(&log, "ann")];
+        assert!(store.apply(refund, &charges, NO_TIME).await.is_ok(), "the scripts are known");
+        // Each step answers within the deadline, but a refund of a log takes two of them.
+        proxy.set(Fault::Delay(DEADLINE * 3 / 5));
+        assert!(check(&store, &log, "ann").await.is_ok(), "one step is in time");
+        let late = store.apply(refund, &charges, NO_TIME).await;
+        assert_eq!(late.unwrap_err(), StoreError::Deadline(DEADLINE));
+    });
+}

@@ -70,7 +70,7 @@ impl RedisStore {
             lives.as_millis().to_string().into_bytes(),
             u8::from(is_held).to_string().into_bytes(),
         ];
-        let reply = self.script(&script::ACQUIRE, &[key], &args).await?;
+        let reply = self.turn().script(&script::ACQUIRE, &[key], &args).await?;
         let Value::Array(numbers) = &reply else { return Err(nonsense(&reply)) };
         let [Value::Int(is_held), Value::Int(held), Value::Int(free_ms)] = numbers[..] else {
             return Err(nonsense(&reply));

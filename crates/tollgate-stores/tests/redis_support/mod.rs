@@ -16,7 +16,8 @@ pub(crate) const NO_TIME: Micros = Micros::new(0);
 pub(crate) const ACL: &str = "on >secret resetkeys resetchannels -@all ~tollgate:* \
     +evalsha +eval +time +get +mget +set +del +ping";
 /// for permits and leases,
-pub(crate) const ACL_FLEET: &str = "+zadd +zcard +zrange +zrem +zremrangebyscore +zscore +pexpire";
+pub(crate) const ACL_FLEET: &str = "+zadd +zcard +zrange +zrem +zremrangebyscore +zscore +pexpire \
+    +pttl";
 /// and for how the servers are run.
 pub(crate) const ACL_CLUSTER: &str = "+cluster|slots +asking";
 pub(crate) const ACL_SENTINEL: &str = "+role";

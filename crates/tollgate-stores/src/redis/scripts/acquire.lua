@@ -24,5 +24,6 @@ if not is_held then
   held = held + 1
 end
 redis.call('ZADD', KEYS[1], now + lives_ms, permit)
-redis.call('PEXPIRE', KEYS[1], lives_ms + 1000)
+-- Others may be held for longer.
+if redis.call('PTTL', KEYS[1]) < lives_ms then redis.call('PEXPIRE', KEYS[1], lives_ms) end
 return { 1, held, 0 }

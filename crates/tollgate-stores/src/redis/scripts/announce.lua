@@ -8,7 +8,7 @@ local node, lives_ms = ARGV[1], tonumber(ARGV[2])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 if lives_ms > 0 then
   redis.call('ZADD', KEYS[1], now + lives_ms, node)
-  redis.call('PEXPIRE', KEYS[1], lives_ms)
+  if redis.call('PTTL', KEYS[1]) < lives_ms then redis.call('PEXPIRE', KEYS[1], lives_ms) end
 else
   redis.call('ZREM', KEYS[1], node)
 end
