@@ -26,7 +26,7 @@ local function bucket(state, now, terms, from, op)
     else
       at, data = struct.unpack('>I7', state), -1
     end
-    kept = step(at)
+    kept = at - at % STEP
     if at >= now then
       local written_frac = data % scale
       if data - written_frac == pace * scale then
@@ -51,7 +51,7 @@ local function bucket(state, now, terms, from, op)
     if rest < now then
       rest, frac = now, 0
     end
-    return true, struct.pack(form, rest, pace * scale + frac), step(rest), kept, state or ''
+    return true, struct.pack(form, rest, pace * scale + frac), rest - rest % STEP, kept, state or ''
   end
 
   frac = frac + cost_frac
@@ -67,5 +67,5 @@ local function bucket(state, now, terms, from, op)
     end
     rest = rest + cost
   end
-  return true, struct.pack(form, rest, pace * scale + frac), step(rest), kept, state or ''
+  return true, struct.pack(form, rest, pace * scale + frac), rest - rest % STEP, kept, state or ''
 end

@@ -13,7 +13,7 @@ local function fixed_window(state, now, terms, from, op)
       at, start = last, last - last % W
     end
     if last >= start then count = counted end
-    if last >= start and written_life == life then kept = step(start + W) end
+    if last >= start and written_life == life then kept = true end
   end
   if op == 'r' then
     if tonumber(ARGV[4]) >= start then count = math.max(count - cost, 0) end
@@ -24,5 +24,8 @@ local function fixed_window(state, now, terms, from, op)
   else
     return false, nil, nil, nil, state or ''
   end
-  return true, struct.pack('>I7I2I7', at, life, count), step(start + W), kept, state or ''
+  local matters_until = start + W
+  local last_step = matters_until - matters_until % STEP
+  local written = struct.pack('>I7I2I7', at, life, count)
+  return true, written, last_step, kept and last_step, state or ''
 end

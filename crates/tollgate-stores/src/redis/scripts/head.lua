@@ -26,20 +26,18 @@ else
   now = tonumber(given)
 end
 
--- States are kept a little longer than they matter, until the next whole 2^22 microseconds (4 s), so
--- that most writes need not say how long.
-local function step(us)
-  return us - us % 4194304
-end
+-- States are kept a little longer than they matter, until the end of the step of 2^22 microseconds
+-- (4 s) in which that is, so that most writes need not say how long.
+local STEP = 4194304
 
 -- A given time has nothing to do with the server's, so the state is kept for a day longer.
 local function keep(key, state, last_step, kept_step)
   if given ~= '' then
-    redis.call('SET', key, state, 'PX', math.ceil(math.max(last_step - step(now), 0) / 1000) + 86400000)
+    redis.call('SET', key, state, 'PX', math.ceil(math.max(last_step + STEP - now, 0) / 1000) + 86400000)
   elseif last_step == kept_step then
     redis.call('SET', key, state, 'KEEPTTL')
   else
-    local last = last_step + 4194304
+    local last = last_step + STEP
     redis.call('SET', key, state, 'PXAT', (last - last % 1000) / 1000 + 1)
   end
 end

@@ -29,7 +29,7 @@ local function sliding_counter(state, now, terms, from, op)
       -- Another length: where its windows lay is not known, so all of it counts as recent.
       p, c = 0, math.min(p + c, 67108863)
     elseif last >= start then
-      kept = step(start + W + W)
+      kept = true
     end
     if last < start then
       if last + W >= start then p = c else p = 0 end
@@ -57,5 +57,7 @@ local function sliding_counter(state, now, terms, from, op)
     c = c + cost
   end
   local written = struct.pack('>I7I2I4I4', at, life, p, c)
-  return true, written, step(start + W + W), kept, state or ''
+  local matters_until = start + W + W
+  local last_step = matters_until - matters_until % STEP
+  return true, written, last_step, kept and last_step, state or ''
 end

@@ -73,7 +73,7 @@ local function sliding_log(state, now, terms, terms_from, op)
   if cost <= limit - total then
     local before = told(0)
     append(cost)
-    return true, packed(), step(newest + W), nil, before
+    return true, packed(), newest + W - (newest + W) % STEP, nil, before
   end
 
   local next_state
@@ -98,5 +98,5 @@ local function sliding_log(state, now, terms, terms_from, op)
     end
     wait = at + W - now
   end
-  return false, next_state, step(newest + W), nil, told(wait)
+  return false, next_state, newest + W - (newest + W) % STEP, nil, told(wait)
 end
