@@ -234,6 +234,9 @@ impl Link {
 
     /// The connection, once there is one. If there is none, somebody is sent to make it.
     async fn line(self: &Arc<Self>) -> Result<Arc<Line>, StoreError> {
+        if let Phase::Ready(line) = &*self.phase.borrow() {
+            return Ok(line.clone());
+        }
         let mut phases = self.phase.subscribe();
         let mut have_waited = false;
         loop {

@@ -179,7 +179,7 @@ impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
                 let error = Arc::new(error);
                 self.count(&error);
                 if leave.failed() {
-                    self.is_down(error.clone());
+                    self.is_down(&error);
                 }
                 Ok(self.instead(op, charges, Why::Failed(error)))
             }
@@ -274,8 +274,10 @@ impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
         }
     }
 
-    fn is_down(&self, error: Arc<StoreError>) {
-        self.change_state(|_| true, || StoreState::Down(error));
+    fn is_down(&self, error: &Arc<StoreError>) {
+        let is_known =
+            |state: &StoreState| matches!(state, StoreState::Down(known) if known == error);
+        self.change_state(|state| !is_known(state), || StoreState::Down(error.clone()));
         self.wake_probe.notify_one();
     }
 
@@ -319,10 +321,10 @@ impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
                 if let Some(leave) = self.breaker.ask()
                     && leave.failed()
                 {
-                    self.is_down(error.clone());
+                    self.is_down(&error);
                 }
                 if matches!(self.state(), StoreState::Unknown) {
-                    self.is_down(error);
+                    self.is_down(&error);
                 }
             }
         }
