@@ -1,0 +1,200 @@
+//! Many patterns at once: a tree of segments.
+
+use std::collections::HashMap;
+
+use super::glob::Glob;
+use super::pattern::{PathPattern, Segment};
+use super::split_first;
+
+/// All patterns that match a path, found in time that does not grow with those that cannot.
+///
+/// A place in the tree is reached by one sequence of segments only, so a lookup visits each at
+/// most once: there is nothing to blow up. Globs within a segment are tried one by one, but only
+/// where all segments before them match.
+///
+/// ```
+/// # use tollgate_rules::path::{PathIndex, PathPattern};
+/// let mut index = PathIndex::new();
+/// index.insert(&PathPattern::parse("/users/{id}")?, "a user");
+/// index.insert(&PathPattern::parse("/users/**")?, "users");
+/// let mut found = Vec::new();
+/// index.for_each_match("/users/7", |value| found.push(*value));
+/// assert_eq!(found, ["users", "a user"]);
+/// # Ok::<(), tollgate_rules::path::PatternError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PathIndex<T> {
+    root: Node<T>,
+}
+
+#[derive(Clone, Debug)]
+struct Node<T> {
+    literals: HashMap<String, Node<T>>,
+    any: Option<Box<Node<T>>>,
+    globs: Vec<(Glob, Node<T>)>,
+    /// Of patterns that end here.
+    closed: Vec<T>,
+    /// Of patterns that go on with any rest.
+    open: Vec<T>,
+}
+
+impl<T> Default for PathIndex<T> {
+    fn default() -> Self {
+        Self { root: Node::default() }
+    }
+}
+
+impl<T> PathIndex<T> {
+    /// An index without patterns.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a pattern. The same pattern may be added again, with another value.
+    pub fn insert(&mut self, pattern: &PathPattern, value: T) {
+        let node = pattern.segments.iter().fold(&mut self.root, Node::child);
+        if pattern.open { node.open.push(value) } else { node.closed.push(value) }
+    }
+
+    /// Calls `found` for the value of each pattern that fits a path that went through
+    /// [`normalize`](super::normalize), in no order that means anything.
+    pub fn for_each_match(&self, normalized: &str, mut found: impl FnMut(&T)) {
+        let path = normalized.strip_prefix('/').unwrap_or(normalized);
+        self.root.visit(path, &mut found);
+    }
+}
+
+impl<T> Default for Node<T> {
+    fn default() -> Self {
+        Self {
+            literals: HashMap::new(),
+            any: None,
+            globs: Vec::new(),
+            closed: Vec::new(),
+            open: Vec::new(),
+        }
+    }
+}
+
+impl<T> Node<T> {
+    fn child(&mut self, segment: &Segment) -> &mut Self {
+        match segment {
+            Segment::Literal(text) => self.literals.entry(text.clone()).or_default(),
+            Segment::Any => self.any.get_or_insert_default(),
+            Segment::Glob(glob) => self.glob_child(glob),
+        }
+    }
+
+    fn glob_child(&mut self, glob: &Glob) -> &mut Self {
+        let at = self.globs.iter().position(|(known, _)| known == glob).unwrap_or_else(|| {
+            self.globs.push((glob.clone(), Self::default()));
+            self.globs.len() - 1
+        });
+        &mut self.globs[at].1
+    }
+
+    /// Goes as deep as patterns have segments, which is bounded.
+    fn visit(&self, path: &str, found: &mut impl FnMut(&T)) {
+        self.open.iter().for_each(&mut *found);
+        let Some((segment, rest)) = split_first(path) else {
+            return self.closed.iter().for_each(found);
+        };
+        if let Some(node) = self.literals.get(segment) {
+            node.visit(rest, found);
+        }
+        if let Some(node) = &self.any {
+            node.visit(rest, found);
+        }
+        for (glob, node) in &self.globs {
+            if glob.matches(segment.as_bytes()) {
+                node.visit(rest, found);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::normalize;
+    use super::*;
+
+    fn index(patterns: &[PathPattern]) -> PathIndex<usize> {
+        let mut index = PathIndex::new();
+        for (at, pattern) in patterns.iter().enumerate() {
+            index.insert(pattern, at);
+        }
+        index
+    }
+
+    fn found(index: &PathIndex<usize>, path: &str) -> Vec<usize> {
+        let mut found = Vec::new();
+        index.for_each_match(path, |at| found.push(*at));
+        found.sort_unstable();
+        found
+    }
+
+    fn check(patterns: &[&str], path: &str, expected: &[usize]) {
+        let patterns: Vec<_> = patterns.iter().map(|p| PathPattern::parse(p).unwrap()).collect();
+        assert_eq!(found(&index(&patterns), path), expected, "{path}");
+    }
+
+    #[test]
+    fn all_that_match_are_found() {
+        let patterns = ["/", "/**", "/a", "/*", "/a/**", "/{x}/b", "/a/b*", "/a/*b", "/b/b", "/a"];
+        check(&patterns, "/", &[0, 1]);
+        check(&patterns, "/a", &[1, 2, 3, 4, 9]);
+        check(&patterns, "/a/b", &[1, 4, 5, 6, 7]);
+        check(&patterns, "/b/b", &[1, 5, 8]);
+        check(&patterns, "/c/d/e", &[1]);
+        check(&[], "/a", &[]);
+    }
+
+    #[test]
+    fn deep_paths_are_found_under_open_patterns() {
+        let deep = "/a".repeat(100_000);
+        check(&["/a/**", "/**", "/a", "/*/*"], &deep, &[0, 1]);
+    }
+
+    #[test]
+    fn nested_wildcards_do_not_blow_up() {
+        let nested = "/*".repeat(63);
+        let patterns: Vec<_> = (0..200).map(|i| format!("{nested}/x{i}")).collect();
+        let patterns: Vec<_> = patterns.iter().map(String::as_str).collect();
+        check(&patterns, &format!("{}/x7", "/a".repeat(63)), &[7]);
+        check(&patterns, &"/a".repeat(10_000), &[]);
+    }
+
+    fn patterns() -> impl Strategy<Value = PathPattern> {
+        let segment =
+            prop::sample::select(vec!["a", "b", "ab", "*", "{x}", "a*", "*b", "a*b", "%61"]);
+        (prop::collection::vec(segment, 0..5), any::<bool>()).prop_map(|(mut segments, open)| {
+            segments.extend(open.then_some("**"));
+            PathPattern::parse(&format!("/{}", segments.join("/"))).unwrap()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_index_finds_what_matches(
+            patterns in prop::collection::vec(patterns(), 0..20),
+            path in "(/(a|b|ab|aab|c|%61|\\.\\.)){0,6}/?",
+        ) {
+            let path = normalize(&path);
+            let expected: Vec<_> =
+                (0..patterns.len()).filter(|at| patterns[*at].matches(&path)).collect();
+            prop_assert_eq!(found(&index(&patterns), &path), expected);
+        }
+
+        #[test]
+        fn a_path_that_is_not_normal_gets_one_answer(
+            patterns in prop::collection::vec(patterns(), 0..8),
+            path in "[/ab]{0,8}",
+        ) {
+            let expected: Vec<_> =
+                (0..patterns.len()).filter(|at| patterns[*at].matches(&path)).collect();
+            prop_assert_eq!(found(&index(&patterns), &path), expected);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Paths as limits see them: one spelling each, patterns over them, and an index of many patterns.
+
+mod glob;
+mod index;
+mod normalize;
+mod pattern;
+
+pub use glob::Glob;
+pub use index::PathIndex;
+pub use normalize::normalize;
+pub use pattern::{PathPattern, PatternError};
+
+/// The first segment of a path without its leading slash, and what follows it.
+fn split_first(path: &str) -> Option<(&str, &str)> {
+    match path {
+        "" => None,
+        _ => Some(path.split_once('/').unwrap_or((path, ""))),
+    }
+}
