@@ -3,3 +3,4 @@
 
 pub mod client_ip;
 pub mod path;
+pub mod suggest;
