@@ -33,12 +33,14 @@ mod limit;
 mod rate;
 mod terms;
 mod time;
+mod when_down;
 
 pub use algorithm::{ALGORITHMS, Algorithm, CellRule, Log, LogRule, Rule, WordRule};
 pub use cell::Cell;
 pub use cost::{Cost, ZeroCost};
 pub use decision::{Decision, Wait};
 pub use limit::{Limit, LimitError, Scope};
-pub use rate::{Rate, RateError};
+pub use rate::{Rate, RateError, parse_duration};
 pub use terms::{Span, Terms};
 pub use time::Micros;
+pub use when_down::WhenDown;

@@ -114,6 +114,26 @@ impl FromStr for Rate {
     }
 }
 
+/// A span of time as it may follow the slash of a rate, such as `10s` or `2m`; without a number, one
+/// of the unit.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(tollgate_core::parse_duration("500ms")?, Duration::from_millis(500));
+/// assert!(tollgate_core::parse_duration("soon").is_err());
+/// # Ok::<(), tollgate_core::RateError>(())
+/// ```
+pub fn parse_duration(text: &str) -> Result<core::time::Duration, RateError> {
+    let mut parser = Parser { text, at: 0 };
+    let us = parser.period()?;
+    let rest = parser.take(|_| true);
+    match rest.is_empty() {
+        true => Ok(core::time::Duration::from_micros(us)),
+        false => Err(parser.error(rest, "a duration is a number and a unit, such as 10s")),
+    }
+}
+
 /// A span as people write it, in the largest unit that divides it: `2h`, `90s`, `1500µs`.
 pub(crate) fn period_text(us: u64) -> String {
     let unit = UNITS.iter().rev().find(|(_, unit_us)| us.is_multiple_of(*unit_us));

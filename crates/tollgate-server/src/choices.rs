@@ -97,13 +97,7 @@ pub(crate) fn negative_rate(args: impl Iterator<Item = OsString>) -> Option<Stri
     rate.parse::<Rate>().err().map(|error| error.to_string())
 }
 
-/// Parses a span such as `10s` or `2m`, which is what may follow the slash of a rate.
+/// Parses a span such as `10s` or `2m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let rate: Rate = format!("1/{text}")
-        .parse()
-        .map_err(|error: tollgate_core::RateError| error.message().to_string())?;
-    match rate.burst() {
-        Some(_) => Err("a duration is a number and a unit, such as 10s".to_string()),
-        None => Ok(rate.period()),
-    }
+    tollgate_core::parse_duration(text).map_err(|error| error.message().to_string())
 }

@@ -50,10 +50,10 @@ pub use limiter::Limiter;
 pub use request::Request;
 pub use reservation::{Reservation, TooLate};
 #[cfg(feature = "redis")]
-pub use shared::{Answer, SharedConcurrency, SharedLimiter, SharedPermit, WhenDown};
+pub use shared::{Answer, SharedConcurrency, SharedLimiter, SharedPermit};
 pub use tollgate_core::{
     ALGORITHMS, Algorithm, Cost, Decision, Limit, LimitError, Micros, Rate, RateError, Scope, Wait,
-    ZeroCost,
+    WhenDown, ZeroCost,
 };
 pub use tollgate_stores::{Charge, ChargesError, LIMITS_MAX, MemoryStats, MemoryStore, Verdict};
 #[cfg(feature = "redis")]

@@ -5,18 +5,6 @@ use std::sync::Arc;
 
 use tollgate_stores::{StoreError, Verdict};
 
-/// What to do when the store does not answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenDown {
-    /// This node's fair share: the limit over the number of nodes that were last known.
-    #[default]
-    Local,
-    /// Let it pass.
-    Allow,
-    /// Do not.
-    Deny,
-}
-
 /// The answer to a check. It reads like the [`Verdict`] it holds.
 #[derive(Clone, Debug)]
 pub struct Answer {

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Decision, Limit, Micros, Rate};
+use tollgate_core::{Algorithm, Decision, Limit, Micros, Rate, WhenDown};
 use tollgate_stores::{
     Charge, ChargesError, MemoryStore, Op, SharedStore, Snapshot, StoreError, Verdict,
 };
 
-use super::answer::{Answer, Degraded, WhenDown, Why};
+use super::answer::{Answer, Degraded, Why};
 use super::breaker::{Breaker, BreakerState};
 use super::random::random_number;
 use super::share::share_of;

@@ -10,12 +10,12 @@ mod share;
 
 use std::sync::Arc;
 
-use tollgate_core::{Limit, LimitError};
+use tollgate_core::{Limit, LimitError, WhenDown};
 use tollgate_stores::{
     Charge, ChargesError, Op, RedisConfig, RedisStore, RedisUrlError, SharedStore,
 };
 
-pub use answer::{Answer, Degraded, WhenDown, Why};
+pub use answer::{Answer, Degraded, Why};
 pub use breaker::BreakerState;
 pub use ladder::{LadderStats, StoreState};
 pub use permits::{AcquireError, SharedConcurrency, SharedPermit};

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use tollgate_core::{Cost, Limit, Micros};
+use tollgate_core::{Cost, Limit, Micros, WhenDown};
 use tollgate_stores::{Charge, Op, SharedStore, StoreError};
 
 use super::SharedLimiter;
-use super::answer::{Answer, WhenDown};
+use super::answer::Answer;
 
 /// One question about one key, from [`SharedLimiter::key`].
 pub struct SharedRequest<'a, S> {

@@ -1,0 +1,205 @@
+//! Who is asking: identities and tiers.
+
+use std::collections::HashMap;
+
+use super::report_unknown;
+use super::values::{boolean, header_name, integer, name, network};
+use crate::client_ip::{ClientIp, ForwardedBy};
+use crate::identity::{Identity, Source, WhenMissing};
+use crate::policy::{Sources, Tiers};
+use crate::problems::Problems;
+use crate::yaml::Node;
+
+/// The identity that is always there.
+const IP: &str = "ip";
+
+pub(super) struct Callers {
+    pub(super) identities: Vec<Identity>,
+    pub(super) client_ip: Option<ClientIp>,
+    pub(super) tiers: Option<Tiers>,
+}
+
+impl Callers {
+    pub(super) fn read(root: &Node, _: &dyn Sources, problems: &mut Problems) -> Self {
+        let mut callers = Self { identities: Vec::new(), client_ip: None, tiers: None };
+        let entries = root.get("identify").map_or(&[][..], Node::entries);
+        let names: Vec<&str> = entries.iter().filter_map(|(key, _)| key.text()).collect();
+        let names: Vec<&str> = names.iter().copied().chain((!names.contains(&IP)).then_some(IP)).collect();
+        for (key, value) in entries {
+            let has_token = root.get("jwt").is_some();
+            callers.identity(key, value, &names, has_token, problems);
+        }
+        if callers.identities.len() < names.len() {
+            callers.identities.push(Identity {
+                name: IP.into(),
+                source: Source::ClientIp,
+                missing: WhenMissing::Anonymous,
+            });
+        }
+        callers.report_loops(entries, problems);
+        callers.tiers = root.get("tiers").and_then(|node| callers.read_tiers(node, problems));
+        callers
+    }
+
+    fn identity(
+        &mut self,
+        key: &Node,
+        value: &Node,
+        names: &[&str],
+        has_token: bool,
+        problems: &mut Problems,
+    ) {
+        let own = name(key, "an identity", problems).unwrap_or_default();
+        let source = self.source(value, names, problems).unwrap_or(Source::Custom);
+        if own == IP && !matches!(source, Source::ClientIp) {
+            problems.report(key.span, "\"ip\" is the client's address; give this identity another name");
+        }
+        if matches!(source, Source::Claim(_)) {
+            #[cfg(not(feature = "jwt"))]
+            problems.report(key.span, "tokens need the feature \"jwt\" of this library");
+            if !has_token {
+                let why = "a claim needs a \"jwt\" section that says how tokens are verified";
+                problems.report(key.span, why);
+            }
+        }
+        let missing = match value.get("missing").and_then(Node::text) {
+            Some("anonymous") => WhenMissing::Anonymous,
+            Some("deny") => WhenMissing::Deny,
+            _ => WhenMissing::Ip,
+        };
+        self.identities.push(Identity { name: own.to_string(), source, missing });
+    }
+
+    fn source(&mut self, value: &Node, names: &[&str], problems: &mut Problems) -> Option<Source> {
+        let text = |node: &Node| node.text().map(str::to_string);
+        let mut ids = |node: &Node| -> Vec<usize> {
+            node.items().iter().filter_map(|node| find(node, names, problems)).collect()
+        };
+        if let Some(node) = value.get("first_of") {
+            return Some(Source::FirstOf(ids(node)));
+        }
+        if let Some(node) = value.get("all_of") {
+            return Some(Source::AllOf(ids(node)));
+        }
+        if let Some(node) = value.get("header") {
+            return header_name(node, problems).map(Source::Header);
+        }
+        if let Some(node) = value.get("client_ip") {
+            self.read_client_ip(node, problems);
+            return Some(Source::ClientIp);
+        }
+        let cookie = || value.get("cookie").and_then(text).map(Source::Cookie);
+        let query = || value.get("query").and_then(text).map(Source::Query);
+        let claim = || value.get("jwt_claim").and_then(text).map(Source::Claim);
+        let constant = || value.get("constant").and_then(text).map(|text| Source::Constant(text.into()));
+        let segment = || {
+            let n = value.get("path_segment").and_then(integer)?;
+            usize::try_from(n).ok().map(Source::PathSegment)
+        };
+        cookie().or_else(query).or_else(claim).or_else(constant).or_else(segment)
+    }
+
+    fn read_client_ip(&mut self, node: &Node, problems: &mut Problems) {
+        if self.client_ip.is_some() {
+            return problems.report(node.span, "there is one client_ip already; use that one");
+        }
+        if boolean(node) == Some(false) {
+            problems.report(node.span, "leave it out instead");
+        }
+        let proxies = node.get("trusted_proxies").map_or(&[][..], Node::items);
+        let proxies = proxies.iter().filter_map(|node| network(node, problems)).collect();
+        let forwarded_by = match node.get("forwarded_by").and_then(Node::text) {
+            Some("forwarded") => ForwardedBy::Forwarded,
+            Some("x-real-ip") => ForwardedBy::XRealIp,
+            _ => ForwardedBy::XForwardedFor,
+        };
+        let prefix = |name: &str, otherwise: u8| {
+            let n = node.get(name).and_then(integer);
+            n.and_then(|n| u8::try_from(n).ok()).unwrap_or(otherwise)
+        };
+        let client_ip = ClientIp::new(proxies).with_source(forwarded_by);
+        let client_ip = client_ip.with_prefixes(prefix("ipv4_prefix", 32), prefix("ipv6_prefix", 64));
+        self.client_ip = client_ip.map_err(|error| problems.report(node.span, error.to_string())).ok();
+    }
+
+    /// An identity made of itself would never be found.
+    fn report_loops(&self, entries: &[(Node, Node)], problems: &mut Problems) {
+        for (id, (key, _)) in entries.iter().enumerate() {
+            let is_plain = |id: &usize| !matches!(self.identities[*id].source, Source::AllOf(_) | Source::FirstOf(_));
+            if let Source::FirstOf(ids) | Source::AllOf(ids) = &self.identities[id].source {
+                if ids.is_empty() {
+                    problems.report(key.span, "a list of identities is missing");
+                }
+                if !ids.iter().all(is_plain) {
+                    problems.report(key.span, "first_of and all_of are made of identities that are neither");
+                }
+            }
+        }
+    }
+
+    /// The identities that a limit is per, those made of several taken apart.
+    pub(super) fn per(&self, node: Option<&Node>, problems: &mut Problems) -> Vec<usize> {
+        let names: Vec<_> = self.names().collect();
+        let nodes = node.map_or(&[][..], Node::items);
+        let ids = nodes.iter().filter_map(|node| find(node, &names, problems));
+        let parts = |id: usize| match &self.identities[id].source {
+            Source::AllOf(ids) => ids.clone(),
+            _ => vec![id],
+        };
+        ids.flat_map(parts).collect()
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.identities.iter().map(|identity| identity.name.as_str())
+    }
+
+    fn read_tiers(&self, node: &Node, problems: &mut Problems) -> Option<Tiers> {
+        let names: Vec<_> = self.names().collect();
+        let of = find(node.get("of")?, &names, problems)?;
+        if matches!(self.identities[of].source, Source::AllOf(_)) {
+            problems.report(node.get("of")?.span, "a tier is of one identity, not of several together");
+        }
+        let mut tiers = Tiers { of, names: Vec::new(), by_value: HashMap::new(), default: 0 };
+        for node in node.get("names").map_or(&[][..], Node::items) {
+            let Some(tier) = name(node, "a tier", problems) else { continue };
+            let id = tiers.id(tier);
+            tiers.by_value.insert(tier.into(), id);
+        }
+        for (key, value) in node.get("members").map_or(&[][..], Node::entries) {
+            let (Some(member), Some(tier)) = (key.text(), name(value, "a tier", problems)) else { continue };
+            let id = tiers.id(tier);
+            tiers.by_value.insert(member.into(), id);
+        }
+        let default = name(node.get("default")?, "a tier", problems)?;
+        tiers.default = tiers.id(default);
+        Some(tiers)
+    }
+
+    /// The place of a tier in the list.
+    pub(super) fn tier(&self, node: &Node, problems: &mut Problems) -> Option<usize> {
+        let names = self.tiers.as_ref().map_or(&[][..], |tiers| &tiers.names);
+        let found = names.iter().position(|name| Some(name.as_str()) == node.text());
+        if found.is_none() {
+            report_unknown(node, "tier", names.iter().map(String::as_str), problems);
+        }
+        found
+    }
+}
+
+impl Tiers {
+    fn id(&mut self, name: &str) -> usize {
+        let known = self.names.iter().position(|known| known == name);
+        known.unwrap_or_else(|| {
+            self.names.push(name.to_string());
+            self.names.len() - 1
+        })
+    }
+}
+
+fn find(node: &Node, names: &[&str], problems: &mut Problems) -> Option<usize> {
+    let found = names.iter().position(|name| Some(*name) == node.text());
+    if found.is_none() {
+        report_unknown(node, "identity", names.iter().copied(), problems);
+    }
+    found
+}

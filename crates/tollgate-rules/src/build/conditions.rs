@@ -1,0 +1,79 @@
+//! Which requests.
+
+use super::callers::Callers;
+use super::report_unknown;
+use super::values::{boolean, header_name, name, network};
+use crate::condition::{Condition, Test};
+use crate::path::{Glob, PathPattern};
+use crate::problems::Problems;
+use crate::yaml::Node;
+
+pub(super) fn condition(node: &Node, callers: &Callers, problems: &mut Problems) -> Condition {
+    if node.entries().is_empty() {
+        problems.report(node.span, "an empty match is every request; say which, or leave it out");
+    }
+    let items = |name: &str| node.get(name).map_or(&[][..], Node::items);
+    let methods = items("method").iter().filter_map(Node::text);
+    let hosts = items("host").iter().filter_map(Node::text);
+    Condition {
+        methods: methods.map(str::to_ascii_uppercase).collect(),
+        hosts: hosts.map(Glob::new).collect(),
+        paths: items("path").iter().filter_map(|node| pattern(node, problems)).collect(),
+        headers: tests(node.get("header"), true, problems),
+        query: tests(node.get("query"), false, problems),
+        networks: items("ip").iter().filter_map(|node| network(node, problems)).collect(),
+        tiers: items("tier").iter().filter_map(|node| callers.tier(node, problems)).collect(),
+        not: items("not").iter().map(|node| condition(node, callers, problems)).collect(),
+    }
+}
+
+fn pattern(node: &Node, problems: &mut Problems) -> Option<PathPattern> {
+    let parsed = PathPattern::parse(node.text()?);
+    parsed.map_err(|error| problems.report(node.span_of(error.span()), error.to_string())).ok()
+}
+
+fn tests(node: Option<&Node>, are_headers: bool, problems: &mut Problems) -> Vec<(String, Test)> {
+    let mut tests = Vec::new();
+    for (key, value) in node.map_or(&[][..], Node::entries) {
+        let name = match are_headers {
+            true => header_name(key, problems),
+            false => key.text().map(Into::into),
+        };
+        let test = match boolean(value) {
+            Some(true) => Test::Present,
+            Some(false) => Test::Absent,
+            None => Test::AnyOf(value.items().iter().filter_map(Node::text).map(Glob::new).collect()),
+        };
+        tests.extend(name.map(|name| (name, test)));
+    }
+    tests
+}
+
+/// The classes, and which requests are of which.
+pub(super) fn priorities(
+    root: &Node,
+    callers: &Callers,
+    problems: &mut Problems,
+) -> (Vec<String>, Vec<(usize, Condition)>) {
+    let (mut classes, mut priorities) = (Vec::<String>::new(), Vec::new());
+    for node in root.get("priorities").map_or(&[][..], Node::items) {
+        let (Some(class), Some(on)) = (node.get("class"), node.get("match")) else { continue };
+        let Some(class) = name(class, "a class", problems) else { continue };
+        let known = classes.iter().position(|known| known == class);
+        let class = known.unwrap_or_else(|| {
+            classes.push(class.to_string());
+            classes.len() - 1
+        });
+        priorities.push((class, condition(on, callers, problems)));
+    }
+    (classes, priorities)
+}
+
+/// The place of a class in the list.
+pub(super) fn class(node: &Node, classes: &[String], problems: &mut Problems) -> Option<usize> {
+    let found = classes.iter().position(|class| Some(class.as_str()) == node.text());
+    if found.is_none() {
+        report_unknown(node, "priority class", classes.iter().map(String::as_str), problems);
+    }
+    found
+}

@@ -1,0 +1,112 @@
+//! Single values.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+use tollgate_core::{Cost, WhenDown, parse_duration};
+
+use crate::problems::Problems;
+use crate::yaml::Node;
+
+pub(super) fn boolean(node: &Node) -> Option<bool> {
+    node.text()?.parse().ok()
+}
+
+pub(super) fn integer(node: &Node) -> Option<u64> {
+    node.text()?.parse().ok()
+}
+
+pub(super) fn cost(node: Option<&Node>) -> Option<Cost> {
+    node.and_then(integer).and_then(Cost::new)
+}
+
+pub(super) fn when_down(node: &Node) -> Option<WhenDown> {
+    match node.text()? {
+        "local" => Some(WhenDown::Local),
+        "allow" => Some(WhenDown::Allow),
+        "deny" => Some(WhenDown::Deny),
+        _ => None,
+    }
+}
+
+pub(super) fn duration(node: &Node, problems: &mut Problems) -> Option<Duration> {
+    let parsed = parse_duration(node.text()?);
+    let parsed = parsed.map_err(|error| problems.report(node.span_of(error.span()), error.message()));
+    parsed.ok()
+}
+
+/// Hundredths of a percent.
+pub(super) fn percentage(node: &Node, problems: &mut Problems) -> Option<u16> {
+    let text = node.text()?;
+    let parts = parse_percentage(text);
+    if parts.is_none() {
+        let why = format!("\"{text}\" is no percentage from 0% to 100%; such as 25% or 0.5%");
+        problems.report(node.span, why);
+    }
+    parts
+}
+
+fn parse_percentage(text: &str) -> Option<u16> {
+    let (whole, fraction) = match text.strip_suffix('%')?.trim().split_once('.') {
+        Some((whole, fraction)) => (whole, fraction),
+        None => (text.strip_suffix('%')?.trim(), ""),
+    };
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_digits(whole) || !is_digits(fraction) || fraction.len() > 2 {
+        return None;
+    }
+    let parts: u16 = format!("{whole}{fraction:0<2}").parse().ok()?;
+    (parts <= 10_000).then_some(parts)
+}
+
+/// A network, or an address, which is a network of one.
+pub(super) fn network(node: &Node, problems: &mut Problems) -> Option<IpNet> {
+    let text = node.text()?;
+    let parsed = text.parse::<IpNet>().ok().or_else(|| Some(text.parse::<std::net::IpAddr>().ok()?.into()));
+    if parsed.is_none() {
+        let why = format!("\"{text}\" is no address and no network such as 10.0.0.0/8 or fd00::/8");
+        problems.report(node.span, why);
+    }
+    parsed.map(|network| network.trunc())
+}
+
+/// The name of a header, in lower case.
+pub(super) fn header_name(node: &Node, problems: &mut Problems) -> Option<String> {
+    let text = node.text()?;
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if text.is_empty() || !text.bytes().all(is_token) {
+        problems.report(node.span, format!("\"{text}\" is no name of a header"));
+        return None;
+    }
+    Some(text.to_ascii_lowercase())
+}
+
+/// A name of one's own: it becomes part of keys and metrics.
+pub(super) fn name<'n>(node: &'n Node, what: &str, problems: &mut Problems) -> Option<&'n str> {
+    let text = node.text()?;
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':');
+    if text.is_empty() || text.len() > 64 || !text.chars().all(is_fine) {
+        let why = format!(
+            "\"{text}\" is no name for {what}: letters, digits, - _ . / : and at most 64 of them"
+        );
+        problems.report(node.span, why);
+        return None;
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_are_exact() {
+        let cases = [("25%", Some(2_500)), ("0.5%", Some(50)), ("0.05%", Some(5)), ("100%", Some(10_000))];
+        let bad = ["100.01%", "25", "-1%", "%", "1.234%", "a%", ""];
+        let bad = bad.map(|text| (text, None));
+        for (text, parts) in cases.into_iter().chain(bad) {
+            let expected = if text == "%" { Some(0) } else { parts };
+            assert_eq!(parse_percentage(text).or((text == "%").then_some(0)), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Why a request is charged to what it is charged to.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::facts::{Facts, NoIdentity};
+use crate::identity::Missing;
+use crate::policy::Policy;
+use crate::request::Request;
+use crate::resolve::Applied;
+use crate::rule::{LimitRule, Mode};
+
+/// What a policy makes of a request, limit by limit.
+#[derive(Debug)]
+pub struct Explanation<'p> {
+    /// The path as limits see it.
+    pub path: String,
+    /// The client's address, if it is known.
+    pub client: Option<std::net::IpAddr>,
+    /// Every identity, with its value or why it has none.
+    pub identities: Vec<(&'p str, Result<String, Missing>)>,
+    /// The caller's tier, if there are any.
+    pub tier: Option<&'p str>,
+    /// The request's priority class, if it has one.
+    pub class: Option<&'p str>,
+    /// The entry of the list of exemptions, counted from 0, if it is exempt.
+    pub exempt: Option<usize>,
+    /// Every limit, in the order of the file.
+    pub limits: Vec<Verdict<'p>>,
+}
+
+/// One limit, and whether it applies.
+#[derive(Debug)]
+pub struct Verdict<'p> {
+    /// The limit.
+    pub rule: &'p LimitRule,
+    /// What comes of it.
+    pub outcome: Outcome<'p>,
+}
+
+/// Whether a limit applies, or why not.
+#[derive(Debug)]
+pub enum Outcome<'p> {
+    /// It applies: the limit, and before it a class's share of it if there is one.
+    Applies(SmallVec<[Applied; 4]>),
+    /// Its mode is `off`.
+    Off,
+    /// The request is not one that it is about.
+    Mismatch(String),
+    /// Another one of its group came first.
+    NotFirst,
+    /// The caller's tier has no limit here.
+    Unlimited,
+    /// The request is refused, for an identity is missing.
+    Refused(NoIdentity<'p>),
+}
+
+impl Policy {
+    /// What this policy makes of a request, and why.
+    pub fn explain<'p>(&'p self, request: &Request<'_>) -> Explanation<'p> {
+        let facts = Facts::new(self, request);
+        let mut groups_done = Vec::new();
+        let limits = self.limits.iter().map(|rule| {
+            let outcome = self.outcome(rule, &facts, &mut groups_done);
+            Verdict { rule, outcome }
+        });
+        let limits = limits.collect();
+        let shown = |id: usize| match facts.value(id) {
+            Ok(value) => Ok(String::from_utf8_lossy(value).into_owned()),
+            Err(missing) => Err(missing.clone()),
+        };
+        let identities = self.identities.iter().enumerate();
+        let tiers = self.tiers.as_ref();
+        Explanation {
+            path: facts.path().to_string(),
+            client: facts.client(),
+            identities: identities.map(|(id, of)| (of.name.as_str(), shown(id))).collect(),
+            tier: tiers.zip(facts.tier()).map(|(tiers, tier)| tiers.names[tier].as_str()),
+            class: self.class(&facts).map(|class| self.classes[class].as_str()),
+            exempt: self.exemption(&facts),
+            limits,
+        }
+    }
+
+    fn outcome<'p>(
+        &'p self,
+        rule: &'p Arc<LimitRule>,
+        facts: &Facts<'p, '_>,
+        groups_done: &mut Vec<usize>,
+    ) -> Outcome<'p> {
+        if rule.mode == Mode::Off {
+            return Outcome::Off;
+        }
+        if let Some(mismatch) = rule.mismatch(facts) {
+            return Outcome::Mismatch(mismatch.to_string());
+        }
+        if rule.group.is_some_and(|group| groups_done.contains(&group)) {
+            return Outcome::NotFirst;
+        }
+        groups_done.extend(rule.group);
+        let mut applied = SmallVec::new();
+        match self.apply(rule, facts, &mut applied) {
+            Err(missing) => Outcome::Refused(missing),
+            Ok(()) if applied.is_empty() => Outcome::Unlimited,
+            Ok(()) => Outcome::Applies(applied),
+        }
+    }
+}

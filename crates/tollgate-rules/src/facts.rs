@@ -1,0 +1,159 @@
+//! What has been found out about one request, each thing once and only when it is needed.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::net::IpAddr;
+
+use smallvec::SmallVec;
+
+use crate::identity::{Found, Identity, Key, Missing, Source, WhenMissing};
+use crate::path;
+use crate::policy::Policy;
+use crate::request::Request;
+#[cfg(feature = "jwt")]
+use crate::token::Token;
+
+/// About one request (`'r`) to one policy (`'p`).
+pub(crate) struct Facts<'p: 'r, 'r> {
+    pub(crate) request: &'r Request<'r>,
+    pub(crate) policy: &'p Policy,
+    path: Cow<'r, str>,
+    client: OnceCell<Option<IpAddr>>,
+    identities: SmallVec<[OnceCell<Found<'r>>; 6]>,
+    tier: OnceCell<usize>,
+    #[cfg(feature = "jwt")]
+    token: OnceCell<Token>,
+}
+
+/// A limit is per an identity that is missing, and must not pass without it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoIdentity<'p> {
+    /// The identity.
+    pub identity: &'p str,
+    /// Why it is not there.
+    pub why: Missing,
+}
+
+impl<'p: 'r, 'r> Facts<'p, 'r> {
+    pub(crate) fn new(policy: &'p Policy, request: &'r Request<'r>) -> Self {
+        Self {
+            request,
+            policy,
+            path: path::normalize(request.path),
+            client: OnceCell::new(),
+            identities: policy.identities.iter().map(|_| OnceCell::new()).collect(),
+            tier: OnceCell::new(),
+            #[cfg(feature = "jwt")]
+            token: OnceCell::new(),
+        }
+    }
+
+    /// The path as limits see it.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The address that the request really comes from.
+    pub(crate) fn client(&self) -> Option<IpAddr> {
+        *self.client.get_or_init(|| {
+            let rule = &self.policy.client_ip;
+            let lines = self.request.headers.all(rule.header());
+            rule.find(self.request.peer, lines.iter().copied())
+        })
+    }
+
+    /// The address or network that it is counted under.
+    pub(crate) fn client_key(&self) -> Option<Vec<u8>> {
+        self.client().map(|ip| {
+            let network = self.policy.client_ip.key(ip);
+            let is_whole = network.prefix_len() == network.max_prefix_len();
+            if is_whole { network.addr().to_string() } else { network.to_string() }.into_bytes()
+        })
+    }
+
+    #[cfg(feature = "jwt")]
+    pub(crate) fn claim(&self, path: &str) -> Found<'r> {
+        let token = self.token.get_or_init(|| self.policy.tokens.read(self.request));
+        token.claim(path)
+    }
+
+    #[cfg(not(feature = "jwt"))]
+    pub(crate) fn claim(&self, _: &str) -> Found<'r> {
+        Err(Missing::NoClaim)
+    }
+
+    fn identity(&self, id: usize) -> &'p Identity {
+        &self.policy.identities[id]
+    }
+
+    /// The value of an identity.
+    pub(crate) fn value(&self, id: usize) -> &Found<'r> {
+        self.identities[id].get_or_init(|| {
+            let identity = self.identity(id);
+            match &identity.source {
+                Source::Custom => {
+                    let given = (self.request.custom)(&identity.name);
+                    given.filter(|value| !value.is_empty()).map(Cow::from).ok_or(Missing::NotGiven)
+                }
+                Source::FirstOf(ids) => {
+                    let found = ids.iter().find_map(|id| self.value(*id).as_ref().ok());
+                    found.cloned().ok_or(Missing::NoneOf)
+                }
+                source => source.find(self),
+            }
+        })
+    }
+
+    /// The caller's tier, if there are any.
+    pub(crate) fn tier(&self) -> Option<usize> {
+        let tiers = self.policy.tiers.as_ref()?;
+        Some(*self.tier.get_or_init(|| {
+            let value = self.value(tiers.of);
+            let known = value.as_ref().ok().and_then(|value| tiers.by_value.get(value.as_ref()));
+            known.copied().unwrap_or(tiers.default)
+        }))
+    }
+
+    /// What a limit per these identities counts this request under. Where it may not be refused, a
+    /// request without one that is required counts as anonymous.
+    pub(crate) fn key(&self, per: &[usize], may_refuse: bool) -> Result<Key, NoIdentity<'p>> {
+        if per.is_empty() {
+            return Ok(Key::of_all());
+        }
+        let mut key = Key::default();
+        for id in per {
+            self.add_part(&mut key, *id, may_refuse)?;
+        }
+        Ok(key)
+    }
+
+    fn add_part(&self, key: &mut Key, id: usize, may_refuse: bool) -> Result<(), NoIdentity<'p>> {
+        let identity = self.identity(id);
+        key.begin(&identity.name);
+        if let Source::FirstOf(ids) = &identity.source {
+            let found = ids.iter().find(|id| self.value(**id).is_ok());
+            if let Some(found) = found {
+                key.instead(&self.identity(*found).name);
+            }
+        }
+        match self.value(id) {
+            Ok(value) => key.value(value),
+            Err(why) if identity.missing == WhenMissing::Deny && may_refuse => {
+                return Err(NoIdentity { identity: &identity.name, why: why.clone() });
+            }
+            Err(_) => self.stand_in(key, identity.missing),
+        }
+        Ok(())
+    }
+
+    /// Whatever is missing, there is a key: the client's address, or that of all anonymous ones.
+    fn stand_in(&self, key: &mut Key, missing: WhenMissing) {
+        match self.client_key() {
+            Some(client) if missing == WhenMissing::Ip => {
+                key.instead("ip");
+                key.value(&client);
+            }
+            _ => key.instead(""),
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The policy file: every section and field, with what an editor should say about it.
+
+use crate::shape::{Field, Section, Shape};
+
+const fn field(name: &'static str, shape: Shape, doc: &'static str) -> Field {
+    Field { name, is_required: false, shape, doc }
+}
+
+const fn required(name: &'static str, shape: Shape, doc: &'static str) -> Field {
+    Field { name, is_required: true, shape, doc }
+}
+
+const RATE: Shape = Shape::Form {
+    what: "a rate such as 100/minute or 5/s burst 10",
+    pattern: r"^\s*[0-9].*(/|per).*$|^unlimited$",
+};
+const DURATION: Shape =
+    Shape::Form { what: "a duration such as 500ms or 10s", pattern: r"^[0-9]+\s*[a-zµ]+$" };
+const PERCENT: Shape = Shape::Form { what: "a percentage such as 25%", pattern: r"^[0-9]+(\.[0-9]{1,2})?%$" };
+const PATH: Shape =
+    Shape::Form { what: "a path such as /checkout, /users/{id} or /static/**", pattern: "^/" };
+const NETWORK: Shape = Shape::Text("an address or network such as 10.0.0.0/8");
+const NAME: Shape = Shape::Text("a name");
+const HEADER: Shape = Shape::Text("the name of a header");
+const STATUS: Shape =
+    Shape::Form { what: "a status such as 304, or 5xx", pattern: "^[1-5]([0-9][0-9]|xx)$" };
+
+pub(crate) static POLICY: Section = Section {
+    what: "a policy",
+    one_of: &[],
+    fields: &[
+        required("version", Shape::Integer(1, 1), "The version of this format: 1."),
+        field("store", Shape::Section(&STORE), "Where counts are kept. In memory if absent."),
+        field("jwt", Shape::Section(&JWT), "How tokens are verified, for identities of jwt_claim."),
+        field(
+            "identify",
+            Shape::Map(&Shape::Section(&IDENTITY)),
+            "Who is asking: names of your own, each with where it is found. `ip` is always there.",
+        ),
+        field("tiers", Shape::Section(&TIERS), "Which rates a caller gets."),
+        field(
+            "priorities",
+            Shape::List(&Shape::Section(&PRIORITY)),
+            "Classes of requests; the first that matches. Limits give them shares.",
+        ),
+        field(
+            "exempt",
+            Shape::List(&Shape::Section(&MATCH)),
+            "Requests that no limit applies to, such as health checks.",
+        ),
+        required(
+            "limits",
+            Shape::List(&Shape::Tagged { by: &["first", "all"], tagged: &GROUP, plain: &LIMIT }),
+            "The limits. A request is charged to all that match, or to none.",
+        ),
+        field("answers", Shape::Section(&ANSWERS), "How a caller is told."),
+    ],
+};
+
+static STORE: Section = Section {
+    what: "a store",
+    one_of: &[],
+    fields: &[
+        required(
+            "url",
+            Shape::Text("memory, or the address of a Redis or Valkey"),
+            "memory, redis://…, rediss://…, redis+sentinel://…, redis+cluster://…; ${NAME} stands for an environment variable.",
+        ),
+        field("prefix", Shape::Text("a prefix"), "What keys begin with in Redis."),
+        field("deadline", DURATION, "How long one decision may take before the store counts as down. 5ms if absent."),
+        field("when_down", WHEN_DOWN, "What limits do when the store does not answer, unless they say otherwise."),
+        field("leased", Shape::Boolean, "Serve hot keys from memory, with units taken from the store beforehand."),
+        field("keys_max", Shape::Integer(1, 1 << 32), "How many keys are kept in memory at most. A million if absent."),
+    ],
+};
+
+const WHEN_DOWN: Shape = Shape::Choice(&[
+    ("local", "This node's fair share of the limit."),
+    ("allow", "Let requests pass."),
+    ("deny", "Let none pass."),
+]);
+
+static JWT: Section = Section {
+    what: "a jwt section",
+    one_of: &["secret", "secret_env", "secret_file", "public_key_file", "jwks_file"],
+    fields: &[
+        field("secret", Shape::Text("a secret"), "The shared secret (HS256, HS384, HS512) itself."),
+        field("secret_env", NAME, "The environment variable that holds the shared secret."),
+        field("secret_file", Shape::Text("a file"), "The file that holds the shared secret."),
+        field("public_key_file", Shape::Text("a file"), "A public key in PEM (RSA, EC or Ed25519)."),
+        field("jwks_file", Shape::Text("a file"), "A set of keys (JWKS) in JSON."),
+        field(
+            "algorithms",
+            Shape::OneOrMany(&Shape::Choice(&[
+                ("HS256", ""), ("HS384", ""), ("HS512", ""), ("RS256", ""), ("RS384", ""), ("RS512", ""),
+                ("PS256", ""), ("PS384", ""), ("PS512", ""), ("ES256", ""), ("ES384", ""), ("EdDSA", ""),
+            ])),
+            "Only these, of those that fit the key.",
+        ),
+        field("issuer", NAME, "What `iss` must be."),
+        field("audience", NAME, "What `aud` must contain."),
+        field("leeway", DURATION, "How far clocks may differ. 30s if absent."),
+        field("header", HEADER, "Where the token is, after `Bearer`. `authorization` if absent."),
+        field("cookie", NAME, "The cookie that holds the token, instead of a header."),
+    ],
+};
+
+static IDENTITY: Section = Section {
+    what: "an identity",
+    one_of: &[
+        "header", "cookie", "query", "path_segment", "jwt_claim", "client_ip", "constant", "custom", "first_of", "all_of",
+    ],
+    fields: &[
+        field("header", HEADER, "The value of this header."),
+        field("cookie", NAME, "The value of this cookie."),
+        field("query", NAME, "The value of this parameter of the query."),
+        field("path_segment", Shape::Integer(1, 64), "This segment of the path, counted from 1."),
+        field("jwt_claim", NAME, "This claim of the verified token; dots lead into objects."),
+        field(
+            "client_ip",
+            Shape::Either(&[Shape::Section(&CLIENT_IP), Shape::Boolean]),
+            "The address of the client; of its /64 network if it is IPv6.",
+        ),
+        field("constant", NAME, "Always this value."),
+        field("custom", Shape::Boolean, "Given by the program that uses the policy."),
+        field("first_of", Shape::List(&NAME), "The first of these identities that is there."),
+        field("all_of", Shape::List(&NAME), "All of these identities together."),
+        field(
+            "missing",
+            Shape::Choice(&[
+                ("ip", "The client's address stands in. The default."),
+                ("anonymous", "All requests without it count as one caller."),
+                ("deny", "They are refused with 401."),
+            ]),
+            "What becomes of a request without it, where a limit is per this identity.",
+        ),
+    ],
+};
+
+static CLIENT_IP: Section = Section {
+    what: "a client_ip",
+    one_of: &[],
+    fields: &[
+        field("trusted_proxies", Shape::OneOrMany(&NETWORK), "Whose word about the client is believed."),
+        field(
+            "forwarded_by",
+            Shape::Choice(&[
+                ("x-forwarded-for", "X-Forwarded-For, the default."),
+                ("forwarded", "Forwarded (RFC 7239)."),
+                ("x-real-ip", "X-Real-IP."),
+            ]),
+            "The header in which trusted proxies tell it.",
+        ),
+        field("ipv4_prefix", Shape::Integer(8, 32), "How much of an IPv4 address counts. 32 if absent."),
+        field("ipv6_prefix", Shape::Integer(16, 128), "How much of an IPv6 address counts. 64 if absent."),
+    ],
+};
+
+static TIERS: Section = Section {
+    what: "a tiers section",
+    one_of: &["members", "names"],
+    fields: &[
+        required("of", NAME, "The identity whose tier it is."),
+        field("members", Shape::Map(&NAME), "The tier of each value of that identity."),
+        field("names", Shape::List(&NAME), "The value is itself a tier: one of these. For a claim or a header that can be trusted."),
+        required("default", NAME, "The tier of everybody else."),
+    ],
+};
+
+static PRIORITY: Section = Section {
+    what: "a priority",
+    one_of: &[],
+    fields: &[
+        required("class", NAME, "The class of these requests."),
+        required("match", Shape::Section(&MATCH), "Which requests."),
+    ],
+};
+
+pub(crate) static MATCH: Section = Section {
+    what: "a match",
+    one_of: &[],
+    fields: &[
+        field("method", Shape::OneOrMany(&Shape::Text("a method such as POST")), "Any of these methods."),
+        field("path", Shape::OneOrMany(&PATH), "Any of these paths: * or {name} is one segment, ** the rest."),
+        field("host", Shape::OneOrMany(&Shape::Text("a host such as *.example.com")), "Any of these hosts."),
+        field(
+            "header",
+            Shape::Map(&Shape::Either(&[Shape::Boolean, Shape::OneOrMany(&Shape::Text("a value, with * for any run of characters"))])),
+            "All of these headers: a value, true if it is there, false if it is not.",
+        ),
+        field(
+            "query",
+            Shape::Map(&Shape::Either(&[Shape::Boolean, Shape::OneOrMany(&Shape::Text("a value, with * for any run of characters"))])),
+            "All of these parameters, as for headers.",
+        ),
+        field("ip", Shape::OneOrMany(&NETWORK), "Clients of any of these networks."),
+        field("tier", Shape::OneOrMany(&NAME), "Callers of any of these tiers."),
+        field("not", Shape::OneOrMany(&Shape::Section(&MATCH)), "None of these."),
+    ],
+};
+
+static GROUP: Section = Section {
+    what: "a group",
+    one_of: &["first", "all"],
+    fields: &[
+        field("match", Shape::Section(&MATCH), "Which requests the group is about."),
+        field("first", Shape::List(&Shape::Section(&LIMIT)), "Only the first of these that matches applies."),
+        field("all", Shape::List(&Shape::Section(&LIMIT)), "All of these that match apply."),
+    ],
+};
+
+static LIMIT: Section = Section {
+    what: "a limit",
+    one_of: &["rate", "concurrency"],
+    fields: &[
+        required("name", NAME, "Its name: in answers, in metrics, and what its counts are kept under."),
+        field("match", Shape::Section(&MATCH), "Which requests. All if absent."),
+        field("per", Shape::OneOrMany(&NAME), "Counted for each of these identities together. One count for all if absent."),
+        field(
+            "rate",
+            Shape::Either(&[RATE, Shape::Map(&RATE)]),
+            "How much, or for each tier how much; `unlimited` for a tier without.",
+        ),
+        field(
+            "concurrency",
+            Shape::Either(&[
+                Shape::Integer(1, 1 << 32),
+                Shape::Map(&Shape::Either(&[Shape::Integer(1, 1 << 32), Shape::Choice(&[("unlimited", "")])])),
+            ]),
+            "How many at a time, or for each tier how many.",
+        ),
+        field(
+            "algorithm",
+            Shape::Choice(&[
+                ("fixed_window", "A counter for each window; up to twice the limit around a boundary."),
+                ("sliding_log", "Remembers each request; never more than the limit in a period."),
+                ("sliding_counter", "Two counters for each key; smooth. The default."),
+                ("token_bucket", "A burst, then a steady rate. The default if the rate has a burst."),
+                ("leaky_bucket", "A queue: lets out evenly spaced."),
+            ]),
+            "How it is counted.",
+        ),
+        field("count_rejected", Shape::Boolean, "Count denied requests too (sliding_log)."),
+        field("cost", Shape::Either(&[Shape::Integer(1, u32::MAX as u64), Shape::Section(&COST)]), "How much a request takes. 1 if absent."),
+        field(
+            "mode",
+            Shape::Either(&[
+                Shape::Choice(&[
+                    ("enforce", "What does not fit is refused. The default."),
+                    ("shadow", "Counted and reported, never refused."),
+                    ("off", "Not even counted."),
+                ]),
+                Shape::Section(&RAMP),
+            ]),
+            "What it does.",
+        ),
+        field("when_store_down", WHEN_DOWN, "What to do when the store does not answer."),
+        field(
+            "when_limited",
+            Shape::Either(&[
+                Shape::Choice(&[("reject", "Answer 429. The default.")]),
+                Shape::Section(&WHEN_LIMITED),
+            ]),
+            "What becomes of a request that does not fit.",
+        ),
+        field("refund", Shape::OneOrMany(&STATUS), "Answers that do not count: what was charged is given back."),
+        field("shares", Shape::Map(&PERCENT), "How much of it each priority class may take at most."),
+        field("message", Shape::Text("a message"), "What a refused caller is told, instead of the message in `answers`."),
+    ],
+};
+
+static COST: Section = Section {
+    what: "a cost",
+    one_of: &["request_header", "response_header", "routes"],
+    fields: &[
+        field("request_header", HEADER, "The number in this header of the request."),
+        field("response_header", HEADER, "The number in this header of the answer; until then, `default`."),
+        field("routes", Shape::List(&Shape::Section(&ROUTE_COST)), "The cost of the first of these that matches."),
+        field("default", Shape::Integer(1, u32::MAX as u64), "Otherwise this. 1 if absent."),
+        field("max", Shape::Integer(1, u32::MAX as u64), "Whatever a header says, no more than this."),
+    ],
+};
+
+static ROUTE_COST: Section = Section {
+    what: "a route's cost",
+    one_of: &[],
+    fields: &[
+        required("match", Shape::Section(&MATCH), "Which requests."),
+        required("cost", Shape::Integer(1, u32::MAX as u64), "How much they take."),
+    ],
+};
+
+static RAMP: Section = Section {
+    what: "a ramp",
+    one_of: &[],
+    fields: &[required("enforce", PERCENT, "Enforced for this part of the keys, shadow for the others. A key is always on the same side.")],
+};
+
+static WHEN_LIMITED: Section = Section {
+    what: "a choice",
+    one_of: &["queue", "serve_stale"],
+    fields: &[
+        field("queue", DURATION, "Hold it until there is room, for so long at most (leaky_bucket)."),
+        field("serve_stale", DURATION, "Answer a GET from what was answered before, if that is no older than this (gateway)."),
+    ],
+};
+
+static ANSWERS: Section = Section {
+    what: "an answers section",
+    one_of: &[],
+    fields: &[
+        field(
+            "headers",
+            Shape::OneOrMany(&Shape::Choice(&[
+                ("ratelimit", "RateLimit and RateLimit-Policy, the standard to be. The default."),
+                ("x-ratelimit", "X-RateLimit-Limit, -Remaining and -Reset."),
+                ("none", "None, but Retry-After on refusals."),
+            ])),
+            "Which headers tell what is left.",
+        ),
+        field("on_allowed", Shape::Boolean, "Tell it on answers to allowed requests too. True if absent."),
+        field(
+            "body",
+            Shape::Choice(&[
+                ("json", "A small JSON object. The default."),
+                ("problem", "Problem details (RFC 9457)."),
+                ("text", "The message alone."),
+            ]),
+            "The body of a refusal.",
+        ),
+        field("message", Shape::Text("a message"), "What a refused caller is told; {limit}, {retry_after} and {quota} are filled in."),
+        field("status", Shape::Integer(400, 599), "The status of a refusal. 429 if absent."),
+    ],
+};

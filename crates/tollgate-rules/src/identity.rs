@@ -1,0 +1,234 @@
+//! Who is asking.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::facts::Facts;
+use crate::request::{cookies, parameters};
+
+/// A value above this is counted under its digest: nobody gains by a long name, nor pays for it.
+const VALUE_MAX: usize = 128;
+
+/// An identity of the policy.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) name: String,
+    pub(crate) source: Source,
+    pub(crate) missing: WhenMissing,
+}
+
+/// Where it is found. Other identities are named by their place in the policy's list.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Header(String),
+    Cookie(String),
+    Query(String),
+    PathSegment(usize),
+    Claim(String),
+    ClientIp,
+    Constant(Vec<u8>),
+    Custom,
+    FirstOf(Vec<usize>),
+    AllOf(Vec<usize>),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum WhenMissing {
+    #[default]
+    Ip,
+    Anonymous,
+    Deny,
+}
+
+/// Why an identity is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It was not sent.
+    NotSent,
+    /// It was sent empty.
+    Empty,
+    /// It was sent more than once, and who reads it may take either.
+    SentTwice,
+    /// The address of the client is not known.
+    NoAddress,
+    /// The program gave none.
+    NotGiven,
+    /// The token is no good, and this is why.
+    Token(String),
+    /// The token has no such claim.
+    NoClaim,
+    /// None of several is there.
+    NoneOf,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotSent => "it was not sent",
+            Self::Empty => "it was sent empty",
+            Self::SentTwice => "it was sent more than once",
+            Self::NoAddress => "the client's address is not known",
+            Self::NotGiven => "the program gave none",
+            Self::Token(why) => return write!(f, "the token is not accepted: {why}"),
+            Self::NoClaim => "the token has no such claim",
+            Self::NoneOf => "none of them is there",
+        })
+    }
+}
+
+pub(crate) type Found<'a> = Result<Cow<'a, [u8]>, Missing>;
+
+impl Source {
+    /// The value that this source has in a request. Sources made of others have none of their own.
+    pub(crate) fn find<'p: 'r, 'r>(&'p self, facts: &Facts<'p, 'r>) -> Found<'r> {
+        let request = facts.request;
+        match self {
+            Self::Header(name) => one(request.headers.all(name).iter().map(|v| Cow::from(*v))),
+            Self::Cookie(name) => {
+                one(cookies(request.headers, name).iter().map(|v| Cow::from(*v)))
+            }
+            Self::Query(name) => one(parameters(request.query, name).into_iter().map(bytes)),
+            Self::PathSegment(n) => {
+                let segment = facts.path().split('/').nth(*n).filter(|text| !text.is_empty());
+                segment.map(|text| text.as_bytes().to_vec().into()).ok_or(Missing::NotSent)
+            }
+            Self::Claim(path) => facts.claim(path),
+            Self::ClientIp => facts.client_key().map(Cow::from).ok_or(Missing::NoAddress),
+            Self::Constant(value) => Ok(value.into()),
+            Self::Custom => Err(Missing::NotGiven),
+            Self::FirstOf(_) | Self::AllOf(_) => Err(Missing::NoneOf),
+        }
+    }
+}
+
+fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
+    match text {
+        Cow::Borrowed(text) => text.as_bytes().into(),
+        Cow::Owned(text) => text.into_bytes().into(),
+    }
+}
+
+/// The value that was sent, if all that were sent agree.
+fn one<'a>(mut values: impl Iterator<Item = Cow<'a, [u8]>>) -> Found<'a> {
+    let first = values.next().ok_or(Missing::NotSent)?;
+    if values.any(|other| other != first) {
+        return Err(Missing::SentTwice);
+    }
+    match first.is_empty() {
+        true => Err(Missing::Empty),
+        false => Ok(first),
+    }
+}
+
+/// A key under construction. Different callers never have the same one: each part is a name and a
+/// value, and what separates them is escaped within them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Key(smallvec::SmallVec<[u8; 64]>);
+
+impl Key {
+    /// The key of everybody.
+    pub(crate) fn of_all() -> Self {
+        Self(smallvec::smallvec![b'*'])
+    }
+
+    /// The key as it is counted under.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(crate) fn begin(&mut self, name: &str) {
+        if !self.0.is_empty() {
+            self.0.push(b',');
+        }
+        self.0.extend_from_slice(name.as_bytes());
+    }
+
+    /// Another identity stands in for the one that was begun.
+    pub(crate) fn instead(&mut self, name: &str) {
+        self.0.push(b'~');
+        self.0.extend_from_slice(name.as_bytes());
+    }
+
+    pub(crate) fn value(&mut self, value: &[u8]) {
+        self.0.push(b'=');
+        if value.len() > VALUE_MAX {
+            return self.digest(value);
+        }
+        let is_plain = |byte: &u8| !matches!(byte, b',' | b'%' | b'#');
+        if value.iter().all(is_plain) {
+            return self.0.extend_from_slice(value);
+        }
+        for byte in value {
+            match is_plain(byte) {
+                true => self.0.push(*byte),
+                false => self.hex(b'%', &[*byte]),
+            }
+        }
+    }
+
+    fn digest(&mut self, value: &[u8]) {
+        use sha2::Digest;
+        let digest = sha2::Sha256::digest(value);
+        self.hex(b'#', &digest);
+    }
+
+    fn hex(&mut self, mark: u8, bytes: &[u8]) {
+        self.0.push(mark);
+        for byte in bytes {
+            for nibble in [byte >> 4, byte & 15] {
+                self.0.push(b"0123456789ABCDEF"[usize::from(nibble)]);
+            }
+        }
+    }
+}
+
+impl AsRef<[u8]> for Key {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(parts: &[(bool, Vec<u8>)]) -> Key {
+        let mut key = Key::default();
+        for (stands_in, value) in parts {
+            key.begin("who");
+            if *stands_in {
+                key.instead("ip");
+            }
+            key.value(value);
+        }
+        key
+    }
+
+    fn parts() -> impl Strategy<Value = Vec<(bool, Vec<u8>)>> {
+        let byte = prop_oneof![Just(b','), Just(b'%'), Just(b'#'), Just(b'='), Just(b'~'), any::<u8>()];
+        let value = prop_oneof![
+            proptest::collection::vec(byte.clone(), 0..6),
+            proptest::collection::vec(byte, 126..132)
+        ];
+        proptest::collection::vec((any::<bool>(), value), 1..4)
+    }
+
+    proptest! {
+        #[test]
+        fn different_callers_have_different_keys(one in parts(), other in parts()) {
+            prop_assert_eq!(one == other, key(&one) == key(&other));
+        }
+    }
+
+    #[test]
+    fn a_long_value_makes_a_short_key() {
+        assert!(key(&[(false, vec![b'x'; 60_000])]).as_bytes().len() < 80);
+    }
+}

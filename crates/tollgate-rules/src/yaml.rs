@@ -1,0 +1,236 @@
+//! A YAML text as a tree in which every node knows where it stands.
+
+use std::fmt::Write as _;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span as Marks, StrInput};
+
+use crate::problems::Problems;
+
+/// More nodes than any policy has. Aliases count each time they are used.
+const NODES_MAX: usize = 200_000;
+const DEPTH_MAX: usize = 64;
+
+/// Where something stands. Lines and columns count from 1, in characters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+    /// How much of the line.
+    pub(crate) width: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) span: Span,
+    pub(crate) value: Value,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    Scalar { text: String, is_quoted: bool },
+    List(Vec<Node>),
+    Map(Vec<(Node, Node)>),
+}
+
+impl Node {
+    /// The text of a scalar.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Scalar { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Is there nothing after the colon?
+    pub(crate) fn is_null(&self) -> bool {
+        let Value::Scalar { text, is_quoted } = &self.value else { return false };
+        !is_quoted && matches!(text.as_str(), "" | "~" | "null")
+    }
+
+    /// The value of a field.
+    pub(crate) fn get(&self, name: &str) -> Option<&Node> {
+        let found = self.entries().iter().find(|(key, _)| key.text() == Some(name));
+        found.map(|(_, value)| value).filter(|value| !value.is_null())
+    }
+
+    /// The fields of a map.
+    pub(crate) fn entries(&self) -> &[(Node, Node)] {
+        match &self.value {
+            Value::Map(entries) => entries,
+            _ => &[],
+        }
+    }
+
+    /// The items of a list, or the one thing that stands for a list of one.
+    pub(crate) fn items(&self) -> &[Node] {
+        match &self.value {
+            Value::List(items) => items,
+            _ => std::slice::from_ref(self),
+        }
+    }
+
+    /// The place of a part of a scalar's text, given in bytes.
+    pub(crate) fn span_of(&self, part: std::ops::Range<usize>) -> Span {
+        let Value::Scalar { text, is_quoted } = &self.value else { return self.span };
+        let chars = |bytes: std::ops::Range<usize>| text.get(bytes).map_or(0, |s| s.chars().count());
+        let before = chars(0..part.start) + usize::from(*is_quoted);
+        let width = chars(part).max(1);
+        // A text that was written differently, with escapes or over several lines, is shown whole.
+        if before + width > self.span.width.max(1) + 1 {
+            return self.span;
+        }
+        Span { line: self.span.line, column: self.span.column + before, width }
+    }
+}
+
+/// The tree of a text, or nothing, with the reason among the problems.
+pub(crate) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
+    let mut builder = Builder { parser: Parser::new_from_str(text), anchors: Vec::new(), nodes: 0 };
+    match builder.document(problems) {
+        Ok(node) => node,
+        Err((span, why)) => {
+            problems.report(span, why);
+            None
+        }
+    }
+}
+
+type Failed = (Span, String);
+
+struct Builder<'t> {
+    parser: Parser<'t, StrInput<'t>>,
+    anchors: Vec<(usize, Node, usize)>,
+    nodes: usize,
+}
+
+impl<'t> Builder<'t> {
+    fn document(&mut self, problems: &mut Problems) -> Result<Option<Node>, Failed> {
+        loop {
+            match self.next()? {
+                (Event::StreamStart | Event::DocumentStart(_), _) => {}
+                (Event::StreamEnd | Event::DocumentEnd, _) => return Ok(None),
+                (event, span) => {
+                    let root = self.node(event, span, 0, problems)?;
+                    self.expect_end()?;
+                    return Ok(Some(root));
+                }
+            }
+        }
+    }
+
+    /// A second document would be ignored, and with it whatever its author wanted.
+    fn expect_end(&mut self) -> Result<(), Failed> {
+        loop {
+            match self.next()? {
+                (Event::StreamEnd, _) => return Ok(()),
+                (Event::DocumentStart(_), span) => {
+                    return Err((span, "a policy is one document; remove this one".into()));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn next(&mut self) -> Result<(Event<'t>, Span), Failed> {
+        match self.parser.next_event() {
+            Some(Ok((event, marks))) => Ok((event, span_of(marks))),
+            Some(Err(error)) => {
+                let mark = error.marker();
+                let span = Span { line: mark.line(), column: mark.col() + 1, width: 1 };
+                Err((span, format!("this is not YAML: {}", error.info())))
+            }
+            None => Ok((Event::StreamEnd, Span::default())),
+        }
+    }
+
+    fn node(
+        &mut self,
+        event: Event<'t>,
+        span: Span,
+        depth: usize,
+        problems: &mut Problems,
+    ) -> Result<Node, Failed> {
+        self.count(1, span)?;
+        if depth > DEPTH_MAX {
+            return Err((span, format!("nested more than {DEPTH_MAX} deep")));
+        }
+        let nodes_before = self.nodes;
+        let (value, anchor) = match event {
+            Event::Scalar(text, style, anchor, _) => {
+                let is_quoted = style != ScalarStyle::Plain;
+                (Value::Scalar { text: text.into_owned(), is_quoted }, anchor)
+            }
+            Event::SequenceStart(anchor, _) => (self.list(depth, problems)?, anchor),
+            Event::MappingStart(anchor, _) => (self.map(depth, problems)?, anchor),
+            Event::Alias(anchor) => return self.alias(anchor, span),
+            _ => return Err((span, "a value is missing here".into())),
+        };
+        let node = Node { span, value };
+        if anchor != 0 {
+            self.anchors.push((anchor, node.clone(), self.nodes - nodes_before + 1));
+        }
+        Ok(node)
+    }
+
+    fn list(&mut self, depth: usize, problems: &mut Problems) -> Result<Value, Failed> {
+        let mut items = Vec::new();
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(Value::List(items)),
+                (event, span) => items.push(self.node(event, span, depth + 1, problems)?),
+            }
+        }
+    }
+
+    fn map(&mut self, depth: usize, problems: &mut Problems) -> Result<Value, Failed> {
+        let mut entries: Vec<(Node, Node)> = Vec::new();
+        let mut known = std::collections::HashMap::new();
+        loop {
+            let (event, span) = self.next()?;
+            if event == Event::MappingEnd {
+                return Ok(Value::Map(entries));
+            }
+            let key = self.node(event, span, depth + 1, problems)?;
+            let (event, span) = self.next()?;
+            let value = self.node(event, span, depth + 1, problems)?;
+            let Some(name) = key.text() else {
+                problems.report(key.span, "a name must be text");
+                continue;
+            };
+            match known.insert(name.to_string(), key.span.line) {
+                Some(line) => {
+                    let mut why = String::new();
+                    let _ = write!(why, "\"{name}\" is here twice, first in line {line}");
+                    problems.report(key.span, why);
+                }
+                None => entries.push((key, value)),
+            }
+        }
+    }
+
+    fn alias(&mut self, anchor: usize, span: Span) -> Result<Node, Failed> {
+        let found = self.anchors.iter().find(|(id, ..)| *id == anchor);
+        let Some((_, node, size)) = found.cloned() else {
+            return Err((span, "this alias contains itself".into()));
+        };
+        self.count(size, span)?;
+        Ok(node)
+    }
+
+    fn count(&mut self, nodes: usize, span: Span) -> Result<(), Failed> {
+        self.nodes += nodes;
+        match self.nodes > NODES_MAX {
+            true => Err((span, format!("a policy may have {NODES_MAX} values at most"))),
+            false => Ok(()),
+        }
+    }
+}
+
+fn span_of(marks: Marks) -> Span {
+    let (start, end) = (marks.start, marks.end);
+    let width = match start.line() == end.line() {
+        true => end.col().saturating_sub(start.col()),
+        false => 0,
+    };
+    Span { line: start.line(), column: start.col() + 1, width }
+}

@@ -1,0 +1,244 @@
+//! Where a gate's counts are kept: in this process, or in a store that is shared.
+
+use std::sync::Arc;
+
+use tollgate_core::{Cost, Limit, Micros};
+use tollgate_rules::{Amount, Applied, StoreSettings};
+use tollgate_stores::{Charge, MemoryStore, Op, Verdict};
+
+use super::admission::Charged;
+use super::live::Live;
+
+#[cfg(feature = "redis")]
+use {
+    crate::shared::{AcquireError, Degraded, Ladder, LadderStats, SharedConcurrency, StoreState},
+    tollgate_core::WhenDown,
+    tollgate_stores::{LeasedStore, RedisConfig, RedisStore, SharedStore},
+};
+
+pub(crate) enum Backend {
+    Memory(Arc<MemoryStore>),
+    #[cfg(feature = "redis")]
+    Redis(Arc<Ladder<RedisStore>>, RedisStore),
+    #[cfg(feature = "redis")]
+    Leased(Arc<Ladder<LeasedStore<RedisStore>>>, RedisStore),
+}
+
+/// A verdict, and whether the store itself gave it.
+pub(crate) struct Checked {
+    pub(crate) verdict: Verdict,
+    pub(crate) origin: Origin,
+}
+
+/// Who gave a verdict. Corrections go to the same.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    Store,
+    #[cfg(feature = "redis")]
+    Instead(Degraded),
+}
+
+impl Origin {
+    pub(crate) fn is_degraded(&self) -> bool {
+        !matches!(self, Self::Store)
+    }
+}
+
+/// The right to be in flight.
+#[derive(Debug)]
+#[expect(dead_code, reason = "it is held for what its drop does")]
+pub(crate) enum Permit {
+    Here(crate::concurrency::Permit),
+    #[cfg(feature = "redis")]
+    Fleet(crate::shared::SharedPermit),
+}
+
+impl Backend {
+    #[cfg(feature = "redis")]
+    pub(crate) fn open(settings: &StoreSettings) -> Result<Self, String> {
+        let Some(url) = &settings.url else { return Ok(Self::memory_of(settings)) };
+        let mut config = RedisConfig::new(url);
+        if let Some(prefix) = &settings.prefix {
+            config = config.with_prefix(prefix);
+        }
+        if let Some(deadline) = settings.deadline {
+            config = config.with_deadline(deadline);
+        }
+        let store = config.open().map_err(|error| error.to_string())?;
+        Ok(match settings.leased {
+            true => Self::Leased(Ladder::new(LeasedStore::new(store.clone())), store),
+            false => Self::Redis(Ladder::new(store.clone()), store),
+        })
+    }
+
+    #[cfg(not(feature = "redis"))]
+    pub(crate) fn open(settings: &StoreSettings) -> Result<Self, String> {
+        match &settings.url {
+            None => Ok(Self::memory_of(settings)),
+            Some(_) => Err("this program was built without the feature \"redis\"".into()),
+        }
+    }
+
+    fn memory_of(settings: &StoreSettings) -> Self {
+        let store = settings.keys_max.map_or_else(MemoryStore::new, MemoryStore::with_capacity);
+        Self::Memory(Arc::new(store))
+    }
+
+    /// The store, if it is in this process. It answers at once.
+    pub(crate) fn memory(&self) -> Option<&MemoryStore> {
+        match self {
+            Self::Memory(store) => Some(store),
+            #[cfg(feature = "redis")]
+            _ => None,
+        }
+    }
+
+    /// Does `op` with all of them or none. There are no more than one step can take.
+    pub(crate) async fn apply(&self, op: Op, of: &[&Applied], now: Micros) -> Checked {
+        match self {
+            Self::Memory(store) => {
+                let charges: smallvec::SmallVec<[_; 4]> = of.iter().map(|a| charge(a)).collect();
+                let verdict = store.apply_now(op, &charges, now);
+                Checked { verdict: verdict.expect(FITS), origin: Origin::Store }
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(ladder, _) => apply_shared(ladder, op, of).await,
+            #[cfg(feature = "redis")]
+            Self::Leased(ladder, _) => apply_shared(ladder, op, of).await,
+        }
+    }
+
+    /// A permit; `None` if so many are in flight, and whether that is the store's word.
+    pub(crate) async fn acquire(&self, live: &Live, of: &Applied) -> (Option<Permit>, bool) {
+        let Amount::Concurrency { name, max } = of.amount() else { return (None, false) };
+        let here = |max: u64| {
+            let max = usize::try_from(max).unwrap_or(usize::MAX);
+            live.permits(name).try_acquire_of(max, of.key.as_bytes()).map(Permit::Here)
+        };
+        #[cfg(feature = "redis")]
+        if let Self::Redis(_, store) | Self::Leased(_, store) = self {
+            let fleet = SharedConcurrency::new(name, *max, store.clone());
+            return match self.is_asked() {
+                true => match fleet.acquire(of.key.as_bytes()).await {
+                    Ok(permit) => (Some(Permit::Fleet(permit)), false),
+                    Err(AcquireError::NoPermits { .. }) => (None, false),
+                    Err(AcquireError::Store(_)) => (self.permit_instead(*max, of, here), true),
+                },
+                false => (self.permit_instead(*max, of, here), true),
+            };
+        }
+        (here(*max), false)
+    }
+
+    /// Corrects a charge where it was made. In a shared store that goes on in the background: an
+    /// answer does not wait for it.
+    pub(crate) fn correct(&self, op: Op, charged: Charged, cost: Cost, now: Micros) {
+        match self {
+            Self::Memory(store) => {
+                let _ = store.apply_now(op, &[charge(&charged.applied).cost(cost)], now);
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(ladder, _) => correct_shared(ladder.clone(), op, charged, cost),
+            #[cfg(feature = "redis")]
+            Self::Leased(ladder, _) => correct_shared(ladder.clone(), op, charged, cost),
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Backend {
+    pub(crate) fn state(&self) -> Option<StoreState> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(ladder, _) => Some(ladder.state()),
+            Self::Leased(ladder, _) => Some(ladder.state()),
+        }
+    }
+
+    pub(crate) fn ladder_stats(&self) -> Option<LadderStats> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(ladder, _) => Some(ladder.stats()),
+            Self::Leased(ladder, _) => Some(ladder.stats()),
+        }
+    }
+
+    pub(crate) fn listen(&self, listener: Box<dyn Fn(&StoreState) + Send + Sync>) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(ladder, _) => ladder.listen(listener),
+            Self::Leased(ladder, _) => ladder.listen(listener),
+        }
+    }
+
+    /// Begins to watch the store before the first request comes.
+    pub(crate) fn start(&self) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(ladder, _) => ladder.start(),
+            Self::Leased(ladder, _) => ladder.start(),
+        }
+    }
+
+    /// Is the store asked at present? If it is known to be down, nobody waits for it.
+    fn is_asked(&self) -> bool {
+        !matches!(self.state(), Some(StoreState::Down(_)))
+    }
+
+    fn permit_instead(
+        &self,
+        max: u64,
+        of: &Applied,
+        here: impl Fn(u64) -> Option<Permit>,
+    ) -> Option<Permit> {
+        let nodes = self.ladder_stats().map_or(1, |stats| u64::from(stats.nodes.max(1)));
+        match of.rule.when_down() {
+            WhenDown::Local => here((max / nodes).max(1)),
+            WhenDown::Allow => here(u64::MAX),
+            WhenDown::Deny => None,
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+async fn apply_shared<S: SharedStore + Send + Sync + 'static>(
+    ladder: &Arc<Ladder<S>>,
+    op: Op,
+    of: &[&Applied],
+) -> Checked {
+    let charges: Vec<_> = of.iter().map(|one| (charge(one), one.rule.when_down())).collect();
+    let answer = ladder.apply(op, &charges).await.expect(FITS);
+    let origin = answer.degraded().cloned().map_or(Origin::Store, Origin::Instead);
+    Checked { verdict: *answer.verdict(), origin }
+}
+
+#[cfg(feature = "redis")]
+fn correct_shared<S: SharedStore + Send + Sync + 'static>(
+    ladder: Arc<Ladder<S>>,
+    op: Op,
+    charged: Charged,
+    cost: Cost,
+) {
+    tokio::spawn(async move {
+        let charge = charge(&charged.applied).cost(cost);
+        let degraded = match &charged.origin {
+            Origin::Store => None,
+            Origin::Instead(degraded) => Some(degraded),
+        };
+        // What cannot be corrected stays charged: nobody gains by it.
+        let _ = ladder.settle(op, charge, charged.at, degraded).await;
+    });
+}
+
+const FITS: &str = "names of limits differ, and no more are asked at once than fit";
+
+fn charge(of: &Applied) -> Charge<'_> {
+    Charge::new(rate(of), of.key.as_bytes()).cost(of.cost)
+}
+
+pub(crate) fn rate(of: &Applied) -> &Limit {
+    match of.amount() {
+        Amount::Rate(limit) => limit,
+        Amount::Concurrency { .. } => unreachable!("permits are not charged"),
+    }
+}

@@ -1,0 +1,55 @@
+//! The policy in force, with what its limits need at run time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tollgate_rules::{LimitRule, Policy};
+
+use super::meter::{Meter, Meters};
+use crate::concurrency::Concurrency;
+
+/// The policy in force. It is replaced whole; a request sees one from beginning to end.
+#[derive(Debug)]
+pub struct Live {
+    policy: Policy,
+    meters: Vec<Arc<Meter>>,
+    /// Permits of limits and of shares, by name. They outlive a policy.
+    permits: Permits,
+}
+
+impl Live {
+    pub(crate) fn new(policy: Policy, meters: &Meters, old: Option<&Live>) -> Self {
+        let of_limits = policy.limits().iter().map(|rule| meters.of(rule.shared_name()));
+        let of_limits: Vec<_> = of_limits.collect();
+        meters.keep_only(|name| policy.limits().iter().any(|rule| rule.name() == name));
+        let permits = old.map_or_else(Permits::default, |old| old.permits.clone());
+        Self { policy, meters: of_limits, permits }
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub(crate) fn meter(&self, rule: &LimitRule) -> &Meter {
+        &self.meters[rule.id()]
+    }
+
+    pub(crate) fn permits(&self, name: &Arc<str>) -> Concurrency {
+        self.permits.of(name)
+    }
+}
+
+/// Who is in flight, for each limit of concurrency.
+#[derive(Clone, Debug, Default)]
+struct Permits(Arc<std::sync::RwLock<HashMap<Arc<str>, Concurrency>>>);
+
+impl Permits {
+    fn of(&self, name: &Arc<str>) -> Concurrency {
+        let known = self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner).get(name).cloned();
+        known.unwrap_or_else(|| {
+            let mut all = self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            all.entry(name.clone()).or_default().clone()
+        })
+    }
+}

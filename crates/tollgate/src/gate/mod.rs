@@ -1,0 +1,258 @@
+//! A policy in force: requests in, admissions out.
+
+mod admission;
+mod admit;
+mod backend;
+mod live;
+mod meter;
+mod sources;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tollgate_core::Micros;
+use tollgate_rules::{Policy, PolicyErrors, Request, Resolution, Sources};
+
+use crate::clock::{Clock, SystemClock};
+
+pub use admission::{Admission, Admitted, Refusal, Refused, Speaker};
+pub use live::Live;
+pub use meter::{LimitStats, Loaded};
+pub use sources::FileSources;
+
+use backend::Backend;
+use meter::Meters;
+
+/// A policy over a store: decides about requests, and can be given another policy at any time
+/// without losing a count.
+///
+/// ```
+/// use tollgate::{Gate, Policy};
+/// use tollgate::policy::Request;
+///
+/// let gate = Gate::new(Policy::one_line("2/minute per ip")?)?;
+/// let request = Request { peer: Some([192, 0, 2, 1].into()), ..Request::new("GET", "/") };
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// assert!(gate.decide(&request).await.is_admitted());
+/// assert!(gate.decide(&request).await.is_admitted());
+/// assert!(!gate.decide(&request).await.is_admitted());
+/// # });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Gate {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    live: ArcSwap<Live>,
+    backend: Backend,
+    meters: Meters,
+    clock: Box<dyn Clock>,
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").field("policy", &self.live().policy()).finish_non_exhaustive()
+    }
+}
+
+impl Gate {
+    /// A gate that keeps this policy, over the store that it names.
+    pub fn new(policy: Policy) -> Result<Self, GateError> {
+        Self::with_clock(policy, SystemClock)
+    }
+
+    /// The same by another clock. Over Redis, the server's clock decides in any case.
+    pub fn with_clock(policy: Policy, clock: impl Clock + 'static) -> Result<Self, GateError> {
+        let backend = Backend::open(policy.store()).map_err(GateError::Store)?;
+        let meters = Meters::default();
+        let live = ArcSwap::from_pointee(Live::new(policy, &meters, None));
+        meters.loaded(clock.now());
+        Ok(Self { inner: Arc::new(Inner { live, backend, meters, clock: Box::new(clock) }) })
+    }
+
+    /// A gate that keeps the policy in this file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, GateError> {
+        Self::new(read_policy(path.as_ref(), &FileSources::beside(path.as_ref()))?)
+    }
+
+    /// Keeps another policy from now on. Counts are kept under the names of limits, so that usage
+    /// carries over; requests that are on their way end under the old policy. Where the store is
+    /// cannot change: then the old policy stays.
+    pub fn replace(&self, policy: Policy) -> Result<(), GateError> {
+        let replaced = self.try_replace(policy);
+        match &replaced {
+            Ok(()) => self.inner.meters.loaded(self.now()),
+            Err(error) => self.inner.meters.failed(error.to_string(), self.now()),
+        }
+        replaced
+    }
+
+    fn try_replace(&self, policy: Policy) -> Result<(), GateError> {
+        let old = self.live();
+        if !is_same_place(old.policy().store(), policy.store()) {
+            return Err(GateError::StoreChanged);
+        }
+        self.inner.live.store(Arc::new(Live::new(policy, &self.inner.meters, Some(&old))));
+        Ok(())
+    }
+
+    /// Reads the file again. If it is no good, the old policy stays and [`Gate::loaded`] tells why.
+    pub fn reload(&self, path: impl AsRef<Path>) -> Result<(), GateError> {
+        let path = path.as_ref();
+        self.reload_with(path, &FileSources::beside(path))
+    }
+
+    /// The same with the policy's other files and variables from somewhere else.
+    pub fn reload_with(&self, path: &Path, sources: &dyn Sources) -> Result<(), GateError> {
+        match read_policy(path, sources) {
+            Ok(policy) => self.replace(policy),
+            Err(errors) => {
+                let error = GateError::Policy(errors);
+                self.inner.meters.failed(error.to_string(), self.now());
+                Err(error)
+            }
+        }
+    }
+
+    /// The policy that is in force, and what belongs to it.
+    pub fn live(&self) -> Arc<Live> {
+        self.inner.live.load_full()
+    }
+
+    /// Decides about a request.
+    pub async fn decide(&self, request: &Request<'_>) -> Admission {
+        let live = self.live();
+        match self.resolve(&live, request) {
+            Ok(applied) => self.admit(&live, applied).await,
+            Err(admission) => *admission,
+        }
+    }
+
+    /// What a request is to be charged to; or the answer, if there is nothing to charge.
+    pub(crate) fn resolve(
+        &self,
+        live: &Live,
+        request: &Request<'_>,
+    ) -> Result<admit::Charges, Box<Admission>> {
+        match live.policy().resolve(request) {
+            Resolution::Charged(applied) => Ok(applied),
+            Resolution::Exempt(_) => {
+                self.inner.meters.count_exempt();
+                Err(Box::new(Admission::Exempt))
+            }
+            Resolution::Refused { rule, missing } => {
+                live.meter(rule).count_denied();
+                let identity = missing.identity.to_string();
+                let why = Refused::NoIdentity { identity, why: missing.why };
+                Err(Box::new(Admission::Refused(Box::new(Refusal { rule: rule.clone(), why }))))
+            }
+        }
+    }
+
+    /// The present moment, by the gate's clock.
+    pub fn now(&self) -> Micros {
+        self.inner.clock.now()
+    }
+
+    /// When the policy was loaded, how often, and what was wrong with the last one that was not.
+    pub fn loaded(&self) -> Loaded {
+        self.inner.meters.status()
+    }
+
+    /// What each limit has done so far, by name.
+    pub fn stats(&self) -> Vec<LimitStats> {
+        self.inner.meters.stats()
+    }
+
+    /// How many requests were exempt.
+    pub fn exempt(&self) -> u64 {
+        self.inner.meters.exempt()
+    }
+
+    /// Sizes and counters of the store in memory, if that is where counts are kept.
+    pub fn memory_stats(&self) -> Option<tollgate_stores::MemoryStats> {
+        self.inner.backend.memory().map(|store| store.stats(self.now()))
+    }
+
+    /// Is the store there? Always, in memory.
+    #[cfg(feature = "redis")]
+    pub fn store_state(&self) -> Option<crate::shared::StoreState> {
+        self.inner.backend.state()
+    }
+
+    /// What the failure ladder has done so far, if there is a store that may fail.
+    #[cfg(feature = "redis")]
+    pub fn ladder_stats(&self) -> Option<crate::shared::LadderStats> {
+        self.inner.backend.ladder_stats()
+    }
+
+    /// Calls this whenever a shared store goes down or comes back.
+    #[cfg(feature = "redis")]
+    pub fn on_store_change(
+        &self,
+        listener: impl Fn(&crate::shared::StoreState) + Send + Sync + 'static,
+    ) {
+        self.inner.backend.listen(Box::new(listener));
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+/// Deadlines, the choice when it is down, and the number of keys are not where it is; but they are
+/// settled when a store is opened.
+fn is_same_place(
+    old: &tollgate_rules::StoreSettings,
+    new: &tollgate_rules::StoreSettings,
+) -> bool {
+    let settled = |of: &tollgate_rules::StoreSettings| tollgate_rules::StoreSettings {
+        when_down: Default::default(),
+        ..of.clone()
+    };
+    settled(old) == settled(new)
+}
+
+/// Reads a policy file.
+pub fn read_policy(path: &Path, sources: &dyn Sources) -> Result<Policy, PolicyErrors> {
+    let name = path.display().to_string();
+    let bytes = std::fs::read(path).map_err(|error| PolicyErrors::unreadable(&name, error))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| PolicyErrors::unreadable(&name, "it is not UTF-8 text"))?;
+    Policy::parse(&name, &text, sources)
+}
+
+/// Why a policy cannot be kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GateError {
+    /// The policy is at fault.
+    Policy(PolicyErrors),
+    /// The store's address is.
+    Store(String),
+    /// The store is another one, which takes a restart.
+    StoreChanged,
+}
+
+impl std::fmt::Display for GateError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Policy(errors) => errors.fmt(f),
+            Self::Store(why) => write!(f, "store: {why}"),
+            Self::StoreChanged => f.write_str(
+                "the store's settings have changed, which takes a restart; the old policy stays",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for GateError {}
+
+impl From<PolicyErrors> for GateError {
+    fn from(errors: PolicyErrors) -> Self {
+        Self::Policy(errors)
+    }
+}
