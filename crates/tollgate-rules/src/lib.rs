@@ -2,5 +2,6 @@
 //! out. Does no I/O and reads no clock.
 
 pub mod client_ip;
+pub mod jwt;
 pub mod path;
 pub mod suggest;
