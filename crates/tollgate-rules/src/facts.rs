@@ -73,7 +73,7 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
 
     #[cfg(feature = "jwt")]
     pub(crate) fn claim(&self, path: &str) -> Found<'r> {
-        let token = self.token.get_or_init(|| self.policy.tokens.read(self.request));
+        let token = self.token.get_or_init(|| self.policy.tokens.find(self.request));
         token.claim(path)
     }
 

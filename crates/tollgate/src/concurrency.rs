@@ -48,6 +48,12 @@ struct InFlight {
 }
 
 impl Concurrency {
+    /// One whose number of permits is told each time.
+    #[cfg(feature = "policy")]
+    pub(crate) fn unbounded() -> Self {
+        Self { shared: Arc::new(Shared { permits_max: usize::MAX, keys: Mutex::default() }) }
+    }
+
     /// At most `permits_max` in flight for each key.
     pub fn new(permits_max: usize) -> Result<Self, NoPermits> {
         if permits_max == 0 {
@@ -58,13 +64,17 @@ impl Concurrency {
 
     /// A permit if one is free and nobody waits for it.
     pub fn try_acquire<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Option<Permit> {
-        let key = key.as_ref();
+        self.try_acquire_of(self.shared.permits_max, key.as_ref())
+    }
+
+    /// The same with another number of permits, for this key at this time.
+    pub(crate) fn try_acquire_of(&self, permits_max: usize, key: &[u8]) -> Option<Permit> {
         let mut keys = self.shared.keys();
         let in_flight = match keys.by_name.get_mut(key) {
             Some(in_flight) => in_flight,
             None => keys.by_name.entry(key.into()).or_default(),
         };
-        if in_flight.permits >= self.shared.permits_max {
+        if in_flight.permits >= permits_max {
             return None;
         }
         in_flight.permits += 1;

@@ -36,6 +36,10 @@
 
 pub mod clock;
 mod concurrency;
+#[cfg(feature = "policy")]
+pub mod gate;
+#[cfg(feature = "tower")]
+pub mod http;
 mod limiter;
 mod request;
 mod reservation;
@@ -46,6 +50,10 @@ mod wait;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use concurrency::{Concurrency, NoPermits, Permit};
+#[cfg(feature = "policy")]
+pub use gate::{Gate, GateError};
+#[cfg(feature = "tower")]
+pub use http::{TollgateLayer, layer};
 pub use limiter::Limiter;
 pub use request::Request;
 pub use reservation::{Reservation, TooLate};
@@ -60,5 +68,10 @@ pub use tollgate_stores::{Charge, ChargesError, LIMITS_MAX, MemoryStats, MemoryS
 pub use tollgate_stores::{
     LeasedStore, RedisConfig, RedisStore, RedisUrlError, SharedStore, Store, StoreError,
 };
+/// Policies, and what they look at.
+#[cfg(feature = "policy")]
+pub use tollgate_rules as policy;
+#[cfg(feature = "policy")]
+pub use tollgate_rules::{Policy, PolicyErrors};
 #[cfg(feature = "tokio")]
 pub use wait::{WAITERS_MAX, WaitError};

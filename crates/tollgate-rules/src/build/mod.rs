@@ -5,7 +5,7 @@ mod answers;
 mod callers;
 mod conditions;
 mod limits;
-mod values;
+pub(crate) mod values;
 
 use crate::client_ip::ClientIp;
 use crate::index::Index;

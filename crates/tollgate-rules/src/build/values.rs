@@ -29,7 +29,7 @@ pub(super) fn when_down(node: &Node) -> Option<WhenDown> {
     }
 }
 
-pub(super) fn duration(node: &Node, problems: &mut Problems) -> Option<Duration> {
+pub(crate) fn duration(node: &Node, problems: &mut Problems) -> Option<Duration> {
     let parsed = parse_duration(node.text()?);
     let parsed = parsed.map_err(|error| problems.report(node.span_of(error.span()), error.message()));
     parsed.ok()

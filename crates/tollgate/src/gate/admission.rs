@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate_core::{Cost, Decision, Limit, Micros};
-use tollgate_rules::{Amount, Applied, Headers, LimitRule, Missing};
+use tollgate_rules::{Applied, Headers, LimitRule, Missing};
 
 use super::Gate;
 use super::backend::{Origin, Permit};
@@ -41,7 +41,7 @@ pub struct Admitted {
     pub is_degraded: bool,
     pub(crate) gate: Gate,
     pub(crate) permits: SmallVec<[Permit; 1]>,
-    pub(crate) charged: SmallVec<[Charged; 2]>,
+    pub(crate) charged: SmallVec<[(Applied, Mark); 4]>,
 }
 
 /// The limit that speaks for all, and what it says.
@@ -83,10 +83,9 @@ pub enum Refused {
     },
 }
 
-/// What was charged, and may have to be corrected.
-#[derive(Debug)]
-pub(crate) struct Charged {
-    pub(crate) applied: Applied,
+/// When it was charged, and by whom: a correction wants to know.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark {
     pub(crate) at: Micros,
     pub(crate) origin: Origin,
 }
@@ -95,10 +94,10 @@ impl Admitted {
     /// Corrects the charge by what the answer says of its cost, each limit by its own rule. Without a
     /// word, the charge stays as it is.
     pub fn settle(&mut self, status: u16, headers: &dyn Headers) {
-        for charged in std::mem::take(&mut self.charged) {
-            match charged.applied.rule.cost_of_answer(status, headers) {
-                Some(actual) => self.correct(charged, actual),
-                None => self.charged.push(charged),
+        for (one, mark) in std::mem::take(&mut self.charged) {
+            match one.rule.cost_of_answer(status, headers) {
+                Some(actual) => self.correct(one, mark, actual),
+                None => self.charged.push((one, mark)),
             }
         }
     }
@@ -106,24 +105,21 @@ impl Admitted {
     /// Corrects the charge to this much, with every limit that has not been settled. 0 gives all of it
     /// back.
     pub fn settle_as(&mut self, actual: u64) {
-        for charged in std::mem::take(&mut self.charged) {
-            self.correct(charged, actual);
+        for (one, mark) in std::mem::take(&mut self.charged) {
+            self.correct(one, mark, actual);
         }
     }
 
-    fn correct(&self, charged: Charged, actual: u64) {
-        let estimate = charged.applied.cost.get();
+    fn correct(&self, one: Applied, mark: Mark, actual: u64) {
+        let estimate = one.cost.get();
         let over = Cost::new(actual.saturating_sub(estimate));
         let under = Cost::new(estimate.saturating_sub(actual));
-        let charged_at = charged.at;
+        let charged_at = mark.at;
         let (op, cost) = match (over, under) {
             (Some(over), _) => (tollgate_stores::Op::Charge, over),
             (_, Some(under)) => (tollgate_stores::Op::Refund { charged_at }, under),
             _ => return,
         };
-        if matches!(charged.applied.amount(), Amount::Rate(_)) {
-            let now = self.gate.now();
-            self.gate.inner().backend.correct(op, charged, cost, now);
-        }
+        self.gate.inner().backend.correct(op, Applied { cost, ..one }, mark, self.gate.now());
     }
 }

@@ -13,8 +13,8 @@ use tollgate_core::{Decision, Micros};
 use tollgate_rules::{Amount, Applied};
 use tollgate_stores::{LIMITS_MAX, Op};
 
-use super::admission::{Admission, Admitted, Charged, Refusal, Refused, Speaker};
-use super::backend::{Origin, Permit, rate};
+use super::admission::{Admission, Admitted, Mark, Refusal, Refused, Speaker};
+use super::backend::{Checked, Permit, rate};
 use super::live::Live;
 use super::{Gate, Inner};
 
@@ -37,70 +37,81 @@ impl Gate {
     }
 
     pub(crate) async fn admit(&self, live: &Arc<Live>, of: Charges) -> Admission {
-        let inner = &*self.inner;
-        let is_rate = |one: &&Applied| matches!(one.amount(), Amount::Rate(_));
-        let enforced: Refs<'_> = of.iter().filter(|one| one.is_enforced).collect();
         let mut permits = SmallVec::new();
-        for one in enforced.iter().filter(|one| !is_rate(one)) {
-            match inner.backend.acquire(live, one).await.0 {
-                Some(permit) => permits.push(permit),
-                None => return busy(live, one),
-            }
-        }
-        let rates: Refs<'_> = enforced.iter().copied().filter(is_rate).collect();
-        let checked = match inner.check(&rates, self.now()).await {
-            Ok(checked) => checked,
-            Err(speaker) => {
-                live.meter(&speaker.rule).count_denied();
-                let rule = speaker.rule.clone();
-                let why = Refused::Limited(speaker);
-                return Admission::Refused(Box::new(Refusal { rule, why }));
+        let accepted = self.inner.enforce(live, &of, self.now(), &mut permits).await;
+        let Accepted { speaker, delay, marks } = match accepted {
+            Ok(accepted) => accepted,
+            Err(refusal) => {
+                live.meter(&refusal.rule).count_denied();
+                return Admission::Refused(refusal);
             }
         };
-        let watched: Refs<'_> = of.iter().filter(|one| !one.is_enforced).collect();
-        inner.watch(live, &watched, self.now(), &mut permits).await;
-        for one in enforced.iter().filter(|one| !one.is_share()) {
-            live.meter(&one.rule).count_allowed();
+        let is_degraded = marks.iter().any(|mark| mark.origin.is_degraded());
+        let mut marks = marks.into_iter();
+        let mut charged = SmallVec::new();
+        for one in of {
+            let mark = match one.is_enforced {
+                true if is_rate(&one) => marks.next(),
+                true => None,
+                false => self.inner.watch(live, &one, self.now(), &mut permits).await,
+            };
+            if one.is_enforced && !one.is_share() {
+                live.meter(&one.rule).count_allowed();
+            }
+            charged.extend(mark.map(|mark| (one, mark)));
         }
-        let Accepted { speaker, delay, steps } = checked;
-        let is_degraded = steps.iter().any(|step| step.origin.is_degraded());
-        let charged = charged(&rates, &steps);
         let gate = self.clone();
-        Admission::Admitted(Box::new(Admitted { speaker, delay, is_degraded, gate, permits, charged }))
+        let admitted = Admitted { speaker, delay, is_degraded, gate, permits, charged };
+        Admission::Admitted(Box::new(admitted))
     }
 }
 
-fn busy(live: &Live, one: &Applied) -> Admission {
-    live.meter(&one.rule).count_denied();
-    let Amount::Concurrency { max, .. } = one.amount() else { unreachable!("only permits are busy") };
-    let why = Refused::Busy { max: *max };
-    Admission::Refused(Box::new(Refusal { rule: one.rule.clone(), why }))
+fn is_rate(one: &Applied) -> bool {
+    matches!(one.amount(), Amount::Rate(_))
 }
 
 /// Rates that accepted a request.
 struct Accepted {
     speaker: Option<Speaker>,
     delay: Duration,
-    steps: SmallVec<[Step; 1]>,
-}
-
-/// One atomic step: so many of the rates, in their order.
-struct Step {
-    len: usize,
-    at: Micros,
-    origin: Origin,
+    /// Of each, in their order.
+    marks: SmallVec<[Mark; 4]>,
 }
 
 impl Inner {
+    /// Asks the limits that are enforced.
+    async fn enforce(
+        &self,
+        live: &Live,
+        of: &[Applied],
+        now: Micros,
+        permits: &mut SmallVec<[Permit; 1]>,
+    ) -> Result<Accepted, Box<Refusal>> {
+        let enforced = || of.iter().filter(|one| one.is_enforced);
+        for one in enforced() {
+            let Amount::Concurrency { max, .. } = one.amount() else { continue };
+            let Some(permit) = self.backend.acquire(live, one).await else {
+                let why = Refused::Busy { max: *max };
+                return Err(Box::new(Refusal { rule: one.rule.clone(), why }));
+            };
+            permits.push(permit);
+        }
+        let rates: Refs<'_> = enforced().filter(|one| is_rate(one)).collect();
+        self.check(&rates, now).await.map_err(|speaker| {
+            let rule = speaker.rule.clone();
+            Box::new(Refusal { rule, why: Refused::Limited(speaker) })
+        })
+    }
+
     /// Charges all of them or none; more than one step can take are charged step by step, and given
     /// back if a later one refuses.
     async fn check(&self, rates: &[&Applied], now: Micros) -> Result<Accepted, Speaker> {
-        let mut accepted = Accepted { speaker: None, delay: Duration::ZERO, steps: SmallVec::new() };
+        let mut accepted = Accepted { speaker: None, delay: Duration::ZERO, marks: SmallVec::new() };
         for part in rates.chunks(LIMITS_MAX) {
             let checked = self.backend.apply(Op::Check, part, now).await;
             let speaker = speaker(part[checked.verdict.decided_by()], *checked.verdict);
             if !checked.verdict.allowed() {
-                self.give_back(rates, &accepted.steps, now).await;
+                self.give_back(rates, &accepted.marks, now).await;
                 return Err(speaker);
             }
             accepted.delay = accepted.delay.max(checked.verdict.delay());
@@ -108,56 +119,45 @@ impl Inner {
             if accepted.speaker.as_ref().is_none_or(is_tighter) {
                 accepted.speaker = Some(speaker);
             }
-            let (at, origin) = (checked.verdict.at(), checked.origin);
-            accepted.steps.push(Step { len: part.len(), at, origin });
+            let mark = Mark { at: checked.verdict.at(), origin: checked.origin };
+            accepted.marks.extend(std::iter::repeat_n(mark, part.len()));
         }
         Ok(accepted)
     }
 
-    async fn give_back(&self, rates: &[&Applied], steps: &[Step], now: Micros) {
-        let mut rest = rates;
-        for step in steps {
-            let (part, after) = rest.split_at(step.len);
-            rest = after;
-            self.backend.apply(Op::Refund { charged_at: step.at }, part, now).await;
+    async fn give_back(&self, rates: &[&Applied], marks: &[Mark], now: Micros) {
+        for (one, mark) in rates.iter().zip(marks) {
+            self.backend.apply(Op::Refund { charged_at: mark.at }, &[one], now).await;
         }
     }
 
-    /// Limits that refuse nothing: each counts by itself, as it would if it alone were enforced.
+    /// A limit that refuses nothing: it counts by itself, as it would if it alone were enforced.
     async fn watch(
         &self,
         live: &Live,
-        watched: &[&Applied],
+        one: &Applied,
         now: Micros,
         permits: &mut SmallVec<[Permit; 1]>,
-    ) {
-        for one in watched {
-            let fits = match one.amount() {
-                Amount::Rate(_) => self.backend.apply(Op::Check, &[one], now).await.verdict.allowed(),
-                Amount::Concurrency { .. } => {
-                    let permit = self.backend.acquire(live, one).await.0;
-                    let fits = permit.is_some();
-                    permits.extend(permit);
-                    fits
-                }
-            };
-            match fits {
-                true if one.is_share() => {}
-                true => live.meter(&one.rule).count_allowed(),
-                false => live.meter(&one.rule).count_shadow_denied(),
+    ) -> Option<Mark> {
+        let (fits, mark) = match one.amount() {
+            Amount::Rate(_) => {
+                let Checked { verdict, origin } = self.backend.apply(Op::Check, &[one], now).await;
+                (verdict.allowed(), Some(Mark { at: verdict.at(), origin }))
             }
+            Amount::Concurrency { .. } => {
+                let permit = self.backend.acquire(live, one).await;
+                let fits = permit.is_some();
+                permits.extend(permit);
+                (fits, None)
+            }
+        };
+        match fits {
+            true if one.is_share() => {}
+            true => live.meter(&one.rule).count_allowed(),
+            false => live.meter(&one.rule).count_shadow_denied(),
         }
+        mark.filter(|_| fits)
     }
-}
-
-fn charged(rates: &[&Applied], steps: &[Step]) -> SmallVec<[Charged; 2]> {
-    let steps = steps.iter().flat_map(|step| std::iter::repeat_n(step, step.len));
-    let charged = rates.iter().zip(steps).map(|(one, step)| Charged {
-        applied: (*one).clone(),
-        at: step.at,
-        origin: step.origin.clone(),
-    });
-    charged.collect()
 }
 
 fn speaker(one: &Applied, decision: Decision) -> Speaker {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{Cost, Limit, Micros};
+use tollgate_core::{Limit, Micros};
 use tollgate_rules::{Amount, Applied, StoreSettings};
 use tollgate_stores::{Charge, MemoryStore, Op, Verdict};
 
-use super::admission::Charged;
+use super::admission::Mark;
 use super::live::Live;
 
 #[cfg(feature = "redis")]
@@ -108,39 +108,41 @@ impl Backend {
         }
     }
 
-    /// A permit; `None` if so many are in flight, and whether that is the store's word.
-    pub(crate) async fn acquire(&self, live: &Live, of: &Applied) -> (Option<Permit>, bool) {
-        let Amount::Concurrency { name, max } = of.amount() else { return (None, false) };
+    /// A permit, unless so many are in flight.
+    pub(crate) async fn acquire(&self, live: &Live, of: &Applied) -> Option<Permit> {
+        let Amount::Concurrency { name, max } = of.amount() else { return None };
         let here = |max: u64| {
             let max = usize::try_from(max).unwrap_or(usize::MAX);
             live.permits(name).try_acquire_of(max, of.key.as_bytes()).map(Permit::Here)
         };
         #[cfg(feature = "redis")]
         if let Self::Redis(_, store) | Self::Leased(_, store) = self {
+            self.start();
             let fleet = SharedConcurrency::new(name, *max, store.clone());
-            return match self.is_asked() {
-                true => match fleet.acquire(of.key.as_bytes()).await {
-                    Ok(permit) => (Some(Permit::Fleet(permit)), false),
-                    Err(AcquireError::NoPermits { .. }) => (None, false),
-                    Err(AcquireError::Store(_)) => (self.permit_instead(*max, of, here), true),
-                },
-                false => (self.permit_instead(*max, of, here), true),
-            };
+            if self.is_asked() {
+                match fleet.acquire(of.key.as_bytes()).await {
+                    Ok(permit) => return Some(Permit::Fleet(permit)),
+                    Err(AcquireError::NoPermits { .. }) => return None,
+                    Err(AcquireError::Store(_)) => {}
+                }
+            }
+            return self.permit_instead(*max, of, here);
         }
-        (here(*max), false)
+        here(*max)
     }
 
     /// Corrects a charge where it was made. In a shared store that goes on in the background: an
     /// answer does not wait for it.
-    pub(crate) fn correct(&self, op: Op, charged: Charged, cost: Cost, now: Micros) {
+    #[cfg_attr(not(feature = "redis"), expect(clippy::needless_pass_by_value, reason = "sent away"))]
+    pub(crate) fn correct(&self, op: Op, of: Applied, mark: Mark, now: Micros) {
         match self {
             Self::Memory(store) => {
-                let _ = store.apply_now(op, &[charge(&charged.applied).cost(cost)], now);
+                let _ = (store.apply_now(op, &[charge(&of)], now), mark);
             }
             #[cfg(feature = "redis")]
-            Self::Redis(ladder, _) => correct_shared(ladder.clone(), op, charged, cost),
+            Self::Redis(ladder, _) => correct_shared(ladder.clone(), op, of, mark),
             #[cfg(feature = "redis")]
-            Self::Leased(ladder, _) => correct_shared(ladder.clone(), op, charged, cost),
+            Self::Leased(ladder, _) => correct_shared(ladder.clone(), op, of, mark),
         }
     }
 }
@@ -216,17 +218,16 @@ async fn apply_shared<S: SharedStore + Send + Sync + 'static>(
 fn correct_shared<S: SharedStore + Send + Sync + 'static>(
     ladder: Arc<Ladder<S>>,
     op: Op,
-    charged: Charged,
-    cost: Cost,
+    of: Applied,
+    mark: Mark,
 ) {
     tokio::spawn(async move {
-        let charge = charge(&charged.applied).cost(cost);
-        let degraded = match &charged.origin {
+        let degraded = match &mark.origin {
             Origin::Store => None,
             Origin::Instead(degraded) => Some(degraded),
         };
         // What cannot be corrected stays charged: nobody gains by it.
-        let _ = ladder.settle(op, charge, charged.at, degraded).await;
+        let _ = ladder.correct(op, charge(&of), mark.at, degraded).await;
     });
 }
 

@@ -49,7 +49,7 @@ impl Permits {
         let known = self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner).get(name).cloned();
         known.unwrap_or_else(|| {
             let mut all = self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-            all.entry(name.clone()).or_default().clone()
+            all.entry(name.clone()).or_insert_with(Concurrency::unbounded).clone()
         })
     }
 }

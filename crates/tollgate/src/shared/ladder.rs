@@ -79,7 +79,7 @@ struct Counters {
 type Listener = Box<dyn Fn(&StoreState) + Send + Sync>;
 type ShareKey = (String, Rate, Algorithm);
 
-pub(super) struct Ladder<S> {
+pub(crate) struct Ladder<S> {
     pub(super) store: S,
     local: MemoryStore,
     breaker: Breaker,
@@ -96,7 +96,7 @@ pub(super) struct Ladder<S> {
 }
 
 impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
-    pub(super) fn new(store: S) -> Arc<Self> {
+    pub(crate) fn new(store: S) -> Arc<Self> {
         Arc::new(Self {
             store,
             local: MemoryStore::new(),
@@ -117,7 +117,7 @@ impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
         let _ = self.nodes_fixed.set(nodes.max(1));
     }
 
-    pub(super) fn listen(&self, listener: Listener) {
+    pub(crate) fn listen(&self, listener: Listener) {
         let _ = self.listener.set(listener);
     }
 
@@ -126,7 +126,7 @@ impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
         self.nodes_fixed.get().copied().unwrap_or_else(known).max(1)
     }
 
-    pub(super) fn state(&self) -> StoreState {
+    pub(crate) fn state(&self) -> StoreState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -134,7 +134,7 @@ impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
         self.breaker.state()
     }
 
-    pub(super) fn stats(&self) -> LadderStats {
+    pub(crate) fn stats(&self) -> LadderStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Counters { answered, local, allowed, denied, .. } = &self.counters;
         let Counters { deadlines, unreachable, refused, misconfigured, nonsense, .. } =
@@ -155,7 +155,7 @@ impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
     }
 
     /// Asks the store, and if it does not answer, whatever the charges say.
-    pub(super) async fn apply(
+    pub(crate) async fn apply(
         self: &Arc<Self>,
         op: Op,
         charges: &[(Charge<'_>, WhenDown)],
@@ -184,6 +184,21 @@ impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
                 Ok(self.instead(op, charges, Why::Failed(error)))
             }
         }
+    }
+
+    /// Corrects what was charged at that time, where it was charged: in the store, or here instead.
+    pub(crate) async fn correct(
+        &self,
+        op: Op,
+        charge: Charge<'_>,
+        charged_at: Micros,
+        degraded: Option<&Degraded>,
+    ) -> Result<Answer, StoreError> {
+        if let Some(degraded) = degraded {
+            return Ok(self.instead(op, &[(charge, WhenDown::Local)], degraded.why.clone()));
+        }
+        let verdict = self.store.apply(op, &[charge], charged_at).await?;
+        Ok(Answer { verdict, degraded: None })
     }
 
     /// Makes a key as good as new, here and in the store.
@@ -300,7 +315,7 @@ impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
 
     /// The work in the background: announcing this node, and probing a store that is down. It ends
     /// with the limiter.
-    pub(super) fn start(self: &Arc<Self>) {
+    pub(crate) fn start(self: &Arc<Self>) {
         if !self.is_started.swap(true, Ordering::AcqRel) {
             tokio::spawn(keep_in_touch(Arc::downgrade(self)));
         }

@@ -21,7 +21,7 @@ pub use ladder::{LadderStats, StoreState};
 pub use permits::{AcquireError, SharedConcurrency, SharedPermit};
 pub use request::{NotSettled, SharedRequest, SharedReservation};
 
-use ladder::Ladder;
+pub(crate) use ladder::Ladder;
 
 /// Decides for each key whether one more may pass now, in a store that many nodes share.
 ///

@@ -132,16 +132,9 @@ impl<S: SharedStore + Send + Sync + 'static> SharedReservation<S> {
             _ => (Op::Peek, Cost::ONE),
         };
         let charge = Charge::new(&self.limit, &self.key).cost(cost);
-        let ladder = &self.limiter.ladder;
-        if let Some(degraded) = &self.answer.degraded {
-            let charges = [(charge, WhenDown::Local)];
-            return Ok(ladder.instead(op, &charges, degraded.why.clone()));
-        }
-        let settled = ladder.store.apply(op, &[charge], charged_at).await;
-        match settled {
-            Ok(verdict) => Ok(Answer { verdict, degraded: None }),
-            Err(error) => Err(NotSettled { charged: self.cost, error }),
-        }
+        let degraded = self.answer.degraded();
+        let settled = self.limiter.ladder.correct(op, charge, charged_at, degraded).await;
+        settled.map_err(|error| NotSettled { charged: self.cost, error })
     }
 
     /// Gives all of it back.

@@ -1,0 +1,116 @@
+use std::fmt;
+use std::str::FromStr;
+
+use crate::suggest::closest;
+
+use super::error::JwtKeyError;
+
+/// How a token is signed. There is no `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are those of RFC 7518 and RFC 8037")]
+pub enum Algorithm {
+    Hs256,
+    Hs384,
+    Hs512,
+    Rs256,
+    Rs384,
+    Rs512,
+    Ps256,
+    Ps384,
+    Ps512,
+    Es256,
+    Es384,
+    EdDsa,
+}
+
+/// Of a shared secret.
+pub(super) const HMAC: &[Algorithm] = &[Algorithm::Hs256, Algorithm::Hs384, Algorithm::Hs512];
+
+/// Of an RSA key.
+pub(super) const RSA: &[Algorithm] = &[
+    Algorithm::Rs256,
+    Algorithm::Rs384,
+    Algorithm::Rs512,
+    Algorithm::Ps256,
+    Algorithm::Ps384,
+    Algorithm::Ps512,
+];
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Hs256,
+        Self::Hs384,
+        Self::Hs512,
+        Self::Rs256,
+        Self::Rs384,
+        Self::Rs512,
+        Self::Ps256,
+        Self::Ps384,
+        Self::Ps512,
+        Self::Es256,
+        Self::Es384,
+        Self::EdDsa,
+    ];
+
+    /// The name that tokens and key sets use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hs256 => "HS256",
+            Self::Hs384 => "HS384",
+            Self::Hs512 => "HS512",
+            Self::Rs256 => "RS256",
+            Self::Rs384 => "RS384",
+            Self::Rs512 => "RS512",
+            Self::Ps256 => "PS256",
+            Self::Ps384 => "PS384",
+            Self::Ps512 => "PS512",
+            Self::Es256 => "ES256",
+            Self::Es384 => "ES384",
+            Self::EdDsa => "EdDSA",
+        }
+    }
+
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+
+    pub(super) fn implementation(self) -> jsonwebtoken::Algorithm {
+        use jsonwebtoken::Algorithm as Implementation;
+        match self {
+            Self::Hs256 => Implementation::HS256,
+            Self::Hs384 => Implementation::HS384,
+            Self::Hs512 => Implementation::HS512,
+            Self::Rs256 => Implementation::RS256,
+            Self::Rs384 => Implementation::RS384,
+            Self::Rs512 => Implementation::RS512,
+            Self::Ps256 => Implementation::PS256,
+            Self::Ps384 => Implementation::PS384,
+            Self::Ps512 => Implementation::PS512,
+            Self::Es256 => Implementation::ES256,
+            Self::Es384 => Implementation::ES384,
+            Self::EdDsa => Implementation::EdDSA,
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = JwtKeyError;
+
+    fn from_str(name: &str) -> Result<Self, JwtKeyError> {
+        Self::named(name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name);
+            let remedy = match closest(&name.to_ascii_uppercase(), names.into_iter()) {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None => format!("there are {}", names.join(", ")),
+            };
+            JwtKeyError::new(format!("`{name}` is no algorithm of tokens: {remedy}"))
+        })
+    }
+}

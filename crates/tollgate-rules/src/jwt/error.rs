@@ -1,0 +1,79 @@
+use std::error::Error;
+use std::fmt;
+
+use super::Algorithm;
+
+/// Why a token is not believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JwtError {
+    /// It is no token, or too long for one.
+    Malformed,
+    /// It is signed in a way that none of the keys allows.
+    Algorithm(String),
+    /// It names a key that is not among ours.
+    UnknownKey,
+    /// None of the keys has signed it.
+    Signature,
+    /// It has no `exp`.
+    NoExpiry,
+    /// Its `exp` has passed.
+    Expired {
+        /// How long ago, without leeway.
+        seconds_ago: u64,
+    },
+    /// Its `nbf` is still to come.
+    NotYetValid,
+    /// It comes from another issuer.
+    Issuer,
+    /// It is meant for another audience.
+    Audience,
+}
+
+impl fmt::Display for JwtError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed => f.write_str("this is no JSON Web Token"),
+            // Quoted and escaped: the caller wrote it.
+            Self::Algorithm(name) => write!(f, "tokens signed with {name:?} are not accepted"),
+            Self::UnknownKey => f.write_str("the token names a key that is not known here"),
+            Self::Signature => f.write_str("the signature of the token is wrong"),
+            Self::NoExpiry => f.write_str("the token has no expiry"),
+            Self::Expired { seconds_ago } => write!(f, "the token expired {seconds_ago} s ago"),
+            Self::NotYetValid => f.write_str("the token is not valid yet"),
+            Self::Issuer => f.write_str("the token comes from another issuer"),
+            Self::Audience => f.write_str("the token is meant for another audience"),
+        }
+    }
+}
+
+impl Error for JwtError {}
+
+/// Why a key cannot be used, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JwtKeyError {
+    message: String,
+}
+
+impl JwtKeyError {
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into() }
+    }
+
+    pub(super) fn no_key_for(wanted: &[Algorithm], can: impl Iterator<Item = Algorithm>) -> Self {
+        let names = |algorithms: Vec<Algorithm>| {
+            algorithms.into_iter().map(Algorithm::name).collect::<Vec<_>>().join(", ")
+        };
+        let wanted = names(wanted.to_vec());
+        let can: Vec<Algorithm> = can.collect();
+        let can = names(Algorithm::ALL.into_iter().filter(|one| can.contains(one)).collect());
+        Self::new(format!("no key can verify [{wanted}]: the keys given are for [{can}]"))
+    }
+}
+
+impl fmt::Display for JwtKeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for JwtKeyError {}

@@ -1,0 +1,180 @@
+//! Keys that can be used, and those that cannot, with what to do about it.
+
+use proptest::prelude::*;
+use rand::rngs::OsRng;
+use rsa::pkcs1::{EncodeRsaPrivateKey, EncodeRsaPublicKey};
+use rsa::pkcs8::{EncodePrivateKey, EncodePublicKey, LineEnding};
+
+use super::issuers::{b64, jwks};
+use super::*;
+
+#[track_caller]
+fn wrong(key: Result<JwtKey, JwtKeyError>, part: &str) {
+    let message = key.unwrap_err().to_string();
+    assert!(message.contains(part), "{message}");
+}
+
+fn wrong_set(keys: &Value, part: &str) {
+    wrong(JwtKey::jwks(&json!({"keys": keys}).to_string()), part);
+}
+
+#[test]
+fn a_secret_is_a_secret() {
+    wrong(JwtKey::secret(b""), "empty");
+    wrong(JwtKey::secret(Issuer::rsa().pem.as_deref().unwrap().as_bytes()), "give it as PEM");
+    wrong(JwtKey::secret(b"\n -----BEGIN PUBLIC KEY-----"), "give it as PEM");
+}
+
+#[test]
+fn a_pem_is_one_public_key() {
+    let pem = Issuer::p256().pem.as_deref().unwrap();
+    wrong(JwtKey::pem(""), "no PEM");
+    wrong(JwtKey::pem("hello"), "no PEM");
+    wrong(JwtKey::pem(&format!("{pem}{pem}")), "each one by itself");
+    wrong(JwtKey::pem("-----BEGIN CERTIFICATE-----"), "openssl x509 -pubkey");
+    wrong(JwtKey::pem("-----BEGIN DSA PARAMETERS-----"), "`DSA PARAMETERS`");
+    wrong(JwtKey::pem("-----BEGIN PUBLIC KEY-----\n"), "broken");
+    wrong(JwtKey::pem(&pem.replace("QgAE", "QgAF")), "no point");
+    JwtKey::pem(&format!("\n{}\r\n", pem.replace('\n', "\r\n"))).unwrap();
+}
+
+#[test]
+fn a_private_key_is_refused() {
+    let key = p256::SecretKey::random(&mut OsRng).to_pkcs8_pem(LineEnding::LF).unwrap();
+    wrong(JwtKey::pem(&key), "openssl pkey -pubout");
+    wrong(JwtKey::pem("-----BEGIN EC PRIVATE KEY-----"), "openssl pkey -pubout");
+}
+
+#[test]
+fn an_rsa_key_may_be_in_either_format_but_not_short() {
+    let short = rsa::RsaPrivateKey::new(&mut OsRng, 1024).unwrap();
+    let public = short.to_public_key();
+    wrong(JwtKey::pem(&public.to_public_key_pem(LineEnding::LF).unwrap()), "1024 bits");
+    wrong(JwtKey::pem(&public.to_pkcs1_pem(LineEnding::LF).unwrap()), "1024 bits");
+    wrong(JwtKey::pem(&short.to_pkcs1_pem(LineEnding::LF).unwrap()), "private key");
+}
+
+#[test]
+fn a_verifier_needs_a_key() {
+    assert!(JwtVerifier::new(vec![]).unwrap_err().to_string().contains("no key"));
+}
+
+#[test]
+fn algorithms_can_be_restricted_to_those_of_the_keys() {
+    let rsa = Issuer::rsa();
+    let new = || verifier(rsa.key());
+    let only = new().with_algorithms(&[Algorithm::Rs512, Algorithm::Hs256]).unwrap();
+    accept(&only, &rsa.token_with(&json!({"alg": "RS512"}), &claims()));
+    refuse(&only, &rsa.token(&claims()), JwtError::Algorithm("RS256".into()));
+    let error = new().with_algorithms(&[Algorithm::Hs256, Algorithm::Es256]).unwrap_err();
+    let message = "no key can verify [HS256, ES256]: \
+                   the keys given are for [RS256, RS384, RS512, PS256, PS384, PS512]";
+    assert_eq!(error.to_string(), message);
+    new().with_algorithms(&[]).unwrap_err();
+}
+
+#[test]
+fn keys_that_are_not_for_signatures_are_left_out() {
+    let (ed, rsa) = (Issuer::ed25519(), Issuer::rsa());
+    let set = [
+        rsa.jwk_with(&json!({"use": "enc"})),
+        rsa.jwk_with(&json!({"key_ops": ["encrypt"]})),
+        rsa.jwk_with(&json!({"alg": "RSA-OAEP"})),
+        json!({"kty": "future"}),
+        json!({}),
+        json!(7),
+        ed.jwk_with(&json!({"use": "sig", "key_ops": ["verify"], "alg": "EdDSA"})),
+    ];
+    let verifier = verifier(jwks(&set));
+    accept(&verifier, &ed.token(&claims()));
+    refuse(&verifier, &rsa.token(&claims()), JwtError::Algorithm("RS256".into()));
+}
+
+#[test]
+fn the_algorithm_of_a_key_restricts_it() {
+    let rsa = Issuer::rsa();
+    let verifier = verifier(jwks(&[rsa.jwk_with(&json!({"alg": "PS256"}))]));
+    accept(&verifier, &rsa.token_with(&json!({"alg": "PS256"}), &claims()));
+    refuse(&verifier, &rsa.token(&claims()), JwtError::Algorithm("RS256".into()));
+    wrong_set(&json!([rsa.jwk_with(&json!({"alg": "HS256"}))]), "not for such a key");
+}
+
+#[test]
+fn a_set_without_a_usable_key_says_why() {
+    wrong(JwtKey::jwks("nonsense"), "no JSON");
+    wrong(JwtKey::jwks("{}"), "no list `keys`");
+    wrong(JwtKey::jwks(&Issuer::rsa().jwk.to_string()), "no list `keys`");
+    wrong_set(&json!([]), "empty");
+    wrong_set(&json!([{"kty": "future"}, {"kty": "oct"}]), "key 1: `kty` is not RSA");
+    wrong_set(&json!([{"kty": "future"}, {"kty": "oct"}]), "key 2: has no `k`");
+    wrong_set(&json!([{"kty": "oct", "k": ""}]), "empty");
+    wrong_set(&json!([{"kty": "oct", "k": "é"}]), "base64url");
+    wrong_set(&json!([{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]), "17 bits");
+    wrong_set(&json!([{"kty": "RSA", "n": b64([255; 256]), "e": ""}]), "broken");
+    wrong_set(&json!([{"kty": "RSA", "n": b64([255; 256]), "e": "AQ"}]), "broken");
+    wrong_set(&json!([{"kty": "RSA", "n": b64([254; 256]), "e": "AQAB"}]), "broken");
+    wrong_set(&json!([{"kty": "EC", "crv": "P-521", "x": "", "y": ""}]), "P-256 or P-384");
+    wrong_set(&json!([{"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}]), "32 bytes");
+    let off_curve = json!([{"kty": "EC", "crv": "P-256", "x": b64([1; 32]), "y": b64([1; 32])}]);
+    wrong_set(&off_curve, "no point");
+    wrong_set(&json!([{"kty": "OKP", "crv": "X25519", "x": "AA"}]), "Ed25519");
+    wrong_set(&json!([{"kty": "OKP", "crv": "Ed25519", "x": "AA"}]), "no Ed25519 key");
+}
+
+#[test]
+fn a_coordinate_belongs_to_the_curve_it_names() {
+    let mut jwk = Issuer::p256().jwk.clone();
+    jwk["crv"] = json!("P-384");
+    wrong_set(&json!([jwk]), "48 bytes");
+}
+
+#[test]
+fn secrets_are_not_printed() {
+    let key = JwtKey::secret(b"hush").unwrap();
+    let bytes = format!("{:?}", b"hush");
+    let verifier = verifier(key.clone());
+    for debug in [format!("{key:?}"), format!("{verifier:?}")] {
+        assert!(!debug.contains("hush") && !debug.contains(&bytes), "{debug}");
+    }
+}
+
+#[test]
+fn algorithms_have_names() {
+    for algorithm in Algorithm::ALL {
+        assert_eq!(algorithm.name().parse(), Ok(algorithm));
+    }
+    let message = |name: &str| name.parse::<Algorithm>().unwrap_err().to_string();
+    assert!(message("rs256").contains("did you mean `RS256`?"), "{}", message("rs256"));
+    assert!(message("none").contains("there are HS256"), "{}", message("none"));
+}
+
+proptest! {
+    #[test]
+    fn no_text_breaks_the_reading_of_keys(text in any::<String>(), bytes in any::<Vec<u8>>()) {
+        use base64::Engine;
+        let body = base64::engine::general_purpose::STANDARD.encode(&bytes);
+        let _ = JwtKey::secret(&bytes);
+        let _ = JwtKey::jwks(&text);
+        let _ = JwtKey::pem(&text);
+        let _ = JwtKey::pem(&format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----"));
+    }
+
+    #[test]
+    fn a_damaged_pem_never_panics(at in 27..120usize, to in "[A-Za-z0-9+/]") {
+        for pem in each_issuer().filter_map(|issuer| issuer.pem.clone()) {
+            let at = at.min(pem.len() - 1);
+            let _ = JwtKey::pem(&[&pem[..at], &to, &pem[at + 1..]].concat());
+        }
+    }
+
+    #[test]
+    fn no_key_of_a_set_breaks_it(
+        kty in prop::sample::select(vec!["RSA", "EC", "OKP", "oct"]),
+        crv in prop::sample::select(vec!["P-256", "P-384", "Ed25519", "?"]),
+        values in prop::array::uniform3(any::<Vec<u8>>()),
+    ) {
+        let [a, b, c] = values.map(b64);
+        let key = json!({"kty": kty, "crv": crv, "n": a, "e": b, "x": a, "y": b, "k": c});
+        let _ = JwtKey::jwks(&json!({"keys": [key]}).to_string());
+    }
+}

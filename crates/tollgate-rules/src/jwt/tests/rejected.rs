@@ -1,0 +1,198 @@
+//! Tokens that are not believed, whatever they try.
+
+use proptest::prelude::*;
+
+use super::issuers::b64;
+use super::*;
+
+fn header_with(alg: &Value) -> String {
+    b64(json!({"alg": alg, "typ": "JWT"}).to_string())
+}
+
+#[test]
+fn a_payload_that_was_changed_is_noticed() {
+    let changed = b64(json!({"sub": "eve", "exp": NOW + 60}).to_string());
+    for issuer in each_issuer() {
+        let token = issuer.token(&claims());
+        let parts: Vec<&str> = token.split('.').collect();
+        let token = [parts[0], &changed, parts[2]].join(".");
+        refuse(&verifier(issuer.key()), &token, JwtError::Signature);
+    }
+}
+
+#[test]
+fn a_signature_that_was_changed_is_noticed() {
+    for issuer in each_issuer() {
+        let verifier = verifier(issuer.key());
+        let token = issuer.token(&claims());
+        accept(&verifier, &token);
+        let (signed, signature) = token.rsplit_once('.').unwrap();
+        let flip = if signature.starts_with('A') { "B" } else { "A" };
+        refuse(&verifier, &format!("{signed}.{flip}{}", &signature[1..]), JwtError::Signature);
+        refuse(&verifier, &format!("{signed}."), JwtError::Signature);
+        refuse(&verifier, &format!("{signed}.{}", &signature[4..]), JwtError::Signature);
+        refuse(&verifier, &format!("{signed}.{signature}AAAA"), JwtError::Signature);
+        refuse(&verifier, &format!("{signed}.{}", b64([0; 64])), JwtError::Signature);
+        refuse(&verifier, &format!("{token}="), JwtError::Malformed);
+        refuse(&verifier, &format!("{token} "), JwtError::Malformed);
+    }
+}
+
+#[test]
+fn a_token_of_a_stranger_is_noticed() {
+    let stranger = Issuer::new_ed25519();
+    refuse(&verifier(Issuer::ed25519().key()), &stranger.token(&claims()), JwtError::Signature);
+    let stranger = Issuer::of_secret(b"another secret");
+    refuse(&verifier(Issuer::secret().key()), &stranger.token(&claims()), JwtError::Signature);
+}
+
+#[test]
+fn no_signature_is_no_algorithm() {
+    for issuer in each_issuer() {
+        for none in ["none", "None", "NONE", "nOnE", "", "HS256 ", "hs256", "HS1", "ES512"] {
+            let unsigned = format!("{}.{}.", header_with(&json!(none)), b64(claims().to_string()));
+            refuse(&verifier(issuer.key()), &unsigned, JwtError::Algorithm(none.into()));
+        }
+        for missing in [json!(null), json!(["HS256"]), json!({})] {
+            let token = format!("{}.{}.", header_with(&missing), b64(claims().to_string()));
+            refuse(&verifier(issuer.key()), &token, JwtError::Malformed);
+        }
+    }
+}
+
+#[test]
+fn a_public_key_is_no_secret() {
+    let rsa = Issuer::rsa();
+    let pem = rsa.pem.as_deref().unwrap();
+    for public in [pem, pem.trim(), rsa.jwk["n"].as_str().unwrap()] {
+        let forger = Issuer::of_secret(public.as_bytes());
+        for algorithm in forger.algorithms {
+            let header = json!({"alg": algorithm.name()});
+            let token = forger.token_with(&header, &claims());
+            refuse(&verifier(rsa.key()), &token, JwtError::Algorithm(algorithm.to_string()));
+            let both = JwtVerifier::new(vec![rsa.key(), Issuer::secret().key()]).unwrap();
+            refuse(&both, &token, JwtError::Signature);
+        }
+    }
+}
+
+#[test]
+fn a_key_verifies_only_its_own_algorithms() {
+    for issuer in each_issuer() {
+        let verifier = verifier(issuer.key());
+        for other in Algorithm::ALL.into_iter().filter(|one| !issuer.algorithms.contains(one)) {
+            let token = issuer.token_with(&json!({"alg": other.name()}), &claims());
+            refuse(&verifier, &token, JwtError::Algorithm(other.to_string()));
+        }
+    }
+    // Of its own algorithms, the one that was signed with.
+    let rsa = Issuer::rsa();
+    let token = rsa.token(&claims());
+    let swapped = token.replacen(&header_with(&json!("RS256")), &header_with(&json!("PS256")), 1);
+    refuse(&verifier(rsa.key()), &swapped, JwtError::Signature);
+}
+
+#[test]
+fn what_must_be_understood_and_is_not_is_refused() {
+    let issuer = Issuer::secret();
+    let header = json!({"alg": "HS256", "crit": ["b64"], "b64": false});
+    refuse(&verifier(issuer.key()), &issuer.token_with(&header, &claims()), JwtError::Malformed);
+}
+
+#[test]
+fn keys_that_the_token_brings_along_are_ignored() {
+    let forger = Issuer::new_ed25519();
+    let header = json!({"alg": "EdDSA", "jwk": forger.jwk, "jku": "https://evil.example"});
+    let token = forger.token_with(&header, &claims());
+    refuse(&verifier(Issuer::ed25519().key()), &token, JwtError::Signature);
+}
+
+#[test]
+fn garbage_is_malformed() {
+    let issuer = Issuer::secret();
+    let verifier = verifier(issuer.key());
+    let good = issuer.token(&claims());
+    let (header, rest) = good.split_once('.').unwrap();
+    for garbage in [
+        "",
+        ".",
+        "..",
+        "...",
+        "a",
+        "a.b",
+        "a.b.c",
+        "e30.e30.e30",
+        "é.é.é",
+        "\0.\0.\0",
+        &format!("{good}.x"),
+        &format!(".{good}"),
+        &format!("{header}..{rest}"),
+        &format!(" {good}"),
+        &format!("Bearer {good}"),
+        &format!("{header}=.{rest}"),
+        &format!("bnVsbA.{rest}"),
+    ] {
+        refuse(&verifier, garbage, JwtError::Malformed);
+    }
+    for payload in [json!(null), json!([]), json!("x"), json!(7)] {
+        refuse(&verifier, &issuer.token(&payload), JwtError::Malformed);
+    }
+    let nested = format!("{{\"a\":{}1{}}}", "[".repeat(2000), "]".repeat(2000));
+    refuse(&verifier, &format!("{}.e30.e30", b64(nested)), JwtError::Malformed);
+}
+
+#[test]
+fn a_token_that_is_too_long_is_not_even_read() {
+    let issuer = Issuer::secret();
+    let with_padding = |bytes| {
+        let padding = "x".repeat(bytes);
+        issuer.token(&json!({"sub": "ann", "exp": NOW, "padding": padding}))
+    };
+    accept(&verifier(issuer.key()), &with_padding(5900));
+    let long = with_padding(6200);
+    assert!(long.len() > 8192);
+    refuse(&verifier(issuer.key()), &long, JwtError::Malformed);
+}
+
+#[test]
+fn errors_repeat_little_of_what_the_caller_wrote() {
+    let long = "\u{1b}[31m".repeat(100);
+    let token = format!("{}.e30.", header_with(&json!(long)));
+    let error = verifier(Issuer::secret().key()).verify(&token, NOW).unwrap_err();
+    let message = error.to_string();
+    assert!(message.len() < 200 && !message.contains('\u{1b}'), "{message}");
+}
+
+proptest! {
+    #[test]
+    fn no_text_is_a_token(text in any::<String>(), parts in prop::array::uniform3("[A-Za-z0-9_-]{0,40}")) {
+        let verifier = verifier(Issuer::secret().key());
+        prop_assert!(verifier.verify(&text, NOW).is_err());
+        prop_assert!(verifier.verify(&parts.join("."), NOW).is_err());
+    }
+
+    #[test]
+    fn no_header_or_payload_breaks_it(
+        header in any::<Vec<u8>>(),
+        payload in any::<Vec<u8>>(),
+        signature in any::<Vec<u8>>(),
+        known in prop::sample::select(Algorithm::ALL.to_vec()),
+    ) {
+        let keys = each_issuer().filter(|one| one.algorithm() != Algorithm::Rs256).map(Issuer::key);
+        let verifier = JwtVerifier::new(keys.collect()).unwrap();
+        for header in [b64(header), header_with(&json!(known.name()))] {
+            let token = [header, b64(&payload), b64(&signature)].join(".");
+            prop_assert!(verifier.verify(&token, NOW).is_err());
+        }
+    }
+
+    #[test]
+    fn one_character_changed_is_noticed(at in any::<prop::sample::Index>(), to in "[A-Za-z0-9_.-]") {
+        let issuer = Issuer::secret();
+        let token = issuer.token(&claims());
+        let at = at.index(token.len());
+        let changed = [&token[..at], &to, &token[at + 1..]].concat();
+        let verifier = verifier(issuer.key());
+        prop_assert_eq!(verifier.verify(&changed, NOW).is_ok(), changed == token);
+    }
+}

@@ -1,0 +1,148 @@
+//! The token of a request: where it is, and how it is verified.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use crate::build::values::duration;
+use crate::identity::{Found, Missing};
+use crate::jwt::{Claims, JwtKey, JwtKeyError, JwtVerifier};
+use crate::policy::Sources;
+use crate::problems::Problems;
+use crate::request::{Request, cookies};
+use crate::yaml::Node;
+
+/// How tokens are found and verified.
+#[derive(Debug, Default)]
+pub(crate) struct Tokens {
+    verifier: Option<JwtVerifier>,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    Header(String),
+    Cookie(String),
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::Header("authorization".into())
+    }
+}
+
+/// What became of a request's token.
+pub(crate) struct Token(Result<Claims, Missing>);
+
+impl Token {
+    pub(crate) fn claim<'r>(&self, path: &str) -> Found<'r> {
+        let claims = self.0.as_ref().map_err(Clone::clone)?;
+        let text = claims.text(path).filter(|text| !text.is_empty());
+        text.map(|text| Cow::Owned(text.into_bytes())).ok_or(Missing::NoClaim)
+    }
+}
+
+impl Tokens {
+    pub(crate) fn read(
+        node: Option<&Node>,
+        sources: &dyn Sources,
+        problems: &mut Problems,
+    ) -> Self {
+        let Some(node) = node else { return Self::default() };
+        let text = |name: &str| node.get(name).and_then(Node::text).map(str::to_string);
+        if let (Some(cookie), Some(_)) = (node.get("cookie"), node.get("header")) {
+            problems.report(cookie.span, "a token is in a header or in a cookie, not in both");
+        }
+        let header = text("header").map(|name| Place::Header(name.to_ascii_lowercase()));
+        let place = text("cookie").map(Place::Cookie).or(header).unwrap_or_default();
+        let verifier = match key(node, sources) {
+            None => None,
+            Some((at, made)) => {
+                let made = made.and_then(|key| verifier(key, node, problems).map_err(said));
+                made.map_err(|why| problems.report(at.span, why)).ok()
+            }
+        };
+        Self { verifier, place }
+    }
+
+    /// The token of this request, verified.
+    pub(crate) fn find(&self, request: &Request<'_>) -> Token {
+        let values: SmallVec<[&[u8]; 2]> = match &self.place {
+            Place::Header(name) => request.headers.all(name),
+            Place::Cookie(name) => cookies(request.headers, name),
+        };
+        Token(self.verify(&values, request.unix_secs))
+    }
+
+    fn verify(&self, values: &[&[u8]], now_unix_secs: u64) -> Result<Claims, Missing> {
+        let (first, others) = values.split_first().ok_or(Missing::NotSent)?;
+        if others.iter().any(|other| other != first) {
+            return Err(Missing::SentTwice);
+        }
+        let verifier = self.verifier.as_ref().ok_or(Missing::NoClaim)?;
+        let token = std::str::from_utf8(first).map(bearer).unwrap_or_default();
+        verifier.verify(token, now_unix_secs).map_err(|error| Missing::Token(error.to_string()))
+    }
+}
+
+/// Without the word `Bearer`, which is written in any case.
+fn bearer(value: &str) -> &str {
+    match value.split_once(' ') {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),
+        _ => value.trim(),
+    }
+}
+
+fn said(error: JwtKeyError) -> String {
+    error.to_string()
+}
+
+/// The key, and where the policy speaks of it.
+fn key<'n>(node: &'n Node, sources: &dyn Sources) -> Option<(&'n Node, Result<JwtKey, String>)> {
+    let file = |at: &'n Node| sources.file(at.text().unwrap_or_default());
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|_| "it is not text".to_string());
+    // An editor ends a file with a line break that is no part of the secret.
+    let secret = |bytes: &[u8]| JwtKey::secret(bytes.trim_ascii_end()).map_err(said);
+    if let Some(at) = node.get("secret") {
+        return Some((at, secret(at.text()?.as_bytes())));
+    }
+    if let Some(at) = node.get("secret_env") {
+        let name = at.text()?;
+        let value = sources.variable(name);
+        let value = value.ok_or_else(|| format!("the environment variable {name} is not set"));
+        return Some((at, value.and_then(|value| secret(value.as_bytes()))));
+    }
+    if let Some(at) = node.get("secret_file") {
+        return Some((at, file(at).and_then(|bytes| secret(&bytes))));
+    }
+    if let Some(at) = node.get("public_key_file") {
+        let pem = file(at).and_then(text);
+        return Some((at, pem.and_then(|text| JwtKey::pem(&text).map_err(said))));
+    }
+    let at = node.get("jwks_file")?;
+    let jwks = file(at).and_then(text);
+    Some((at, jwks.and_then(|text| JwtKey::jwks(&text).map_err(said))))
+}
+
+fn verifier(
+    key: JwtKey,
+    node: &Node,
+    problems: &mut Problems,
+) -> Result<JwtVerifier, JwtKeyError> {
+    let mut verifier = JwtVerifier::new(vec![key])?;
+    if let Some(algorithms) = node.get("algorithms") {
+        let names = algorithms.items().iter().filter_map(Node::text);
+        let algorithms: Result<Vec<_>, _> = names.map(str::parse).collect();
+        verifier = verifier.with_algorithms(&algorithms?)?;
+    }
+    if let Some(issuer) = node.get("issuer").and_then(Node::text) {
+        verifier = verifier.with_issuer(issuer);
+    }
+    if let Some(audience) = node.get("audience").and_then(Node::text) {
+        verifier = verifier.with_audience(audience);
+    }
+    if let Some(leeway) = node.get("leeway").and_then(|node| duration(node, problems)) {
+        verifier = verifier.with_leeway(leeway.as_secs());
+    }
+    Ok(verifier)
+}
