@@ -89,9 +89,8 @@ impl Condition {
         if !any_or_none(&self.hosts, |glob| glob.matches_ignoring_case(host)) {
             return Some(Mismatch::Host);
         }
-        let fails = |(name, test): &&(String, Test)| {
-            !test.holds(request.headers.all(name).into_iter())
-        };
+        let fails =
+            |(name, test): &&(String, Test)| !test.holds(request.headers.all(name).into_iter());
         if let Some((name, _)) = self.headers.iter().find(fails) {
             return Some(Mismatch::Header(name));
         }

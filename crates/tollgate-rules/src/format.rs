@@ -16,7 +16,8 @@ const RATE: Shape = Shape::Form {
 };
 const DURATION: Shape =
     Shape::Form { what: "a duration such as 500ms or 10s", pattern: r"^[0-9]+\s*[a-zµ]+$" };
-const PERCENT: Shape = Shape::Form { what: "a percentage such as 25%", pattern: r"^[0-9]+(\.[0-9]{1,2})?%$" };
+const PERCENT: Shape =
+    Shape::Form { what: "a percentage such as 25%", pattern: r"^[0-9]+(\.[0-9]{1,2})?%$" };
 const PATH: Shape =
     Shape::Form { what: "a path such as /checkout, /users/{id} or /static/**", pattern: "^/" };
 const NETWORK: Shape = Shape::Text("an address or network such as 10.0.0.0/8");
@@ -67,10 +68,26 @@ static STORE: Section = Section {
             "memory, redis://…, rediss://…, redis+sentinel://…, redis+cluster://…; ${NAME} stands for an environment variable.",
         ),
         field("prefix", Shape::Text("a prefix"), "What keys begin with in Redis."),
-        field("deadline", DURATION, "How long one decision may take before the store counts as down. 5ms if absent."),
-        field("when_down", WHEN_DOWN, "What limits do when the store does not answer, unless they say otherwise."),
-        field("leased", Shape::Boolean, "Serve hot keys from memory, with units taken from the store beforehand."),
-        field("keys_max", Shape::Integer(1, 1 << 32), "How many keys are kept in memory at most. A million if absent."),
+        field(
+            "deadline",
+            DURATION,
+            "How long one decision may take before the store counts as down. 5ms if absent.",
+        ),
+        field(
+            "when_down",
+            WHEN_DOWN,
+            "What limits do when the store does not answer, unless they say otherwise.",
+        ),
+        field(
+            "leased",
+            Shape::Boolean,
+            "Serve hot keys from memory, with units taken from the store beforehand.",
+        ),
+        field(
+            "keys_max",
+            Shape::Integer(1, 1 << 32),
+            "How many keys are kept in memory at most. A million if absent.",
+        ),
     ],
 };
 
@@ -87,13 +104,27 @@ static JWT: Section = Section {
         field("secret", Shape::Text("a secret"), "The shared secret (HS256, HS384, HS512) itself."),
         field("secret_env", NAME, "The environment variable that holds the shared secret."),
         field("secret_file", Shape::Text("a file"), "The file that holds the shared secret."),
-        field("public_key_file", Shape::Text("a file"), "A public key in PEM (RSA, EC or Ed25519)."),
+        field(
+            "public_key_file",
+            Shape::Text("a file"),
+            "A public key in PEM (RSA, EC or Ed25519).",
+        ),
         field("jwks_file", Shape::Text("a file"), "A set of keys (JWKS) in JSON."),
         field(
             "algorithms",
             Shape::OneOrMany(&Shape::Choice(&[
-                ("HS256", ""), ("HS384", ""), ("HS512", ""), ("RS256", ""), ("RS384", ""), ("RS512", ""),
-                ("PS256", ""), ("PS384", ""), ("PS512", ""), ("ES256", ""), ("ES384", ""), ("EdDSA", ""),
+                ("HS256", ""),
+                ("HS384", ""),
+                ("HS512", ""),
+                ("RS256", ""),
+                ("RS384", ""),
+                ("RS512", ""),
+                ("PS256", ""),
+                ("PS384", ""),
+                ("PS512", ""),
+                ("ES256", ""),
+                ("ES384", ""),
+                ("EdDSA", ""),
             ])),
             "Only these, of those that fit the key.",
         ),
@@ -108,7 +139,16 @@ static JWT: Section = Section {
 static IDENTITY: Section = Section {
     what: "an identity",
     one_of: &[
-        "header", "cookie", "query", "path_segment", "jwt_claim", "client_ip", "constant", "custom", "first_of", "all_of",
+        "header",
+        "cookie",
+        "query",
+        "path_segment",
+        "jwt_claim",
+        "client_ip",
+        "constant",
+        "custom",
+        "first_of",
+        "all_of",
     ],
     fields: &[
         field("header", HEADER, "The value of this header."),
@@ -141,7 +181,11 @@ static CLIENT_IP: Section = Section {
     what: "a client_ip",
     one_of: &[],
     fields: &[
-        field("trusted_proxies", Shape::OneOrMany(&NETWORK), "Whose word about the client is believed."),
+        field(
+            "trusted_proxies",
+            Shape::OneOrMany(&NETWORK),
+            "Whose word about the client is believed.",
+        ),
         field(
             "forwarded_by",
             Shape::Choice(&[
@@ -151,8 +195,16 @@ static CLIENT_IP: Section = Section {
             ]),
             "The header in which trusted proxies tell it.",
         ),
-        field("ipv4_prefix", Shape::Integer(8, 32), "How much of an IPv4 address counts. 32 if absent."),
-        field("ipv6_prefix", Shape::Integer(16, 128), "How much of an IPv6 address counts. 64 if absent."),
+        field(
+            "ipv4_prefix",
+            Shape::Integer(8, 32),
+            "How much of an IPv4 address counts. 32 if absent.",
+        ),
+        field(
+            "ipv6_prefix",
+            Shape::Integer(16, 128),
+            "How much of an IPv6 address counts. 64 if absent.",
+        ),
     ],
 };
 
@@ -162,7 +214,11 @@ static TIERS: Section = Section {
     fields: &[
         required("of", NAME, "The identity whose tier it is."),
         field("members", Shape::Map(&NAME), "The tier of each value of that identity."),
-        field("names", Shape::List(&NAME), "The value is itself a tier: one of these. For a claim or a header that can be trusted."),
+        field(
+            "names",
+            Shape::List(&NAME),
+            "The value is itself a tier: one of these. For a claim or a header that can be trusted.",
+        ),
         required("default", NAME, "The tier of everybody else."),
     ],
 };
@@ -180,17 +236,35 @@ pub(crate) static MATCH: Section = Section {
     what: "a match",
     one_of: &[],
     fields: &[
-        field("method", Shape::OneOrMany(&Shape::Text("a method such as POST")), "Any of these methods."),
-        field("path", Shape::OneOrMany(&PATH), "Any of these paths: * or {name} is one segment, ** the rest."),
-        field("host", Shape::OneOrMany(&Shape::Text("a host such as *.example.com")), "Any of these hosts."),
+        field(
+            "method",
+            Shape::OneOrMany(&Shape::Text("a method such as POST")),
+            "Any of these methods.",
+        ),
+        field(
+            "path",
+            Shape::OneOrMany(&PATH),
+            "Any of these paths: * or {name} is one segment, ** the rest.",
+        ),
+        field(
+            "host",
+            Shape::OneOrMany(&Shape::Text("a host such as *.example.com")),
+            "Any of these hosts.",
+        ),
         field(
             "header",
-            Shape::Map(&Shape::Either(&[Shape::Boolean, Shape::OneOrMany(&Shape::Text("a value, with * for any run of characters"))])),
+            Shape::Map(&Shape::Either(&[
+                Shape::Boolean,
+                Shape::OneOrMany(&Shape::Text("a value, with * for any run of characters")),
+            ])),
             "All of these headers: a value, true if it is there, false if it is not.",
         ),
         field(
             "query",
-            Shape::Map(&Shape::Either(&[Shape::Boolean, Shape::OneOrMany(&Shape::Text("a value, with * for any run of characters"))])),
+            Shape::Map(&Shape::Either(&[
+                Shape::Boolean,
+                Shape::OneOrMany(&Shape::Text("a value, with * for any run of characters")),
+            ])),
             "All of these parameters, as for headers.",
         ),
         field("ip", Shape::OneOrMany(&NETWORK), "Clients of any of these networks."),
@@ -204,7 +278,11 @@ static GROUP: Section = Section {
     one_of: &["first", "all"],
     fields: &[
         field("match", Shape::Section(&MATCH), "Which requests the group is about."),
-        field("first", Shape::List(&Shape::Section(&LIMIT)), "Only the first of these that matches applies."),
+        field(
+            "first",
+            Shape::List(&Shape::Section(&LIMIT)),
+            "Only the first of these that matches applies.",
+        ),
         field("all", Shape::List(&Shape::Section(&LIMIT)), "All of these that match apply."),
     ],
 };
@@ -213,9 +291,17 @@ static LIMIT: Section = Section {
     what: "a limit",
     one_of: &["rate", "concurrency"],
     fields: &[
-        required("name", NAME, "Its name: in answers, in metrics, and what its counts are kept under."),
+        required(
+            "name",
+            NAME,
+            "Its name: in answers, in metrics, and what its counts are kept under.",
+        ),
         field("match", Shape::Section(&MATCH), "Which requests. All if absent."),
-        field("per", Shape::OneOrMany(&NAME), "Counted for each of these identities together. One count for all if absent."),
+        field(
+            "per",
+            Shape::OneOrMany(&NAME),
+            "Counted for each of these identities together. One count for all if absent.",
+        ),
         field(
             "rate",
             Shape::Either(&[RATE, Shape::Map(&RATE)]),
@@ -225,23 +311,36 @@ static LIMIT: Section = Section {
             "concurrency",
             Shape::Either(&[
                 Shape::Integer(1, 1 << 32),
-                Shape::Map(&Shape::Either(&[Shape::Integer(1, 1 << 32), Shape::Choice(&[("unlimited", "")])])),
+                Shape::Map(&Shape::Either(&[
+                    Shape::Integer(1, 1 << 32),
+                    Shape::Choice(&[("unlimited", "")]),
+                ])),
             ]),
             "How many at a time, or for each tier how many.",
         ),
         field(
             "algorithm",
             Shape::Choice(&[
-                ("fixed_window", "A counter for each window; up to twice the limit around a boundary."),
+                (
+                    "fixed_window",
+                    "A counter for each window; up to twice the limit around a boundary.",
+                ),
                 ("sliding_log", "Remembers each request; never more than the limit in a period."),
                 ("sliding_counter", "Two counters for each key; smooth. The default."),
-                ("token_bucket", "A burst, then a steady rate. The default if the rate has a burst."),
+                (
+                    "token_bucket",
+                    "A burst, then a steady rate. The default if the rate has a burst.",
+                ),
                 ("leaky_bucket", "A queue: lets out evenly spaced."),
             ]),
             "How it is counted.",
         ),
         field("count_rejected", Shape::Boolean, "Count denied requests too (sliding_log)."),
-        field("cost", Shape::Either(&[Shape::Integer(1, u32::MAX as u64), Shape::Section(&COST)]), "How much a request takes. 1 if absent."),
+        field(
+            "cost",
+            Shape::Either(&[Shape::Integer(1, u32::MAX as u64), Shape::Section(&COST)]),
+            "How much a request takes. 1 if absent.",
+        ),
         field(
             "mode",
             Shape::Either(&[
@@ -263,9 +362,21 @@ static LIMIT: Section = Section {
             ]),
             "What becomes of a request that does not fit.",
         ),
-        field("refund", Shape::OneOrMany(&STATUS), "Answers that do not count: what was charged is given back."),
-        field("shares", Shape::Map(&PERCENT), "How much of it each priority class may take at most."),
-        field("message", Shape::Text("a message"), "What a refused caller is told, instead of the message in `answers`."),
+        field(
+            "refund",
+            Shape::OneOrMany(&STATUS),
+            "Answers that do not count: what was charged is given back.",
+        ),
+        field(
+            "shares",
+            Shape::Map(&PERCENT),
+            "How much of it each priority class may take at most.",
+        ),
+        field(
+            "message",
+            Shape::Text("a message"),
+            "What a refused caller is told, instead of the message in `answers`.",
+        ),
     ],
 };
 
@@ -274,10 +385,22 @@ static COST: Section = Section {
     one_of: &["request_header", "response_header", "routes"],
     fields: &[
         field("request_header", HEADER, "The number in this header of the request."),
-        field("response_header", HEADER, "The number in this header of the answer; until then, `default`."),
-        field("routes", Shape::List(&Shape::Section(&ROUTE_COST)), "The cost of the first of these that matches."),
+        field(
+            "response_header",
+            HEADER,
+            "The number in this header of the answer; until then, `default`.",
+        ),
+        field(
+            "routes",
+            Shape::List(&Shape::Section(&ROUTE_COST)),
+            "The cost of the first of these that matches.",
+        ),
         field("default", Shape::Integer(1, u32::MAX as u64), "Otherwise this. 1 if absent."),
-        field("max", Shape::Integer(1, u32::MAX as u64), "Whatever a header says, no more than this."),
+        field(
+            "max",
+            Shape::Integer(1, u32::MAX as u64),
+            "Whatever a header says, no more than this.",
+        ),
     ],
 };
 
@@ -293,15 +416,27 @@ static ROUTE_COST: Section = Section {
 static RAMP: Section = Section {
     what: "a ramp",
     one_of: &[],
-    fields: &[required("enforce", PERCENT, "Enforced for this part of the keys, shadow for the others. A key is always on the same side.")],
+    fields: &[required(
+        "enforce",
+        PERCENT,
+        "Enforced for this part of the keys, shadow for the others. A key is always on the same side.",
+    )],
 };
 
 static WHEN_LIMITED: Section = Section {
     what: "a choice",
     one_of: &["queue", "serve_stale"],
     fields: &[
-        field("queue", DURATION, "Hold it until there is room, for so long at most (leaky_bucket)."),
-        field("serve_stale", DURATION, "Answer a GET from what was answered before, if that is no older than this (gateway)."),
+        field(
+            "queue",
+            DURATION,
+            "Hold it until there is room, for so long at most (leaky_bucket).",
+        ),
+        field(
+            "serve_stale",
+            DURATION,
+            "Answer a GET from what was answered before, if that is no older than this (gateway).",
+        ),
     ],
 };
 
@@ -318,7 +453,11 @@ static ANSWERS: Section = Section {
             ])),
             "Which headers tell what is left.",
         ),
-        field("on_allowed", Shape::Boolean, "Tell it on answers to allowed requests too. True if absent."),
+        field(
+            "on_allowed",
+            Shape::Boolean,
+            "Tell it on answers to allowed requests too. True if absent.",
+        ),
         field(
             "body",
             Shape::Choice(&[
@@ -328,7 +467,11 @@ static ANSWERS: Section = Section {
             ]),
             "The body of a refusal.",
         ),
-        field("message", Shape::Text("a message"), "What a refused caller is told; {limit}, {retry_after} and {quota} are filled in."),
+        field(
+            "message",
+            Shape::Text("a message"),
+            "What a refused caller is told; {limit}, {retry_after} and {quota} are filled in.",
+        ),
         field("status", Shape::Integer(400, 599), "The status of a refusal. 429 if absent."),
     ],
 };

@@ -84,9 +84,7 @@ impl Source {
         let request = facts.request;
         match self {
             Self::Header(name) => one(request.headers.all(name).iter().map(|v| Cow::from(*v))),
-            Self::Cookie(name) => {
-                one(cookies(request.headers, name).iter().map(|v| Cow::from(*v)))
-            }
+            Self::Cookie(name) => one(cookies(request.headers, name).iter().map(|v| Cow::from(*v))),
             Self::Query(name) => one(parameters(request.query, name).into_iter().map(bytes)),
             Self::PathSegment(n) => {
                 let segment = facts.path().split('/').nth(*n).filter(|text| !text.is_empty());
@@ -212,7 +210,8 @@ mod tests {
     }
 
     fn parts() -> impl Strategy<Value = Vec<(bool, Vec<u8>)>> {
-        let byte = prop_oneof![Just(b','), Just(b'%'), Just(b'#'), Just(b'='), Just(b'~'), any::<u8>()];
+        let byte =
+            prop_oneof![Just(b','), Just(b'%'), Just(b'#'), Just(b'='), Just(b'~'), any::<u8>()];
         let value = prop_oneof![
             proptest::collection::vec(byte.clone(), 0..6),
             proptest::collection::vec(byte, 126..132)

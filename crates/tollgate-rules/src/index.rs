@@ -118,7 +118,9 @@ fn ways_of(condition: &Condition) -> Vec<Vec<Place<'_>>> {
     }
     let hosts: Option<Vec<_>> = condition.hosts.iter().map(|glob| glob.literal()).collect();
     if let Some(hosts) = hosts.filter(|hosts| !hosts.is_empty()) {
-        ways.push(hosts.iter().map(|host| Place::Host(bare_host(host).to_ascii_lowercase())).collect());
+        ways.push(
+            hosts.iter().map(|host| Place::Host(bare_host(host).to_ascii_lowercase())).collect(),
+        );
     }
     for (name, test) in &condition.headers {
         let Test::AnyOf(globs) = test else { continue };

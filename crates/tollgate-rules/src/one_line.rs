@@ -34,7 +34,9 @@ impl Policy {
                     _ => ("caller", quoted(name.trim())),
                 };
                 let identity = quoted(identity);
-                format!("identify: {{ {identity}: {{ {kind}: {value} }} }}\nlimits: [{{ {limit}, per: {identity} }}]")
+                format!(
+                    "identify: {{ {identity}: {{ {kind}: {value} }} }}\nlimits: [{{ {limit}, per: {identity} }}]"
+                )
             }
             _ => {
                 let why = format!(
@@ -68,7 +70,7 @@ mod tests {
             ..Request::new("GET", "/")
         };
         let Resolution::Charged(limits) = policy.resolve(&request) else { panic!("charged") };
-        format!("{} {}", limits[0].amount, limits[0].key)
+        format!("{} {}", limits[0].amount(), limits[0].key)
     }
 
     #[test]

@@ -144,7 +144,8 @@ impl Policy {
 
     /// The identities that the program has to give.
     pub fn custom_identities(&self) -> impl Iterator<Item = &str> {
-        let custom = |identity: &&Identity| matches!(identity.source, crate::identity::Source::Custom);
+        let custom =
+            |identity: &&Identity| matches!(identity.source, crate::identity::Source::Custom);
         self.identities.iter().filter(custom).map(|identity| identity.name.as_str())
     }
 }

@@ -47,7 +47,9 @@ impl Applied {
     /// How much of it, for the caller's tier, or for the request's class of that.
     pub fn amount(&self) -> &Amount {
         let bound = self.rule.bounds.of(self.tier);
-        bound.and_then(|bound| bound.amount(self.share_of)).expect("it was there when this was made")
+        bound
+            .and_then(|bound| bound.amount(self.share_of))
+            .expect("it was there when this was made")
     }
 
     /// Is this the share of a class, beside the limit itself?

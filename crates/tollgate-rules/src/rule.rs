@@ -214,7 +214,8 @@ impl CostRule {
             }
             Self::RequestHeader { name, default, max } => {
                 let values = facts.request.headers.all(name);
-                let told = values.iter().filter_map(|value| parse_amount(value)).filter_map(Cost::new);
+                let told =
+                    values.iter().filter_map(|value| parse_amount(value)).filter_map(Cost::new);
                 // Said twice, the dearer counts.
                 told.max().map_or(*default, |cost| cost.min(*max))
             }

@@ -11,7 +11,10 @@ pub(crate) enum Shape {
     /// Any text. The words say what, for errors and editors.
     Text(&'static str),
     /// A text of a form that is checked elsewhere: a rate, a duration, a pattern.
-    Form { what: &'static str, pattern: &'static str },
+    Form {
+        what: &'static str,
+        pattern: &'static str,
+    },
     /// A whole number from the one to the other.
     Integer(u64, u64),
     Boolean,
@@ -24,7 +27,11 @@ pub(crate) enum Shape {
     Map(&'static Shape),
     Section(&'static Section),
     /// The one if it has one of these fields, else the other.
-    Tagged { by: &'static [&'static str], tagged: &'static Section, plain: &'static Section },
+    Tagged {
+        by: &'static [&'static str],
+        tagged: &'static Section,
+        plain: &'static Section,
+    },
     /// Any of these.
     Either(&'static [Shape]),
 }
@@ -93,9 +100,7 @@ impl Shape {
                 matches!(node.value, Value::Map(_))
             }
             Self::List(_) => matches!(node.value, Value::List(_)),
-            Self::OneOrMany(item) => {
-                matches!(node.value, Value::List(_)) || item.is_of_kind(node)
-            }
+            Self::OneOrMany(item) => matches!(node.value, Value::List(_)) || item.is_of_kind(node),
             Self::Either(shapes) => shapes.iter().any(|shape| shape.is_of_kind(node)),
             _ => matches!(node.value, Value::Scalar { .. }),
         }
@@ -226,7 +231,9 @@ pub(crate) fn json_schema(root: &'static Section, title: &str) -> Json {
 
 fn shape_schema(shape: &Shape, definitions: &mut Map<String, Json>) -> Json {
     match shape {
-        Shape::Text(what) => json!({ "type": ["string", "number", "boolean"], "description": what }),
+        Shape::Text(what) => {
+            json!({ "type": ["string", "number", "boolean"], "description": what })
+        }
         Shape::Form { what, pattern } => {
             json!({ "type": ["string", "number"], "description": what, "pattern": pattern })
         }

@@ -124,11 +124,7 @@ fn key<'n>(node: &'n Node, sources: &dyn Sources) -> Option<(&'n Node, Result<Jw
     Some((at, jwks.and_then(|text| JwtKey::jwks(&text).map_err(said))))
 }
 
-fn verifier(
-    key: JwtKey,
-    node: &Node,
-    problems: &mut Problems,
-) -> Result<JwtVerifier, JwtKeyError> {
+fn verifier(key: JwtKey, node: &Node, problems: &mut Problems) -> Result<JwtVerifier, JwtKeyError> {
     let mut verifier = JwtVerifier::new(vec![key])?;
     if let Some(algorithms) = node.get("algorithms") {
         let names = algorithms.items().iter().filter_map(Node::text);

@@ -72,7 +72,8 @@ impl Node {
     /// The place of a part of a scalar's text, given in bytes.
     pub(crate) fn span_of(&self, part: std::ops::Range<usize>) -> Span {
         let Value::Scalar { text, is_quoted } = &self.value else { return self.span };
-        let chars = |bytes: std::ops::Range<usize>| text.get(bytes).map_or(0, |s| s.chars().count());
+        let chars =
+            |bytes: std::ops::Range<usize>| text.get(bytes).map_or(0, |s| s.chars().count());
         let before = chars(0..part.start) + usize::from(*is_quoted);
         let width = chars(part).max(1);
         // A text that was written differently, with escapes or over several lines, is shown whole.

@@ -63,15 +63,15 @@ pub use tollgate_core::{
     ALGORITHMS, Algorithm, Cost, Decision, Limit, LimitError, Micros, Rate, RateError, Scope, Wait,
     WhenDown, ZeroCost,
 };
-pub use tollgate_stores::{Charge, ChargesError, LIMITS_MAX, MemoryStats, MemoryStore, Verdict};
-#[cfg(feature = "redis")]
-pub use tollgate_stores::{
-    LeasedStore, RedisConfig, RedisStore, RedisUrlError, SharedStore, Store, StoreError,
-};
 /// Policies, and what they look at.
 #[cfg(feature = "policy")]
 pub use tollgate_rules as policy;
 #[cfg(feature = "policy")]
 pub use tollgate_rules::{Policy, PolicyErrors};
+pub use tollgate_stores::{Charge, ChargesError, LIMITS_MAX, MemoryStats, MemoryStore, Verdict};
+#[cfg(feature = "redis")]
+pub use tollgate_stores::{
+    LeasedStore, RedisConfig, RedisStore, RedisUrlError, SharedStore, Store, StoreError,
+};
 #[cfg(feature = "tokio")]
 pub use wait::{WAITERS_MAX, WaitError};

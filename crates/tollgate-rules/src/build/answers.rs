@@ -40,7 +40,10 @@ pub(super) fn message(node: &Node, problems: &mut Problems) -> Option<String> {
         let Some((name, _)) = part.split_once('}') else { continue };
         if !PLACEHOLDERS.contains(&name) {
             let meant = closest(name, PLACEHOLDERS.into_iter()).unwrap_or("retry_after");
-            problems.report(node.span, format!("unknown placeholder {{{name}}}; did you mean {{{meant}}}?"));
+            problems.report(
+                node.span,
+                format!("unknown placeholder {{{name}}}; did you mean {{{meant}}}?"),
+            );
         }
     }
     Some(text.to_string())

@@ -24,7 +24,8 @@ impl Callers {
         let mut callers = Self { identities: Vec::new(), client_ip: None, tiers: None };
         let entries = root.get("identify").map_or(&[][..], Node::entries);
         let names: Vec<&str> = entries.iter().filter_map(|(key, _)| key.text()).collect();
-        let names: Vec<&str> = names.iter().copied().chain((!names.contains(&IP)).then_some(IP)).collect();
+        let names: Vec<&str> =
+            names.iter().copied().chain((!names.contains(&IP)).then_some(IP)).collect();
         for (key, value) in entries {
             let has_token = root.get("jwt").is_some();
             callers.identity(key, value, &names, has_token, problems);
@@ -52,7 +53,10 @@ impl Callers {
         let own = name(key, "an identity", problems).unwrap_or_default();
         let source = self.source(value, names, problems).unwrap_or(Source::Custom);
         if own == IP && !matches!(source, Source::ClientIp) {
-            problems.report(key.span, "\"ip\" is the client's address; give this identity another name");
+            problems.report(
+                key.span,
+                "\"ip\" is the client's address; give this identity another name",
+            );
         }
         if matches!(source, Source::Claim(_)) {
             #[cfg(not(feature = "jwt"))]
@@ -91,7 +95,8 @@ impl Callers {
         let cookie = || value.get("cookie").and_then(text).map(Source::Cookie);
         let query = || value.get("query").and_then(text).map(Source::Query);
         let claim = || value.get("jwt_claim").and_then(text).map(Source::Claim);
-        let constant = || value.get("constant").and_then(text).map(|text| Source::Constant(text.into()));
+        let constant =
+            || value.get("constant").and_then(text).map(|text| Source::Constant(text.into()));
         let segment = || {
             let n = value.get("path_segment").and_then(integer)?;
             usize::try_from(n).ok().map(Source::PathSegment)
@@ -118,20 +123,27 @@ impl Callers {
             n.and_then(|n| u8::try_from(n).ok()).unwrap_or(otherwise)
         };
         let client_ip = ClientIp::new(proxies).with_source(forwarded_by);
-        let client_ip = client_ip.with_prefixes(prefix("ipv4_prefix", 32), prefix("ipv6_prefix", 64));
-        self.client_ip = client_ip.map_err(|error| problems.report(node.span, error.to_string())).ok();
+        let client_ip =
+            client_ip.with_prefixes(prefix("ipv4_prefix", 32), prefix("ipv6_prefix", 64));
+        self.client_ip =
+            client_ip.map_err(|error| problems.report(node.span, error.to_string())).ok();
     }
 
     /// An identity made of itself would never be found.
     fn report_loops(&self, entries: &[(Node, Node)], problems: &mut Problems) {
         for (id, (key, _)) in entries.iter().enumerate() {
-            let is_plain = |id: &usize| !matches!(self.identities[*id].source, Source::AllOf(_) | Source::FirstOf(_));
+            let is_plain = |id: &usize| {
+                !matches!(self.identities[*id].source, Source::AllOf(_) | Source::FirstOf(_))
+            };
             if let Source::FirstOf(ids) | Source::AllOf(ids) = &self.identities[id].source {
                 if ids.is_empty() {
                     problems.report(key.span, "a list of identities is missing");
                 }
                 if !ids.iter().all(is_plain) {
-                    problems.report(key.span, "first_of and all_of are made of identities that are neither");
+                    problems.report(
+                        key.span,
+                        "first_of and all_of are made of identities that are neither",
+                    );
                 }
             }
         }
@@ -157,7 +169,8 @@ impl Callers {
         let names: Vec<_> = self.names().collect();
         let of = find(node.get("of")?, &names, problems)?;
         if matches!(self.identities[of].source, Source::AllOf(_)) {
-            problems.report(node.get("of")?.span, "a tier is of one identity, not of several together");
+            problems
+                .report(node.get("of")?.span, "a tier is of one identity, not of several together");
         }
         let mut tiers = Tiers { of, names: Vec::new(), by_value: HashMap::new(), default: 0 };
         for node in node.get("names").map_or(&[][..], Node::items) {
@@ -166,7 +179,9 @@ impl Callers {
             tiers.by_value.insert(tier.into(), id);
         }
         for (key, value) in node.get("members").map_or(&[][..], Node::entries) {
-            let (Some(member), Some(tier)) = (key.text(), name(value, "a tier", problems)) else { continue };
+            let (Some(member), Some(tier)) = (key.text(), name(value, "a tier", problems)) else {
+                continue;
+            };
             let id = tiers.id(tier);
             tiers.by_value.insert(member.into(), id);
         }

@@ -42,7 +42,9 @@ fn tests(node: Option<&Node>, are_headers: bool, problems: &mut Problems) -> Vec
         let test = match boolean(value) {
             Some(true) => Test::Present,
             Some(false) => Test::Absent,
-            None => Test::AnyOf(value.items().iter().filter_map(Node::text).map(Glob::new).collect()),
+            None => {
+                Test::AnyOf(value.items().iter().filter_map(Node::text).map(Glob::new).collect())
+            }
         };
         tests.extend(name.map(|name| (name, test)));
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tollgate_core::{Algorithm, Cost, Limit, LimitError, Rate, WhenDown};
 
+use super::answers;
 use super::callers::Callers;
 use super::conditions::{class, condition};
 use super::values::{boolean, cost, duration, header_name, integer, name, percentage, when_down};
-use super::answers;
 use crate::condition::Condition;
 use crate::problems::Problems;
 use crate::rule::{Amount, Bound, Bounds, CostRule, LimitRule, Mode, Statuses, WhenLimited};
@@ -68,7 +68,9 @@ impl Builder<'_> {
         let Some(name_node) = node.get("name") else { return };
         let Some(own) = name(name_node, "a limit", problems) else { return };
         if let Some(line) = self.lines.insert(own.to_string(), name_node.span.line) {
-            let why = format!("\"{own}\" is the name of another limit, in line {line}; their counts would mix");
+            let why = format!(
+                "\"{own}\" is the name of another limit, in line {line}; their counts would mix"
+            );
             problems.report(name_node.span, why);
         }
         let on = node.get("match").map(|node| Arc::new(condition(node, self.callers, problems)));
@@ -104,12 +106,17 @@ impl Builder<'_> {
     ) -> Option<Bounds> {
         let node = limit.get("rate").or(limit.get("concurrency"))?;
         let amount = |node: &Node, problems: &mut Problems| match limit.get("rate") {
-            Some(_) => rate(node, limit, queue, problems).map(|limit| Amount::Rate(limit.named(own))),
+            Some(_) => {
+                rate(node, limit, queue, problems).map(|limit| Amount::Rate(limit.named(own)))
+            }
             None => integer(node).map(|max| Amount::Concurrency { name: own.into(), max }),
         };
         let Value::Map(entries) = &node.value else {
             if node.text() == Some("unlimited") {
-                problems.report(node.span, "a limit without a limit; leave it out, or set \"mode: off\"");
+                problems.report(
+                    node.span,
+                    "a limit without a limit; leave it out, or set \"mode: off\"",
+                );
             }
             let amount = amount(node, problems)?;
             return Some(Bounds::Same(self.bound(amount, limit, problems)));
@@ -125,10 +132,18 @@ impl Builder<'_> {
                 bounds[tier] = amount.map(|amount| self.bound(amount, limit, problems));
             }
         }
-        let untold: Vec<_> = tiers.iter().zip(&is_told).filter(|(_, told)| !**told).map(|(t, _)| t.as_str()).collect();
+        let untold: Vec<_> = tiers
+            .iter()
+            .zip(&is_told)
+            .filter(|(_, told)| !**told)
+            .map(|(t, _)| t.as_str())
+            .collect();
         if !untold.is_empty() {
             let names = untold.join(", ");
-            problems.report(node.span, format!("no value for the tier {names}; say \"unlimited\" if that is meant"));
+            problems.report(
+                node.span,
+                format!("no value for the tier {names}; say \"unlimited\" if that is meant"),
+            );
         }
         Some(Bounds::PerTier(bounds))
     }
@@ -156,7 +171,10 @@ impl Builder<'_> {
         let max = cost(node.get("max")).unwrap_or(Cost::of(u64::from(u32::MAX)));
         if let Some(routes) = node.get("routes") {
             let routes = routes.items().iter().filter_map(|node| {
-                Some((condition(node.get("match")?, self.callers, problems), cost(node.get("cost"))?))
+                Some((
+                    condition(node.get("match")?, self.callers, problems),
+                    cost(node.get("cost"))?,
+                ))
             });
             return CostRule::Routes { routes: routes.collect(), default };
         }
@@ -171,7 +189,12 @@ impl Builder<'_> {
     }
 }
 
-fn rate(node: &Node, limit: &Node, queue: Option<Duration>, problems: &mut Problems) -> Option<Limit> {
+fn rate(
+    node: &Node,
+    limit: &Node,
+    queue: Option<Duration>,
+    problems: &mut Problems,
+) -> Option<Limit> {
     let text = node.text()?;
     let mut rate: Rate = match text.parse() {
         Ok(rate) => rate,
@@ -193,11 +216,17 @@ fn rate(node: &Node, limit: &Node, queue: Option<Duration>, problems: &mut Probl
     }
     let counts_rejected = limit.get("count_rejected").and_then(boolean) == Some(true);
     let made = Limit::new(rate, algorithm);
-    let made = made.and_then(|limit| if counts_rejected { limit.count_rejected() } else { Ok(limit) });
+    let made =
+        made.and_then(|limit| if counts_rejected { limit.count_rejected() } else { Ok(limit) });
     made.map_err(|error| problems.report(node.span, error.to_string())).ok()
 }
 
-fn algorithm(limit: &Node, rate: Rate, is_queue: bool, problems: &mut Problems) -> Option<Algorithm> {
+fn algorithm(
+    limit: &Node,
+    rate: Rate,
+    is_queue: bool,
+    problems: &mut Problems,
+) -> Option<Algorithm> {
     let told = limit.get("algorithm");
     let named = told.and_then(Node::text).map(str::parse::<Algorithm>);
     let algorithm = match named {
@@ -239,7 +268,8 @@ fn share(amount: &Amount, class: &str, parts: u16) -> Result<Amount, String> {
             Ok(Amount::Concurrency { name, max: part(*max).max(1) })
         }
         Amount::Rate(limit) => {
-            let made = share_rate(limit, parts).and_then(|rate| Limit::new(rate, limit.algorithm()));
+            let made =
+                share_rate(limit, parts).and_then(|rate| Limit::new(rate, limit.algorithm()));
             let made = made.map_err(|error| error.to_string())?;
             Ok(Amount::Rate(made.named(&format!("{}~{class}", limit.name()))))
         }
@@ -288,12 +318,21 @@ fn when_limited(node: Option<&Node>, problems: &mut Problems) -> WhenLimited {
 fn status(node: &Node, problems: &mut Problems) -> Option<Statuses> {
     let text = node.text()?;
     let statuses = match text.strip_suffix("xx").map(str::parse::<u16>) {
-        Some(Ok(hundred @ 1..=5)) => Some(Statuses { first: hundred * 100, last: hundred * 100 + 99 }),
+        Some(Ok(hundred @ 1..=5)) => {
+            Some(Statuses { first: hundred * 100, last: hundred * 100 + 99 })
+        }
         Some(_) => None,
-        None => text.parse().ok().filter(|n| (100..600).contains(n)).map(|n| Statuses { first: n, last: n }),
+        None => text
+            .parse()
+            .ok()
+            .filter(|n| (100..600).contains(n))
+            .map(|n| Statuses { first: n, last: n }),
     };
     if statuses.is_none() {
-        problems.report(node.span, format!("\"{text}\" is no status such as 304, and no class such as 5xx"));
+        problems.report(
+            node.span,
+            format!("\"{text}\" is no status such as 304, and no class such as 5xx"),
+        );
     }
     statuses
 }

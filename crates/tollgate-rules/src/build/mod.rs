@@ -22,7 +22,8 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
     let (classes, priorities) = conditions::priorities(root, &callers, problems);
     let store = store(root, sources, problems);
     let exempt = root.get("exempt").map_or(&[][..], Node::items);
-    let exempt = exempt.iter().map(|node| conditions::condition(node, &callers, problems)).collect();
+    let exempt =
+        exempt.iter().map(|node| conditions::condition(node, &callers, problems)).collect();
     let limits = limits::limits(root, &callers, &classes, store.when_down, problems);
     let Callers { identities, client_ip, tiers, .. } = callers;
     Policy {

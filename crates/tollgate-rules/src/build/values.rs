@@ -31,7 +31,8 @@ pub(super) fn when_down(node: &Node) -> Option<WhenDown> {
 
 pub(crate) fn duration(node: &Node, problems: &mut Problems) -> Option<Duration> {
     let parsed = parse_duration(node.text()?);
-    let parsed = parsed.map_err(|error| problems.report(node.span_of(error.span()), error.message()));
+    let parsed =
+        parsed.map_err(|error| problems.report(node.span_of(error.span()), error.message()));
     parsed.ok()
 }
 
@@ -62,7 +63,8 @@ fn parse_percentage(text: &str) -> Option<u16> {
 /// A network, or an address, which is a network of one.
 pub(super) fn network(node: &Node, problems: &mut Problems) -> Option<IpNet> {
     let text = node.text()?;
-    let parsed = text.parse::<IpNet>().ok().or_else(|| Some(text.parse::<std::net::IpAddr>().ok()?.into()));
+    let parsed =
+        text.parse::<IpNet>().ok().or_else(|| Some(text.parse::<std::net::IpAddr>().ok()?.into()));
     if parsed.is_none() {
         let why = format!("\"{text}\" is no address and no network such as 10.0.0.0/8 or fd00::/8");
         problems.report(node.span, why);
@@ -101,7 +103,8 @@ mod tests {
 
     #[test]
     fn percentages_are_exact() {
-        let cases = [("25%", Some(2_500)), ("0.5%", Some(50)), ("0.05%", Some(5)), ("100%", Some(10_000))];
+        let cases =
+            [("25%", Some(2_500)), ("0.5%", Some(50)), ("0.05%", Some(5)), ("100%", Some(10_000))];
         let bad = ["100.01%", "25", "-1%", "%", "1.234%", "a%", ""];
         let bad = bad.map(|text| (text, None));
         for (text, parts) in cases.into_iter().chain(bad) {

@@ -40,6 +40,7 @@ pub struct Admitted {
     /// Was it decided without the store, which does not answer?
     pub is_degraded: bool,
     pub(crate) gate: Gate,
+    #[expect(dead_code, reason = "they are held for what their drop does")]
     pub(crate) permits: SmallVec<[Permit; 1]>,
     pub(crate) charged: SmallVec<[(Applied, Mark); 4]>,
 }
@@ -120,6 +121,8 @@ impl Admitted {
             (_, Some(under)) => (tollgate_stores::Op::Refund { charged_at }, under),
             _ => return,
         };
-        self.gate.inner().backend.correct(op, Applied { cost, ..one }, mark, self.gate.now());
+        let mut one = one;
+        one.cost = cost;
+        self.gate.inner().backend.correct(op, one, mark, self.gate.now());
     }
 }

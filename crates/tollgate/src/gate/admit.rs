@@ -106,7 +106,8 @@ impl Inner {
     /// Charges all of them or none; more than one step can take are charged step by step, and given
     /// back if a later one refuses.
     async fn check(&self, rates: &[&Applied], now: Micros) -> Result<Accepted, Speaker> {
-        let mut accepted = Accepted { speaker: None, delay: Duration::ZERO, marks: SmallVec::new() };
+        let mut accepted =
+            Accepted { speaker: None, delay: Duration::ZERO, marks: SmallVec::new() };
         for part in rates.chunks(LIMITS_MAX) {
             let checked = self.backend.apply(Op::Check, part, now).await;
             let speaker = speaker(part[checked.verdict.decided_by()], *checked.verdict);

@@ -46,11 +46,10 @@ impl Origin {
 
 /// The right to be in flight.
 #[derive(Debug)]
-#[expect(dead_code, reason = "it is held for what its drop does")]
 pub(crate) enum Permit {
-    Here(crate::concurrency::Permit),
+    Here(#[expect(dead_code, reason = "held for what its drop does")] crate::concurrency::Permit),
     #[cfg(feature = "redis")]
-    Fleet(crate::shared::SharedPermit),
+    Fleet(#[expect(dead_code, reason = "held for what its drop does")] crate::shared::SharedPermit),
 }
 
 impl Backend {
@@ -133,7 +132,10 @@ impl Backend {
 
     /// Corrects a charge where it was made. In a shared store that goes on in the background: an
     /// answer does not wait for it.
-    #[cfg_attr(not(feature = "redis"), expect(clippy::needless_pass_by_value, reason = "sent away"))]
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(clippy::needless_pass_by_value, reason = "sent away")
+    )]
     pub(crate) fn correct(&self, op: Op, of: Applied, mark: Mark, now: Micros) {
         match self {
             Self::Memory(store) => {

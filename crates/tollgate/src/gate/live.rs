@@ -46,7 +46,8 @@ struct Permits(Arc<std::sync::RwLock<HashMap<Arc<str>, Concurrency>>>);
 
 impl Permits {
     fn of(&self, name: &Arc<str>) -> Concurrency {
-        let known = self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner).get(name).cloned();
+        let known =
+            self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner).get(name).cloned();
         known.unwrap_or_else(|| {
             let mut all = self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner);
             all.entry(name.clone()).or_insert_with(Concurrency::unbounded).clone()

@@ -93,7 +93,8 @@ impl Meters {
 
     pub(crate) fn loaded(&self, at: Micros) {
         let mut loaded = lock(&self.loaded);
-        *loaded = Loaded { version: loaded.version + 1, at, error: None, failed_at: None, ..*loaded };
+        *loaded =
+            Loaded { version: loaded.version + 1, at, error: None, failed_at: None, ..*loaded };
     }
 
     pub(crate) fn failed(&self, error: String, at: Micros) {

@@ -11,8 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tollgate_core::Micros;
+use tollgate_core::{Decision, Micros};
 use tollgate_rules::{Policy, PolicyErrors, Request, Resolution, Sources};
+use tollgate_stores::Op;
 
 use crate::clock::{Clock, SystemClock};
 
@@ -131,6 +132,16 @@ impl Gate {
         }
     }
 
+    /// What a rate has left for a key at present, and whether the store itself says so. Changes
+    /// nothing. `None` for a limit of concurrency.
+    pub async fn peek(&self, one: &tollgate_rules::Applied) -> Option<(Decision, bool)> {
+        if matches!(one.amount(), tollgate_rules::Amount::Concurrency { .. }) {
+            return None;
+        }
+        let checked = self.inner.backend.apply(Op::Peek, &[one], self.now()).await;
+        Some((*checked.verdict, !checked.origin.is_degraded()))
+    }
+
     /// What a request is to be charged to; or the answer, if there is nothing to charge.
     pub(crate) fn resolve(
         &self,
@@ -205,10 +216,7 @@ impl Gate {
 
 /// Deadlines, the choice when it is down, and the number of keys are not where it is; but they are
 /// settled when a store is opened.
-fn is_same_place(
-    old: &tollgate_rules::StoreSettings,
-    new: &tollgate_rules::StoreSettings,
-) -> bool {
+fn is_same_place(old: &tollgate_rules::StoreSettings, new: &tollgate_rules::StoreSettings) -> bool {
     let settled = |of: &tollgate_rules::StoreSettings| tollgate_rules::StoreSettings {
         when_down: Default::default(),
         ..of.clone()
