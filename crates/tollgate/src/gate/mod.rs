@@ -18,6 +18,7 @@ use tollgate_stores::Op;
 use crate::clock::{Clock, SystemClock};
 
 pub use admission::{Admission, Admitted, Refusal, Refused, Speaker};
+pub(crate) use admit::Charges;
 pub use live::Live;
 pub use meter::{LimitStats, Loaded};
 pub use sources::FileSources;
