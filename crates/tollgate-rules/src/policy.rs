@@ -137,6 +137,27 @@ impl Policy {
         &self.answers
     }
 
+    /// Believes these proxies too, whatever the file says.
+    #[must_use]
+    pub fn with_trusted_proxies(self, proxies: &[ipnet::IpNet]) -> Self {
+        Self { client_ip: self.client_ip.and_trusted(proxies), ..self }
+    }
+
+    /// How the address of a client is found.
+    pub fn client_ip(&self) -> &ClientIp {
+        &self.client_ip
+    }
+
+    /// Does any limit count addresses, be it only where another identity is missing?
+    pub fn counts_addresses(&self) -> bool {
+        let is_address = |id: &usize| {
+            let identity = &self.identities[*id];
+            let stands_in = identity.missing == crate::identity::WhenMissing::Ip;
+            stands_in || matches!(identity.source, crate::identity::Source::ClientIp)
+        };
+        self.limits.iter().any(|limit| limit.per.iter().any(is_address))
+    }
+
     /// All limits, in the order of the file.
     pub fn limits(&self) -> &[Arc<LimitRule>] {
         &self.limits

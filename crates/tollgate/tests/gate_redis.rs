@@ -115,9 +115,7 @@ async fn corrections_reach_the_store() {
 async fn a_gate_comes_back_to_its_store() {
     let redis = RedisServer::start();
     let gate = gate(&redis.url(), "limits: [{ name: a, rate: 100000/hour }]");
-    let is_degraded = |admission: &Admission| {
-        matches!(admission, Admission::Admitted(admitted) if admitted.is_degraded)
-    };
+    let is_degraded = |admission: &Admission| matches!(admission, Admission::Admitted(admitted) if admitted.is_degraded);
     until(&gate, "/", |admission| !is_degraded(admission)).await;
     redis.kill();
     until(&gate, "/", is_degraded).await;

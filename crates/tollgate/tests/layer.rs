@@ -148,10 +148,10 @@ limits:
     // The three that were refused took nothing of the hour's hundred.
     clock.advance(Duration::from_secs(10));
     let (_, denied) = (ask(&gate, "GET /").await, gate.stats());
-    assert_eq!(denied.iter().map(|s| (&*s.name, s.allowed, s.denied)).collect::<Vec<_>>(), [
-        ("all", 4, 0),
-        ("user", 4, 3)
-    ]);
+    assert_eq!(
+        denied.iter().map(|s| (&*s.name, s.allowed, s.denied)).collect::<Vec<_>>(),
+        [("all", 4, 0), ("user", 4, 3)]
+    );
     let (gate, _) = self::gate("limits: [{ name: all, rate: 100/hour burst 100 }]");
     assert_eq!(ask(&gate, "GET /").await.header("ratelimit"), "\"all\";r=99;t=36");
 }
@@ -260,7 +260,8 @@ async fn usage_survives_a_new_policy_and_a_bad_one_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.yaml");
     let write = |rate: &str| {
-        std::fs::write(&path, format!("version: 1\nlimits: [{{ name: a, rate: {rate} }}]\n")).unwrap();
+        std::fs::write(&path, format!("version: 1\nlimits: [{{ name: a, rate: {rate} }}]\n"))
+            .unwrap();
     };
     write("3/hour");
     let gate = Gate::open(&path).unwrap();
@@ -280,16 +281,15 @@ async fn usage_survives_a_new_policy_and_a_bad_one_changes_nothing() {
 #[tokio::test]
 async fn another_store_takes_a_restart() {
     let (gate, _) = gate("limits: [{ name: a, rate: 1/hour }]");
-    let moved = "version: 1\nstore: { url: 'redis://127.0.0.1:1' }\nlimits: [{ name: a, rate: 1/hour }]";
+    let moved =
+        "version: 1\nstore: { url: 'redis://127.0.0.1:1' }\nlimits: [{ name: a, rate: 1/hour }]";
     let refused = gate.replace(Policy::parse("p", moved, &NoSources).unwrap());
     assert_eq!(refused, Err(tollgate::GateError::StoreChanged));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_queue_holds_requests_instead_of_refusing_them() {
-    let (gate, _) = gate(
-        "limits: [{ name: writes, rate: 10/s, when_limited: { queue: 300ms } }]",
-    );
+    let (gate, _) = gate("limits: [{ name: writes, rate: 10/s, when_limited: { queue: 300ms } }]");
     let start = tokio::time::Instant::now();
     let mut asked = tokio::task::JoinSet::new();
     for _ in 0..6 {
@@ -399,7 +399,8 @@ impl Service<Request<Body>> for Insists {
 #[tokio::test(start_paused = true)]
 async fn only_a_service_that_is_ready_is_called() {
     // In a queue too, where the call comes later than the question.
-    for policy in ["{ name: a, rate: 9/s }", "{ name: a, rate: 9/s, when_limited: { queue: 1s } }"] {
+    for policy in ["{ name: a, rate: 9/s }", "{ name: a, rate: 9/s, when_limited: { queue: 1s } }"]
+    {
         let (gate, _) = gate(&format!("limits: [{policy}]"));
         let insists = Insists { is_ready: false, asked: Arc::default() };
         let mut service = TollgateLayer::new(gate).layer(insists);

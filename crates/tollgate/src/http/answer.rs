@@ -165,7 +165,9 @@ fn message(answers: &Answers, refusal: &Refusal) -> String {
     let name = refusal.rule.name();
     let (secs, quota) = match &refusal.why {
         Refused::NoIdentity { identity, .. } => {
-            return format!("This needs to know who is asking: {identity} is missing or not valid.");
+            return format!(
+                "This needs to know who is asking: {identity} is missing or not valid."
+            );
         }
         Refused::Busy { max } => (None, *max),
         Refused::Limited(speaker) => (speaker.decision.retry_after_secs(), speaker.limit.quota()),

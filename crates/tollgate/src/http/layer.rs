@@ -1,6 +1,6 @@
 //! The tower layer.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -62,12 +62,13 @@ pub struct TollgateLayer {
 struct Shared {
     gate: Gate,
     custom: Vec<(String, Arc<Custom>)>,
+    warned: Once,
 }
 
 impl TollgateLayer {
     /// Keeps the policy of this gate.
     pub fn new(gate: Gate) -> Self {
-        Self { shared: Arc::new(Shared { gate, custom: Vec::new() }) }
+        Self { shared: Arc::new(Shared { gate, custom: Vec::new(), warned: Once::new() }) }
     }
 
     /// Keeps the policy in this file.
@@ -85,7 +86,8 @@ impl TollgateLayer {
     ) -> Self {
         let mut custom = self.shared.custom.clone();
         custom.push((name.to_string(), Arc::new(move |parts| find(parts).map(Into::into))));
-        Self { shared: Arc::new(Shared { gate: self.shared.gate.clone(), custom }) }
+        let (gate, warned) = (self.shared.gate.clone(), Once::new());
+        Self { shared: Arc::new(Shared { gate, custom, warned }) }
     }
 
     /// The gate, to replace its policy or to see what it has done.
@@ -154,7 +156,9 @@ where
                 ResponseFuture::calling(self.inner.call(request), live, Some(admitted))
             }
             Ok(admission) => {
-                ResponseFuture::waiting(self.take_ready(), request, live, is_grpc, async { admission })
+                ResponseFuture::waiting(self.take_ready(), request, live, is_grpc, async {
+                    admission
+                })
             }
             Err(charges) => {
                 let (gate, of) = (gate.clone(), live.clone());
@@ -174,15 +178,15 @@ impl<S: Clone> Tollgate<S> {
 }
 
 impl Shared {
-    fn resolve(
-        &self,
-        live: &Live,
-        parts: &Parts,
-    ) -> Result<crate::gate::Charges, Box<Admission>> {
+    fn resolve(&self, live: &Live, parts: &Parts) -> Result<crate::gate::Charges, Box<Admission>> {
         let custom = |name: &str| {
             let (_, find) = self.custom.iter().find(|(known, _)| known == name)?;
             find(parts)
         };
+        let peer = peer(&parts.extensions);
+        if peer.is_none() && live.policy().counts_addresses() {
+            self.warned.call_once(warn_of_no_address);
+        }
         let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let request = tollgate_rules::Request {
             method: parts.method.as_str(),
@@ -190,12 +194,21 @@ impl Shared {
             path: parts.uri.path(),
             query: parts.uri.query(),
             headers: &InMap(&parts.headers),
-            peer: peer(&parts.extensions),
+            peer,
             custom: &custom,
             unix_secs: self.gate.now().get() / 1_000_000,
         };
         self.gate.resolve(live, &request)
     }
+}
+
+#[cold]
+fn warn_of_no_address() {
+    tracing::warn!(
+        "a policy counts by address, but requests come without one, so all callers count as one; \
+         in axum, serve app.into_make_service_with_connect_info::<SocketAddr>() and use the feature \
+         \"axum\" of tollgate; elsewhere, put tollgate::http::PeerAddr into the request's extensions"
+    );
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {
