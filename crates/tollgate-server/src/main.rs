@@ -3,6 +3,7 @@
 
 mod choices;
 mod failure;
+mod gateway;
 mod remote;
 mod simulate;
 
@@ -27,6 +28,7 @@ struct Tollgate {
 
 #[derive(Subcommand)]
 enum Command {
+    Gateway(Box<gateway::Gateway>),
     Simulate(simulate::Simulate),
     /// Print a completion script for your shell
     ///
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         return Failure::input(error).report();
     }
     let done = match Tollgate::parse().command {
+        Command::Gateway(command) => command.run(),
         Command::Simulate(command) => command.run(),
         Command::Completions { shell } => completions(shell),
     };
