@@ -9,6 +9,7 @@ use http::{Request, StatusCode};
 use http_body_util::Empty;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 
 use super::link::connect;
@@ -48,6 +49,15 @@ async fn watch(shared: Arc<Shared>, index: usize, path: String) {
     }
 }
 
+/// Ends a connection when its answer is there, or does not come.
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 async fn ask(upstream: &Upstream, path: &str) -> io::Result<StatusCode> {
     let stream = TokioIo::new(connect(upstream).await?);
     let (mut sender, connection) = http1::handshake(stream).await.map_err(io::Error::other)?;
@@ -57,10 +67,8 @@ async fn ask(upstream: &Upstream, path: &str) -> io::Result<StatusCode> {
         .header(CONNECTION, "close")
         .body(Empty::<Bytes>::new())
         .map_err(io::Error::other)?;
-    let answer = sender.send_request(request);
-    tokio::select! {
-        biased;
-        answer = answer => answer.map(|answer| answer.status()).map_err(io::Error::other),
-        _ = connection => Err(io::ErrorKind::ConnectionAborted.into()),
-    }
+    let connection = AbortOnDrop(tokio::spawn(connection));
+    let answer = sender.send_request(request).await;
+    drop(connection);
+    answer.map(|answer| answer.status()).map_err(io::Error::other)
 }
