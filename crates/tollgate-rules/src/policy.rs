@@ -32,6 +32,7 @@ pub struct Policy {
     pub(crate) exempt: Vec<Condition>,
     pub(crate) limits: Vec<Arc<LimitRule>>,
     pub(crate) index: Index,
+    pub(crate) serves_stale: bool,
     pub(crate) answers: Answers,
 }
 
@@ -156,6 +157,11 @@ impl Policy {
             stands_in || matches!(identity.source, crate::identity::Source::ClientIp)
         };
         self.limits.iter().any(|limit| limit.per.iter().any(is_address))
+    }
+
+    /// Does any limit give callers what was answered before, instead of a refusal?
+    pub fn serves_stale(&self) -> bool {
+        self.serves_stale
     }
 
     /// All limits, in the order of the file.

@@ -1,8 +1,12 @@
 //! The `tollgate` command.
 #![forbid(unsafe_code)]
 
+mod admin;
 mod choices;
 mod failure;
+mod gateway;
+mod metrics;
+mod policy_file;
 mod remote;
 mod simulate;
 
@@ -27,6 +31,7 @@ struct Tollgate {
 
 #[derive(Subcommand)]
 enum Command {
+    Gateway(Box<gateway::Gateway>),
     Simulate(simulate::Simulate),
     /// Print a completion script for your shell
     ///
@@ -43,6 +48,7 @@ fn main() -> ExitCode {
         return Failure::input(error).report();
     }
     let done = match Tollgate::parse().command {
+        Command::Gateway(command) => command.run(),
         Command::Simulate(command) => command.run(),
         Command::Completions { shell } => completions(shell),
     };

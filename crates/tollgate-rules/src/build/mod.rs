@@ -11,6 +11,7 @@ use crate::client_ip::ClientIp;
 use crate::index::Index;
 use crate::policy::{Policy, Sources, StoreSettings};
 use crate::problems::Problems;
+use crate::rule::WhenLimited;
 use crate::suggest::closest;
 use crate::yaml::Node;
 
@@ -37,6 +38,9 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
         priorities,
         exempt,
         index: Index::new(&limits),
+        serves_stale: limits
+            .iter()
+            .any(|limit| matches!(limit.when_limited, WhenLimited::ServeStale(_))),
         limits,
         answers: answers::answers(root.get("answers"), problems),
     }

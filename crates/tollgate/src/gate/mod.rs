@@ -201,6 +201,13 @@ impl Gate {
         self.inner.backend.ladder_stats()
     }
 
+    /// Begins to watch a shared store, which the first request does otherwise. Must be called in a
+    /// tokio runtime, which has to last as long as the gate.
+    #[cfg(feature = "redis")]
+    pub fn start(&self) {
+        self.inner.backend.start();
+    }
+
     /// Calls this whenever a shared store goes down or comes back.
     #[cfg(feature = "redis")]
     pub fn on_store_change(
