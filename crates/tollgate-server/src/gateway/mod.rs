@@ -39,6 +39,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use http::HeaderValue;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::ServerName;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio_rustls::TlsConnector;
@@ -58,6 +59,7 @@ const BACKLOG: i32 = 4096;
 impl Gateway {
     pub(crate) fn run(self) -> Result<(), Failure> {
         start_log(self.log);
+        raise_file_limit();
         let wrap = policy::layer(self.policy.as_deref())?;
         let certificate = self.certificate()?;
         let shared = self.shared(certificate.as_ref())?;
@@ -147,6 +149,14 @@ fn upstream(address: &Address, connector: Option<&TlsConnector>) -> Result<Upstr
     let host = HeaderValue::try_from(address.to_string()).map_err(|error| unusable(&error))?;
     let (name, fitness) = (address.to_string().into(), Fitness::default());
     Ok(Upstream { address: address.clone(), tls, host, name, fitness })
+}
+
+/// Each connection is a file, and the usual limit of 1024 is for programs with a few.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "the limit on open files stays as it is");
+    }
 }
 
 fn start_log(format: LogFormat) {
