@@ -122,14 +122,18 @@ fn ready(admin: &Admin) -> Response<Full<Bytes>> {
 fn policy(admin: &Admin) -> Value {
     let gate = admin.policy.gate();
     let loaded = gate.loaded();
-    let limits: Vec<_> = gate.stats().iter().map(|limit| {
-        json!({
-            "name": &*limit.name,
-            "allowed": limit.allowed,
-            "denied": limit.denied,
-            "shadow_denied": limit.shadow_denied,
+    let limits: Vec<_> = gate
+        .stats()
+        .iter()
+        .map(|limit| {
+            json!({
+                "name": &*limit.name,
+                "allowed": limit.allowed,
+                "denied": limit.denied,
+                "shadow_denied": limit.shadow_denied,
+            })
         })
-    }).collect();
+        .collect();
     json!({
         "version": loaded.version,
         "loaded_at_us": loaded.at.get(),

@@ -45,7 +45,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = tokio::net::TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
     println!("listening on http://{address}; try a dozen checkouts of one user:");
-    println!("  for i in $(seq 12); do curl -si -X POST -H 'x-session: ann' http://{address}/checkout | head -1; done");
+    println!(
+        "  for i in $(seq 12); do curl -si -X POST -H 'x-session: ann' http://{address}/checkout | head -1; done"
+    );
     println!("and see what is left:");
     println!("  curl -si -H 'x-api-key: k-partner' http://{address}/ | grep -i ratelimit");
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;

@@ -6,7 +6,11 @@ use http::{HeaderMap, Method, Request, Uri, Version};
 use super::error::ProxyError;
 
 /// Refuses what upstreams could understand in more than one way.
-pub(super) fn check<B>(request: &Request<B>) -> Result<(), ProxyError> {
+pub(super) fn check<B>(request: &Request<B>, headers_max: usize) -> Result<(), ProxyError> {
+    // One is the request's id. hyper has counted those of HTTP/1.
+    if request.version() > Version::HTTP_11 && request.headers().len() > headers_max + 1 {
+        return Err(ProxyError::TooManyHeaders);
+    }
     if *request.method() == Method::CONNECT {
         return Err(ProxyError::Connect);
     }
@@ -62,7 +66,7 @@ mod tests {
         for host in hosts {
             request = request.header(HOST, *host);
         }
-        check(&request.body(()).unwrap()).is_ok()
+        check(&request.body(()).unwrap(), 100).is_ok()
     }
 
     #[test]

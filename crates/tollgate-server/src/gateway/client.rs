@@ -53,6 +53,9 @@ pub(super) struct Activity {
     /// Since when the client has taken nothing of what it was sent.
     stalled_since: AtomicU64,
     lingering_since: AtomicU64,
+    /// Answers of which the client has yet to take what is there, and when one of them last did.
+    owed: AtomicU32,
+    taken_at: AtomicU64,
     is_tunnel: AtomicBool,
 }
 
@@ -76,6 +79,8 @@ impl Activity {
             head_since: AtomicU64::new(0),
             stalled_since: AtomicU64::new(0),
             lingering_since: AtomicU64::new(0),
+            owed: AtomicU32::new(0),
+            taken_at: AtomicU64::new(0),
             is_tunnel: AtomicBool::new(false),
         }
     }
@@ -97,6 +102,17 @@ impl Activity {
         self.stalled_since.store(if is_stalled { self.ticks.now_us() } else { 0 }, Relaxed);
     }
 
+    /// A part of an answer is there for the client to take.
+    pub(super) fn owe(&self) {
+        self.owed.fetch_add(1, Relaxed);
+        self.taken_at.store(self.ticks.now_us(), Relaxed);
+    }
+
+    /// The client has taken it, or never will.
+    pub(super) fn settle(&self) {
+        self.owed.fetch_sub(1, Relaxed);
+    }
+
     pub(super) fn linger(&self) {
         self.lingering_since.store(self.ticks.now_us(), Relaxed);
     }
@@ -113,11 +129,15 @@ impl Activity {
         let now_us = self.ticks.now_us();
         let idle_since = self.idle_since.load(Relaxed);
         let is_quiet = self.requests.load(Relaxed) == 0;
+        let is_owed = self.owed.load(Relaxed) > 0;
+        let owed_since = if is_owed { self.taken_at.load(Relaxed) } else { 0 };
         let head_since = Some(self.head_since.load(Relaxed)).filter(|since| is_quiet && *since > 0);
         let waits = [
             // While a request is served, the next one's head may have to wait to be read.
             (head_since.map_or(0, |since| since.max(idle_since)), timeouts.header, "head"),
             (self.stalled_since.load(Relaxed), timeouts.body, "answer not taken"),
+            // Over HTTP/2 a client can leave the connection alive and an answer where it is.
+            (owed_since, timeouts.body, "answer not taken"),
             (self.lingering_since.load(Relaxed), LINGER, "lingering"),
         ];
         let mut fine_until =

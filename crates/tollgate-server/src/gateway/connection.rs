@@ -38,9 +38,8 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const PING_EVERY: Duration = Duration::from_secs(20);
 
 /// How connections are served: one for each worker.
-pub(super) struct Server<S> {
+pub(super) struct Server {
     worker: Arc<Worker>,
-    service: S,
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
 }
@@ -52,56 +51,62 @@ struct Greeted<S> {
     is_http1: bool,
 }
 
-impl<S, B> Server<S>
-where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + Sync + 'static,
-    S::Future: Send,
-    S::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    pub(super) fn new(worker: Arc<Worker>, service: S) -> Self {
+impl Server {
+    pub(super) fn new(worker: Arc<Worker>) -> Self {
         let bounds = &worker.shared.bounds;
         let (http1, http2) = (http1_builder(bounds), http2_builder(bounds));
-        Self { worker, service, http1, http2 }
+        Self { worker, http1, http2 }
     }
 
-    pub(super) async fn serve(&self, stream: TcpStream, peer: SocketAddr, live: LiveConnection) {
-        if let Err(error) = self.try_serve(stream, peer, live).await {
-            tracing::debug!(%peer, %error, "connection failed");
-        }
-    }
-
-    async fn try_serve(
+    /// Serves a connection until its end. Its requests go to the service.
+    pub(super) async fn serve<S, B>(
         &self,
+        service: S,
         stream: TcpStream,
         peer: SocketAddr,
         live: LiveConnection,
-    ) -> io::Result<()> {
+    ) -> io::Result<()>
+    where
+        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Into<BoxError>,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
         stream.set_nodelay(true)?;
         let shared = &self.worker.shared;
         let is_tls = shared.tls.is_some();
         let is_trusted = shared.trusts(peer.ip());
         let client = Client::new(peer, is_tls, is_trusted, shared.ticks, live);
         match &shared.tls {
-            None => self.run(greet(shared, sniff(stream)).await?, client).await,
+            None => self.run(service, greet(shared, sniff(stream)).await?, client).await,
             Some(acceptor) => {
                 let stream = greet(shared, acceptor.accept(stream)).await?;
                 let is_http1 = stream.get_ref().1.alpn_protocol() != Some(b"h2");
-                self.run(Greeted { stream, start: Bytes::new(), is_http1 }, client).await
+                let greeted = Greeted { stream, start: Bytes::new(), is_http1 };
+                self.run(service, greeted, client).await
             }
         }
     }
 
-    async fn run<IO>(&self, greeted: Greeted<IO>, client: Arc<Client>) -> io::Result<()>
+    async fn run<S, B, IO>(
+        &self,
+        service: S,
+        greeted: Greeted<IO>,
+        client: Arc<Client>,
+    ) -> io::Result<()>
     where
+        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Into<BoxError>,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let Greeted { stream, start, is_http1 } = greeted;
         let io = TokioIo::new(ClientIo::new(stream, start, is_http1, Arc::clone(&client)));
         let service = service_fn({
-            let (worker, service) = (Arc::clone(&self.worker), self.service.clone());
-            let client = Arc::clone(&client);
+            let (worker, client) = (Arc::clone(&self.worker), Arc::clone(&client));
             move |request| {
                 front::answer(Arc::clone(&worker), Arc::clone(&client), service.clone(), request)
             }

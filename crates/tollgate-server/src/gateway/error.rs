@@ -14,6 +14,7 @@ pub(super) enum ProxyError {
     BadRequest(&'static str),
     /// The client asks for a tunnel to anywhere.
     Connect,
+    TooManyHeaders,
     BodyTooLarge,
     /// The client stopped sending its body.
     SlowBody,
@@ -33,6 +34,7 @@ impl ProxyError {
         match self {
             Self::BadRequest(_) | Self::BrokenBody => StatusCode::BAD_REQUEST,
             Self::Connect => StatusCode::METHOD_NOT_ALLOWED,
+            Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::Unreachable(_) | Self::Upstream(_) => StatusCode::BAD_GATEWAY,
@@ -46,6 +48,7 @@ impl ProxyError {
             Self::BadRequest(_) => "BAD_REQUEST",
             Self::BrokenBody => "BROKEN_BODY",
             Self::Connect => "METHOD_NOT_ALLOWED",
+            Self::TooManyHeaders => "TOO_MANY_HEADERS",
             Self::BodyTooLarge => "BODY_TOO_LARGE",
             Self::SlowBody => "BODY_TIMEOUT",
             Self::Unreachable(_) => "UPSTREAM_UNAVAILABLE",
@@ -61,6 +64,7 @@ impl ProxyError {
             Self::BadRequest(message) => message,
             Self::BrokenBody => "the request's body ended early or is not well-formed",
             Self::Connect => "this is no forward proxy: CONNECT is not allowed",
+            Self::TooManyHeaders => "the request has too many headers",
             Self::BodyTooLarge => "the request's body is too large",
             Self::SlowBody => "the request's body stopped arriving",
             Self::Unreachable(_) => "no upstream could be reached",

@@ -48,7 +48,7 @@ where
     let is_http1 = request.version() <= Version::HTTP_11;
     let log = shared.access_log.as_ref().map(|log| log.begin(&client, &request, &id, shared.ticks));
 
-    let answered = match check(&request) {
+    let answered = match check(&request, usize::from(shared.bounds.max_headers)) {
         Ok(()) => call(service, client, request).await,
         Err(error) => Err(error),
     };
@@ -64,7 +64,7 @@ where
         entry.answered(response.status(), by.map(|AnsweredBy(name)| name), limit);
         entry
     });
-    Ok(response.map(|what| FrontBody { what, log, _in_flight: in_flight }))
+    Ok(response.map(|what| FrontBody { what, log, in_flight }))
 }
 
 async fn call<S, B>(
@@ -85,18 +85,34 @@ where
 }
 
 /// Counts a request until its answer is sent or given up.
-struct InFlight(Arc<Client>);
+struct InFlight {
+    client: Arc<Client>,
+    /// Whether a part of the answer waits for the client.
+    is_owed: bool,
+}
 
 impl InFlight {
     fn begin(client: &Arc<Client>) -> Self {
         client.activity.begin_request();
-        Self(Arc::clone(client))
+        Self { client: Arc::clone(client), is_owed: false }
+    }
+
+    fn owe(&mut self) {
+        self.is_owed = true;
+        self.client.activity.owe();
+    }
+
+    fn settle(&mut self) {
+        if std::mem::take(&mut self.is_owed) {
+            self.client.activity.settle();
+        }
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.activity.end_request();
+        self.settle();
+        self.client.activity.end_request();
     }
 }
 
@@ -106,7 +122,7 @@ pin_project! {
         #[pin]
         what: What<B>,
         log: Option<Box<Entry>>,
-        _in_flight: InFlight,
+        in_flight: InFlight,
     }
 }
 
@@ -137,12 +153,16 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.project();
+        this.in_flight.settle();
         let polled = match this.what.project() {
             WhatProjected::Own { bytes } => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
             WhatProjected::Passed { body } => body.poll_frame(cx).map_err(Into::into),
         };
-        if let (Some(entry), Poll::Ready(Some(Ok(frame)))) = (this.log, &polled) {
-            entry.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            this.in_flight.owe();
+            if let Some(entry) = this.log {
+                entry.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
+            }
         }
         polled
     }

@@ -1,7 +1,7 @@
 //! Which headers pass, and what is said about the client.
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -12,9 +12,28 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// Whether the headers ask to switch to another protocol, as for a WebSocket.
-pub(super) fn asks_to_upgrade(headers: &HeaderMap) -> bool {
-    headers.contains_key(UPGRADE) && has_token(headers, &CONNECTION, "upgrade")
+/// Whether the headers ask to switch to WebSocket. A switch to anything else is not passed on: to
+/// HTTP/2, say, it would be a way around the gateway.
+pub(super) fn asks_for_websocket(headers: &HeaderMap) -> bool {
+    let is_websocket =
+        |upgrade: &HeaderValue| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket");
+    headers.get(UPGRADE).is_some_and(is_websocket)
+        && headers.get_all(UPGRADE).iter().count() == 1
+        && has_token(headers, &CONNECTION, "upgrade")
+}
+
+/// HTTP/2 may spread cookies over several headers; HTTP/1 has one.
+pub(super) fn join_cookies(headers: &mut HeaderMap) {
+    let mut cookies = headers.get_all(COOKIE).iter();
+    let (Some(first), Some(_)) = (cookies.next(), cookies.next()) else { return };
+    let mut all = first.as_bytes().to_vec();
+    for cookie in headers.get_all(COOKIE).iter().skip(1) {
+        all.extend_from_slice(b"; ");
+        all.extend_from_slice(cookie.as_bytes());
+    }
+    if let Ok(all) = HeaderValue::from_bytes(&all) {
+        headers.insert(COOKIE, all);
+    }
 }
 
 /// Removes from a request what is between the client and the gateway only. `ours` is not the
@@ -160,7 +179,7 @@ mod tests {
 
         let mut request =
             headers(&[("upgrade", "websocket"), ("connection", "keep-alive, Upgrade")]);
-        assert!(asks_to_upgrade(&request));
+        assert!(asks_for_websocket(&request));
         strip_request(&mut request, true, &ID);
         assert_eq!(request, headers(&[("upgrade", "websocket"), ("connection", "upgrade")]));
     }

@@ -15,13 +15,21 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::error::ProxyError;
 use super::request_body::{RequestBody, blame};
 use super::shared::Upstream;
 use super::stream::UpstreamStream;
-use tokio::net::TcpStream;
+
+/// What is read ahead of an answer, and how large its head may be.
+const BUFFER_MAX: usize = 64 * 1024;
+
+/// An upstream that has gone without a word is noticed after a few of these.
+const PROBE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
 
 pub(super) struct Link {
     sender: SendRequest<RequestBody>,
@@ -41,7 +49,8 @@ pub(super) enum SendError {
 impl Link {
     pub(super) async fn open(upstream: &Upstream, patience: Duration) -> io::Result<Box<Self>> {
         let stream = timeout(patience, connect(upstream)).await??;
-        let handshake = Builder::new().handshake(TokioIo::new(stream)).await;
+        let handshake =
+            Builder::new().max_buf_size(BUFFER_MAX).handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(io::Error::other)?;
         let deadline = Box::pin(sleep_until(Instant::now()));
         Ok(Box::new(Self { sender, connection, deadline, is_done: false }))
@@ -109,6 +118,7 @@ pub(super) async fn connect(upstream: &Upstream) -> io::Result<UpstreamStream> {
     let address = &upstream.address;
     let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
     stream.set_nodelay(true)?;
+    SockRef::from(&stream).set_tcp_keepalive(&PROBE)?;
     match &upstream.tls {
         None => Ok(UpstreamStream::Plain(stream)),
         Some((connector, name)) => {

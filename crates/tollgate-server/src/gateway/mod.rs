@@ -39,12 +39,13 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use http::HeaderValue;
-use tollgate::shared::StoreState;
-use tollgate::{Gate, TollgateLayer};
-use tower_layer::Stack;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::ServerName;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio_rustls::TlsConnector;
+use tollgate::shared::StoreState;
+use tollgate::{Gate, TollgateLayer};
+use tower_layer::Stack;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::admin::{self, Admin};
@@ -64,6 +65,7 @@ const BACKLOG: i32 = 4096;
 impl Gateway {
     pub(crate) fn run(self) -> Result<(), Failure> {
         start_log(self.log);
+        raise_file_limit();
         let policy = PolicyFile::open(self.policy.as_deref(), &self.trusted_proxies)?;
         let certificate = self.certificate()?;
         let shared = self.shared(certificate.as_ref(), policy)?;
@@ -75,8 +77,7 @@ impl Gateway {
         let (listener, workers) = (self.listen()?, self.workers());
         let side_door = self.side_door(&shared)?;
         let side_address = side_door.as_ref().and_then(|(listener, _)| listener.local_addr().ok());
-        let supervisor =
-            supervisor::Supervisor::new(Arc::clone(&shared), certificate, side_door);
+        let supervisor = supervisor::Supervisor::new(Arc::clone(&shared), certificate, side_door);
         let supervisor = supervisor.map_err(Failure::io)?;
         for index in 0..workers {
             worker::start(index, &listener, Arc::clone(&shared), &wrap).map_err(Failure::io)?;
@@ -205,6 +206,14 @@ fn tell_store_changes(gate: &Gate) {
         StoreState::Up => tracing::info!("the store answers"),
         StoreState::Unknown => {}
     });
+}
+
+/// Each connection is a file, and the usual limit of 1024 is for programs with a few.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "the limit on open files stays as it is");
+    }
 }
 
 fn start_log(format: LogFormat) {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::HOST;
-use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 
@@ -71,7 +71,9 @@ async fn exchange(
     client: Arc<Client>,
     mut request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, ProxyError> {
-    let asks = request.version() == Version::HTTP_11 && headers::asks_to_upgrade(request.headers());
+    let asks = request.version() == Version::HTTP_11
+        && *request.method() == Method::GET
+        && headers::asks_for_websocket(request.headers());
     let upgrade = asks.then(|| hyper::upgrade::on(&mut request));
     let request = prepare(&worker, &client, request, upgrade.is_some())?;
     let answer = send_to_any(&worker, request).await?;
@@ -88,6 +90,9 @@ fn prepare(
     let shared = &worker.shared;
     let (mut parts, body) = request.into_parts();
     let body = RequestBody::new(body, shared.bounds.max_body, shared.timeouts.body, shared.ticks)?;
+    if parts.version > Version::HTTP_11 {
+        headers::join_cookies(&mut parts.headers);
+    }
     headers::strip_request(&mut parts.headers, is_upgrade, &shared.request_id_header);
     let host = take_authority(&mut parts.uri)
         .or_else(|| parts.headers.get(HOST).cloned())

@@ -90,7 +90,10 @@ impl Worker {
     pub(super) fn note_failure(&self, index: usize, why: &str) {
         let Shared { upstreams, ejection, ticks, .. } = &*self.shared;
         let upstream = &upstreams[index];
-        tracing::debug!(upstream = %upstream.name, why, "request failed");
+        // Only the first in a row: there may be many.
+        if !upstream.fitness.is_failing() {
+            tracing::warn!(upstream = %upstream.name, why, "request failed");
+        }
         if let Some(lasting) = upstream.fitness.fail(*ejection, ticks.now_us()) {
             tracing::warn!(upstream = %upstream.name, ?lasting, why, "left out for a while");
         }

@@ -84,9 +84,9 @@ pub(super) fn connector(authority: Option<&Path>) -> Result<TlsConnector, Failur
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = authority {
-        let unusable = |error| Failure::input(cannot("the authority", path, error));
-        for certificate in certificates(path).map_err(unusable)? {
-            roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
+        let unusable = |error: &str| Failure::input(cannot("the authority", path, error));
+        for certificate in certificates(path).map_err(|error| unusable(&error))? {
+            roots.add(certificate).map_err(|error| unusable(&error.to_string()))?;
         }
     }
     if roots.is_empty() {
@@ -107,11 +107,11 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 fn read(cert: &Path, key: &Path) -> Result<CertifiedKey, String> {
-    let chain = certificates(cert).map_err(|error| cannot("the certificate", cert, error))?;
-    let unusable = |error: String| cannot("the key", key, error);
-    let der = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(error.to_string()))?;
+    let chain = certificates(cert).map_err(|error| cannot("the certificate", cert, &error))?;
+    let unusable = |error: &str| cannot("the key", key, error);
+    let der = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(&error.to_string()))?;
     CertifiedKey::from_der(chain, der, &provider())
-        .map_err(|error| unusable(format!("it does not go with {}: {error}", cert.display())))
+        .map_err(|error| unusable(&format!("it does not go with {}: {error}", cert.display())))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -120,7 +120,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     if chain.is_empty() { Err("there is no certificate in it".to_string()) } else { Ok(chain) }
 }
 
-fn cannot(what: &str, path: &Path, error: String) -> String {
+fn cannot(what: &str, path: &Path, error: &str) -> String {
     format!("cannot use {what} {}: {error}", path.display())
 }
 

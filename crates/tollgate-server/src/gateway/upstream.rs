@@ -83,11 +83,16 @@ impl Fitness {
     }
 
     pub(super) fn succeed(&self) {
-        if self.failures.load(Ordering::Relaxed) != 0 {
+        if self.is_failing() {
             self.failures.store(0, Ordering::Relaxed);
             self.ejections.store(0, Ordering::Relaxed);
             self.ejected_until_us.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Whether the last request failed, as far as is known.
+    pub(super) fn is_failing(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) != 0
     }
 
     /// Returns for how long the upstream is ejected, if that begins now.

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
 use hyper::rt::bounds::Http2ServerConnExec;
@@ -11,13 +12,16 @@ use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
 use hyper::service::HttpService;
 use tokio::sync::futures::OwnedNotified;
-use tokio::time::{Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::client::{Client, Outlook};
 use super::drain::Stage;
 use super::shared::Shared;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long an idle client has to close a connection that it was told is over.
+const GOODBYE: Duration = Duration::from_secs(2);
 
 /// A connection that can be asked to come to an end.
 pub(super) trait Graceful: Future {
@@ -118,7 +122,8 @@ impl<C: Graceful> Watched<C> {
                 Outlook::Idle if self.is_shut_down => return true,
                 Outlook::Idle => {
                     self.shut_down();
-                    return false;
+                    self.timer.as_mut().reset(Instant::now() + GOODBYE);
+                    _ = self.timer.as_mut().poll(cx);
                 }
                 Outlook::Overdue(what) => {
                     tracing::debug!(peer = %self.client.peer, what, "client too slow");

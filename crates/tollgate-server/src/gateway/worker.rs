@@ -42,7 +42,7 @@ pub(super) fn start<L, B>(
 ) -> io::Result<()>
 where
     L: Layer<Proxy>,
-    L::Service: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    L::Service: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
     <L::Service as Service<Request<Incoming>>>::Future: Send,
     <L::Service as Service<Request<Incoming>>>::Error: Into<BoxError>,
     B: Body<Data = Bytes> + Send + 'static,
@@ -52,12 +52,16 @@ where
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let worker = Arc::new(Worker::new(shared, index));
     let service = wrap.layer(Proxy::new(Arc::clone(&worker)));
-    let server = Arc::new(Server::new(Arc::clone(&worker), service));
+    let server = Arc::new(Server::new(Arc::clone(&worker)));
     let serve = move |stream, peer, live| {
-        let server = Arc::clone(&server);
-        tokio::spawn(async move { server.serve(stream, peer, live).await });
+        let (server, service) = (Arc::clone(&server), service.clone());
+        tokio::spawn(async move {
+            if let Err(error) = server.serve(service, stream, peer, live).await {
+                tracing::debug!(%peer, %error, "connection failed");
+            }
+        });
     };
-    let run = async move {
+    let run = move || async move {
         tokio::spawn(sweep(Arc::clone(&worker)));
         if let Err(error) = accept_all(listener, &worker.shared, serve).await {
             tracing::error!(%error, "a worker cannot listen");
@@ -66,7 +70,7 @@ where
         std::future::pending::<()>().await;
     };
     let thread = thread::Builder::new().name(format!("worker-{index}"));
-    thread.spawn(move || runtime.block_on(run)).map(drop)
+    thread.spawn(move || runtime.block_on(run())).map(drop)
 }
 
 async fn accept_all(

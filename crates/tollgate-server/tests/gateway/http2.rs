@@ -97,6 +97,35 @@ fn a_host_that_contradicts_the_authority_is_refused() {
 }
 
 #[test]
+fn cookies_are_joined_into_one_header() {
+    let gateway = Gateway::before(&Backend::echo(), &[]);
+    run(async {
+        let mut sender = connect(&gateway).await;
+        let request = Request::get("http://a/").header("cookie", "a=1").header("cookie", "b=2");
+        let seen = sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
+        assert!(text(seen).await.contains("\ncookie: a=1; b=2\n"));
+    });
+}
+
+#[test]
+fn a_client_that_leaves_its_answer_where_it_is_is_cut_off() {
+    let backend = Backend::start(|_, wire| {
+        wire.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 1 << 24));
+        wire.try_send(vec![0; 1 << 24]).is_ok()
+    });
+    let gateway = Gateway::before(&backend, &["--body-timeout", "1s"]);
+    run(async {
+        let mut sender = connect(&gateway).await;
+        // The connection is alive, and the body is never read.
+        let answer = sender.send_request(get("http://a/")).await.unwrap();
+        while !sender.is_closed() {
+            tokio::task::yield_now().await;
+        }
+        drop(answer);
+    });
+}
+
+#[test]
 fn a_drain_tells_the_client_and_answers_what_is_under_way() {
     let (go, wait) = channel();
     let wait = Mutex::new(wait);

@@ -130,15 +130,27 @@ fn an_upgrade_that_is_declined_is_an_ordinary_answer() {
 }
 
 #[test]
+fn a_switch_to_another_protocol_is_not_passed_on() {
+    let gateway = Gateway::before(&Backend::echo(), &[]);
+    let seen = gateway.connect().ask(
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAA\r\n\r\n",
+    );
+    let seen = seen.body.to_lowercase();
+    assert!(!seen.contains("upgrade") && !seen.contains("http2-settings"), "{seen}");
+}
+
+#[test]
 fn a_silent_tunnel_is_closed() {
     let backend = Backend::start(|_, wire| {
-        wire.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
+        wire.send(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        );
         wire.is_closed();
         false
     });
     let gateway = Gateway::before(&backend, &["--tunnel-timeout", "1s"]);
     let mut client = gateway.connect();
-    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
     assert_eq!(client.0.head().status(), 101);
     assert!(client.0.is_closed());
 }

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, RANGE, SET_COOKIE, VARY};
+use http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, RANGE, SET_COOKIE, VARY,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 
 /// A longer answer is not kept.
@@ -77,7 +79,8 @@ struct Kept {
 
 impl Kept {
     fn size(&self) -> usize {
-        let headers = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 64);
+        let headers =
+            self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 64);
         self.body.len() + headers.sum::<usize>() + 512
     }
 }
@@ -106,7 +109,12 @@ impl Cache {
     }
 
     /// The answer to this, if there is one no older than that.
-    pub(super) fn find(&self, asked: &Asked, age_max: Duration, now_us: u64) -> Option<(Response<()>, Bytes)> {
+    pub(super) fn find(
+        &self,
+        asked: &Asked,
+        age_max: Duration,
+        now_us: u64,
+    ) -> Option<(Response<()>, Bytes)> {
         let kept = {
             let shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             shelf.by_question.get(&asked.question)?.clone()
@@ -150,17 +158,23 @@ mod tests {
     use super::*;
 
     fn asked(target: &str, headers: &[(&'static str, &'static str)]) -> Option<Asked> {
-        let request = headers.iter().fold(Request::get(target), |r, (name, value)| r.header(*name, *value));
+        let request =
+            headers.iter().fold(Request::get(target), |r, (name, value)| r.header(*name, *value));
         Asked::of(&request.body(()).unwrap())
     }
 
     fn answer(all: &[(&'static str, &'static str)]) -> HeaderMap {
-        let pairs = all.iter().map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v)));
+        let pairs =
+            all.iter().map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v)));
         pairs.collect()
     }
 
-    fn is_kept(request: &[(&'static str, &'static str)], response: &[(&'static str, &'static str)]) -> bool {
-        asked("/", request).is_some_and(|asked| asked.may_be_kept(StatusCode::OK, &answer(response)))
+    fn is_kept(
+        request: &[(&'static str, &'static str)],
+        response: &[(&'static str, &'static str)],
+    ) -> bool {
+        asked("/", request)
+            .is_some_and(|asked| asked.may_be_kept(StatusCode::OK, &answer(response)))
     }
 
     #[test]
@@ -186,14 +200,18 @@ mod tests {
         let json = [("accept", "json")];
         cache.keep(asked("/a?b", &json).unwrap(), headers, Bytes::from("body"), 1_000_000);
         let find = |target, headers: &[(&'static str, &'static str)], now_us| {
-            let found = cache.find(&asked(target, headers).unwrap(), Duration::from_secs(10), now_us);
+            let found =
+                cache.find(&asked(target, headers).unwrap(), Duration::from_secs(10), now_us);
             found.map(|(response, _)| response.headers()["age"].to_str().unwrap().to_string())
         };
         assert_eq!(find("/a?b", &json, 6_500_000).as_deref(), Some("5"));
         assert_eq!(find("/a?b", &json, 11_000_001), None);
         assert_eq!(find("/a?c", &json, 1_000_000), None);
         assert_eq!(find("/a?b", &[("accept", "html")], 1_000_000), None);
-        assert_eq!(find("/a?b", &[("accept", "json"), ("accept-encoding", "gzip")], 1_000_000), None);
+        assert_eq!(
+            find("/a?b", &[("accept", "json"), ("accept-encoding", "gzip")], 1_000_000),
+            None
+        );
     }
 
     #[test]

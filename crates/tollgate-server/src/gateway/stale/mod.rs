@@ -122,10 +122,8 @@ impl Shared {
         let limited = refusal.extensions().get::<Limited>()?;
         let WhenLimited::ServeStale(age_max) = limited.when_limited else { return None };
         let (found, body) = self.cache.find(asked, age_max, self.ticks.now_us())?;
-        let mut response = found.map(|()| StaleBody {
-            body: Either::Kept { bytes: Some(body) },
-            copy: None,
-        });
+        let mut response =
+            found.map(|()| StaleBody { body: Either::Kept { bytes: Some(body) }, copy: None });
         let status = format!("tollgate; hit; detail=\"limited by {}\"", limited.limit);
         if let Ok(status) = HeaderValue::try_from(status) {
             response.headers_mut().insert(CACHE_STATUS, status);
@@ -194,7 +192,8 @@ impl<B: Body<Data = Bytes>> Body for StaleBody<B> {
         let polled = body.as_mut().poll_frame(context);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                let data = frame.data_ref().filter(|data| data.len() + copy.so_far.len() <= ANSWER_MAX);
+                let data =
+                    frame.data_ref().filter(|data| data.len() + copy.so_far.len() <= ANSWER_MAX);
                 match data {
                     Some(data) => copy.so_far.extend_from_slice(data),
                     // Too long, or with trailers.
