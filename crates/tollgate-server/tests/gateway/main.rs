@@ -3,9 +3,11 @@
 mod backend;
 mod client;
 mod drain;
+mod flash_sale;
 mod headers;
 mod hostile;
 mod http2;
+mod limits;
 mod process;
 mod streaming;
 mod tls;
