@@ -14,6 +14,7 @@ use crate::rule::{Amount, LimitRule, Mode};
 
 /// What a policy says about a request.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "the large one is the common one, and is not boxed")]
 pub enum Resolution<'p> {
     /// No limit applies, for it is exempt by this entry of the list, counted from 0.
     Exempt(usize),
@@ -82,6 +83,13 @@ impl Policy {
             }
         }
         Resolution::Charged(applied)
+    }
+
+    /// The names of the limits whose conditions are looked at for a request, for tests.
+    #[doc(hidden)]
+    pub fn candidates(&self, request: &Request<'_>) -> Vec<&str> {
+        let ids = self.index.candidates(&Facts::new(self, request));
+        ids.into_iter().map(|id| self.limits[id as usize].name()).collect()
     }
 
     pub(crate) fn exemption(&self, facts: &Facts<'_, '_>) -> Option<usize> {

@@ -95,7 +95,7 @@ fn bearer(value: &str) -> &str {
     }
 }
 
-fn said(error: JwtKeyError) -> String {
+fn said(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 

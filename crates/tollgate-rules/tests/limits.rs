@@ -204,7 +204,7 @@ fn a_header_says_what_a_request_costs() {
     let cases = [
         ("", 2),
         ("x-cost:7", 7),
-        ("x-cost:_7_", 7),
+        ("x-cost:+7+", 7),
         ("x-cost:51", 50),
         ("x-cost:0", 2),
         ("x-cost:-5", 2),
@@ -212,7 +212,7 @@ fn a_header_says_what_a_request_costs() {
         ("x-cost:1e9", 2),
         ("x-cost:99999999999999999999999", 50),
         ("x-cost:3 x-cost:9", 9),
-        ("x-cost:3,_9", 9),
+        ("x-cost:3,+9", 9),
         ("x-cost:", 2),
         ("x-cost:0x10", 2),
     ];

@@ -28,7 +28,7 @@ impl Headers for Lines {
     }
 }
 
-/// A request as one line: `POST /path?query host=… peer=… name:value name:value`.
+/// A request as one line: `POST /path?query host=… peer=… name:value name:value`, with + for a blank.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) method: String,
@@ -59,7 +59,7 @@ pub(crate) fn ask(line: &str) -> Ask {
             (Some(("host", host)), _) => ask.host = Some(host.into()),
             (Some(("peer", peer)), _) => ask.peer = peer.parse().ok(),
             (_, Some((name, value))) => {
-                ask.headers.0.push((name.into(), value.replace('_', " ").into_bytes()));
+                ask.headers.0.push((name.into(), value.replace('+', " ").into_bytes()));
             }
             _ => panic!("what is {word}?"),
         }
