@@ -1,5 +1,6 @@
 //! Which requests a limit is about.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use ipnet::IpNet;
@@ -75,20 +76,53 @@ impl fmt::Display for Mismatch<'_> {
     }
 }
 
+/// How sure it has to be, where a path can be read in several ways.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    Any,
+    All,
+}
+
+impl Reading {
+    fn other(self) -> Self {
+        if self == Self::Any { Self::All } else { Self::Any }
+    }
+}
+
 impl Condition {
-    /// Why it does not hold, if it does not.
+    /// Why it does not hold, if it does not. It holds if it does by any reading of the path.
     pub(crate) fn mismatch<'p>(&'p self, facts: &Facts<'_, '_>) -> Option<Mismatch<'p>> {
+        self.mismatch_by(facts, Reading::Any)
+    }
+
+    /// Does it hold by every reading of the path? So must it be where a request gains by it.
+    pub(crate) fn surely_holds(&self, facts: &Facts<'_, '_>) -> bool {
+        self.mismatch_by(facts, Reading::All).is_none()
+    }
+
+    fn mismatch_by<'p>(&'p self, facts: &Facts<'_, '_>, by: Reading) -> Option<Mismatch<'p>> {
         let request = facts.request;
-        if !any_or_none(&self.methods, |method| method == request.method) {
+        if !any_or_none(&self.methods, |method| method.eq_ignore_ascii_case(request.method)) {
             return Some(Mismatch::Method);
         }
-        if !any_or_none(&self.paths, |pattern| pattern.matches(facts.path())) {
+        let fits = |path: &Cow<'_, str>| any_or_none(&self.paths, |pattern| pattern.matches(path));
+        let paths = facts.paths();
+        if !(if by == Reading::Any { paths.iter().any(fits) } else { paths.iter().all(fits) }) {
             return Some(Mismatch::Path);
         }
         let host = bare_host(request.host.unwrap_or_default()).as_bytes();
         if !any_or_none(&self.hosts, |glob| glob.matches_ignoring_case(host)) {
             return Some(Mismatch::Host);
         }
+        self.mismatch_of_fields(facts).or_else(|| self.mismatch_of_caller(facts)).or_else(|| {
+            let is_excluded =
+                self.not.iter().any(|not| not.mismatch_by(facts, by.other()).is_none());
+            is_excluded.then_some(Mismatch::Excluded)
+        })
+    }
+
+    fn mismatch_of_fields<'p>(&'p self, facts: &Facts<'_, '_>) -> Option<Mismatch<'p>> {
+        let request = facts.request;
         let fails =
             |(name, test): &&(String, Test)| !test.holds(request.headers.all(name).into_iter());
         if let Some((name, _)) = self.headers.iter().find(fails) {
@@ -97,10 +131,7 @@ impl Condition {
         let fails = |(name, test): &&(String, Test)| {
             !test.holds(parameters(request.query, name).iter().map(|value| value.as_bytes()))
         };
-        if let Some((name, _)) = self.query.iter().find(fails) {
-            return Some(Mismatch::Query(name));
-        }
-        self.mismatch_of_caller(facts)
+        self.query.iter().find(fails).map(|(name, _)| Mismatch::Query(name))
     }
 
     fn mismatch_of_caller<'p>(&'p self, facts: &Facts<'_, '_>) -> Option<Mismatch<'p>> {
@@ -108,11 +139,8 @@ impl Condition {
         if !any_or_none(&self.networks, is_within) {
             return Some(Mismatch::Network);
         }
-        if !any_or_none(&self.tiers, |tier| facts.tier() == Some(*tier)) {
-            return Some(Mismatch::Tier);
-        }
-        let is_excluded = self.not.iter().any(|not| not.mismatch(facts).is_none());
-        is_excluded.then_some(Mismatch::Excluded)
+        let is_other = !any_or_none(&self.tiers, |tier| facts.tier() == Some(*tier));
+        is_other.then_some(Mismatch::Tier)
     }
 }
 

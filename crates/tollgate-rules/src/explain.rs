@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::facts::{Facts, NoIdentity};
-use crate::identity::Missing;
+use crate::identity::{Missing, Source};
 use crate::policy::Policy;
 use crate::request::Request;
 use crate::resolve::Applied;
@@ -16,6 +16,8 @@ use crate::rule::{LimitRule, Mode};
 pub struct Explanation<'p> {
     /// The path as limits see it.
     pub path: String,
+    /// What else servers may take it for. Limits on those count too.
+    pub other_readings: Vec<String>,
     /// The client's address, if it is known.
     pub client: Option<std::net::IpAddr>,
     /// Every identity, with its value or why it has none.
@@ -41,6 +43,7 @@ pub struct Verdict<'p> {
 
 /// Whether a limit applies, or why not.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there are as many as limits, for a person to read")]
 pub enum Outcome<'p> {
     /// It applies: the limit, and before it a class's share of it if there is one.
     Applies(SmallVec<[Applied; 4]>),
@@ -66,14 +69,16 @@ impl Policy {
             Verdict { rule, outcome }
         });
         let limits = limits.collect();
-        let shown = |id: usize| match facts.value(id) {
-            Ok(value) => Ok(String::from_utf8_lossy(value).into_owned()),
-            Err(missing) => Err(missing.clone()),
+        let shown = |id: usize| match (&self.identities[id].source, facts.value(id)) {
+            (Source::AllOf(ids), _) => Ok(facts.key(ids).to_string()),
+            (_, Ok(value)) => Ok(String::from_utf8_lossy(value).into_owned()),
+            (_, Err(missing)) => Err(missing.clone()),
         };
         let identities = self.identities.iter().enumerate();
         let tiers = self.tiers.as_ref();
         Explanation {
             path: facts.path().to_string(),
+            other_readings: facts.paths()[1..].iter().map(|path| path.to_string()).collect(),
             client: facts.client(),
             identities: identities.map(|(id, of)| (of.name.as_str(), shown(id))).collect(),
             tier: tiers.zip(facts.tier()).map(|(tiers, tier)| tiers.names[tier].as_str()),
@@ -98,9 +103,12 @@ impl Policy {
         if rule.group.is_some_and(|group| groups_done.contains(&group)) {
             return Outcome::NotFirst;
         }
-        groups_done.extend(rule.group);
         let mut applied = SmallVec::new();
-        match self.apply(rule, facts, &mut applied) {
+        let done = self.apply(rule, facts, &mut applied);
+        if rule.speaks_for_group(facts, &applied) {
+            groups_done.extend(rule.group);
+        }
+        match done {
             Err(missing) => Outcome::Refused(missing),
             Ok(()) if applied.is_empty() => Outcome::Unlimited,
             Ok(()) => Outcome::Applies(applied),

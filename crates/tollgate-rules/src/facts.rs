@@ -17,7 +17,7 @@ use crate::token::Token;
 pub(crate) struct Facts<'p: 'r, 'r> {
     pub(crate) request: &'r Request<'r>,
     pub(crate) policy: &'p Policy,
-    path: Cow<'r, str>,
+    paths: SmallVec<[Cow<'r, str>; 1]>,
     client: OnceCell<Option<IpAddr>>,
     identities: SmallVec<[OnceCell<Found<'r>>; 6]>,
     tier: OnceCell<usize>,
@@ -39,7 +39,7 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
         Self {
             request,
             policy,
-            path: path::normalize(request.path),
+            paths: path::readings(request.path),
             client: OnceCell::new(),
             identities: policy.identities.iter().map(|_| OnceCell::new()).collect(),
             tier: OnceCell::new(),
@@ -50,7 +50,12 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
 
     /// The path as limits see it.
     pub(crate) fn path(&self) -> &str {
-        &self.path
+        &self.paths[0]
+    }
+
+    /// The same, and all that servers may take it for.
+    pub(crate) fn paths(&self) -> &[Cow<'r, str>] {
+        &self.paths
     }
 
     /// The address that the request really comes from.
@@ -114,20 +119,31 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
         }))
     }
 
-    /// What a limit per these identities counts this request under. Where it may not be refused, a
-    /// request without one that is required counts as anonymous.
-    pub(crate) fn key(&self, per: &[usize], may_refuse: bool) -> Result<Key, NoIdentity<'p>> {
+    /// What a limit per these identities counts this request under. Without one of them, a request
+    /// still has a key.
+    pub(crate) fn key(&self, per: &[usize]) -> Key {
         if per.is_empty() {
-            return Ok(Key::of_all());
+            return Key::of_all();
         }
         let mut key = Key::default();
-        for id in per {
-            self.add_part(&mut key, *id, may_refuse)?;
-        }
-        Ok(key)
+        per.iter().for_each(|id| self.add_part(&mut key, *id));
+        key
     }
 
-    fn add_part(&self, key: &mut Key, id: usize, may_refuse: bool) -> Result<(), NoIdentity<'p>> {
+    /// Of these identities, the first that must not be missing but is.
+    pub(crate) fn required(&self, per: &[usize]) -> Result<(), NoIdentity<'p>> {
+        for id in per {
+            let identity = self.identity(*id);
+            if identity.missing == WhenMissing::Deny
+                && let Err(why) = self.value(*id)
+            {
+                return Err(NoIdentity { identity: &identity.name, why: why.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn add_part(&self, key: &mut Key, id: usize) {
         let identity = self.identity(id);
         key.begin(&identity.name);
         if let Source::FirstOf(ids) = &identity.source {
@@ -138,12 +154,8 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
         }
         match self.value(id) {
             Ok(value) => key.value(value),
-            Err(why) if identity.missing == WhenMissing::Deny && may_refuse => {
-                return Err(NoIdentity { identity: &identity.name, why: why.clone() });
-            }
             Err(_) => self.stand_in(key, identity.missing),
         }
-        Ok(())
     }
 
     /// Whatever is missing, there is a key: the client's address, or that of all anonymous ones.

@@ -3,11 +3,16 @@
 use crate::shape::{Field, Section, Shape};
 
 const fn field(name: &'static str, shape: Shape, doc: &'static str) -> Field {
-    Field { name, is_required: false, shape, doc }
+    Field { name, is_required: false, may_be_empty: false, shape, doc }
+}
+
+/// A part of the file that may stand there without anything in it.
+const fn part(name: &'static str, shape: Shape, doc: &'static str) -> Field {
+    Field { name, is_required: false, may_be_empty: true, shape, doc }
 }
 
 const fn required(name: &'static str, shape: Shape, doc: &'static str) -> Field {
-    Field { name, is_required: true, shape, doc }
+    Field { name, is_required: true, may_be_empty: false, shape, doc }
 }
 
 const RATE: Shape = Shape::Form {
@@ -31,30 +36,37 @@ pub(crate) static POLICY: Section = Section {
     one_of: &[],
     fields: &[
         required("version", Shape::Integer(1, 1), "The version of this format: 1."),
-        field("store", Shape::Section(&STORE), "Where counts are kept. In memory if absent."),
-        field("jwt", Shape::Section(&JWT), "How tokens are verified, for identities of jwt_claim."),
-        field(
+        part("store", Shape::Section(&STORE), "Where counts are kept. In memory if absent."),
+        part("jwt", Shape::Section(&JWT), "How tokens are verified, for identities of jwt_claim."),
+        part(
             "identify",
             Shape::Map(&Shape::Section(&IDENTITY)),
             "Who is asking: names of your own, each with where it is found. `ip` is always there.",
         ),
-        field("tiers", Shape::Section(&TIERS), "Which rates a caller gets."),
-        field(
+        part("tiers", Shape::Section(&TIERS), "Which rates a caller gets."),
+        part(
             "priorities",
             Shape::List(&Shape::Section(&PRIORITY)),
             "Classes of requests; the first that matches. Limits give them shares.",
         ),
-        field(
+        part(
             "exempt",
             Shape::List(&Shape::Section(&MATCH)),
             "Requests that no limit applies to, such as health checks.",
         ),
-        required(
-            "limits",
-            Shape::List(&Shape::Tagged { by: &["first", "all"], tagged: &GROUP, plain: &LIMIT }),
-            "The limits. A request is charged to all that match, or to none.",
-        ),
-        field("answers", Shape::Section(&ANSWERS), "How a caller is told."),
+        Field {
+            may_be_empty: true,
+            ..required(
+                "limits",
+                Shape::List(&Shape::Tagged {
+                    by: &["first", "all"],
+                    tagged: &GROUP,
+                    plain: &LIMIT,
+                }),
+                "The limits. A request is charged to all that match, or to none.",
+            )
+        },
+        part("answers", Shape::Section(&ANSWERS), "How a caller is told."),
     ],
 };
 

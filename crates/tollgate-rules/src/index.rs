@@ -1,5 +1,6 @@
 //! The limits that may apply to a request, without looking at those that cannot.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::condition::{Condition, Test};
 use crate::facts::Facts;
-use crate::path::PathIndex;
+use crate::path::{PathIndex, PathPattern};
 use crate::request::bare_host;
 use crate::rule::LimitRule;
 
@@ -21,7 +22,7 @@ pub(crate) struct Index {
     paths: PathIndex<u32>,
     by_method: HashMap<String, Vec<u32>>,
     by_host: HashMap<String, Vec<u32>>,
-    by_header: Vec<(String, HashMap<Vec<u8>, Vec<u32>>)>,
+    by_header: HashMap<String, HashMap<Vec<u8>, Vec<u32>>>,
 }
 
 impl std::fmt::Debug for Index {
@@ -33,7 +34,7 @@ impl std::fmt::Debug for Index {
 /// A way to file a limit: under each of these values, one of which a request must have.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Place<'r> {
-    Path(&'r str),
+    Path(&'r PathPattern),
     Method(&'r str),
     Host(String),
     Header(&'r str, &'r str),
@@ -47,34 +48,26 @@ impl Index {
             *crowd.entry(place).or_default() += 1;
         }
         let mut index = Self::default();
-        for (id, (limit, ways)) in (0u32..).zip(limits.iter().zip(&filings)) {
+        for (id, ways) in (0u32..).zip(&filings) {
             let busiest = |way: &&Vec<Place<'_>>| way.iter().map(|place| crowd[place]).max();
             match ways.iter().min_by_key(busiest) {
-                Some(way) => way.iter().for_each(|place| index.file(id, limit, place)),
+                Some(way) => way.iter().for_each(|place| index.file(id, place)),
                 None => index.always.push(id),
             }
         }
         index
     }
 
-    fn file(&mut self, id: u32, limit: &LimitRule, place: &Place<'_>) {
+    fn file(&mut self, id: u32, place: &Place<'_>) {
         match place {
-            Place::Path(text) => {
-                let patterns = limit.conditions.iter().flat_map(|condition| &condition.paths);
-                let pattern = patterns.into_iter().find(|pattern| pattern.as_str() == *text);
-                self.paths.insert(pattern.expect("it is one of these"), id);
-            }
+            Place::Path(pattern) => self.paths.insert(pattern, id),
             Place::Method(method) => {
                 self.by_method.entry((*method).to_string()).or_default().push(id);
             }
             Place::Host(host) => self.by_host.entry(host.clone()).or_default().push(id),
             Place::Header(name, value) => {
-                let known = self.by_header.iter().position(|(known, _)| known == name);
-                let at = known.unwrap_or_else(|| {
-                    self.by_header.push(((*name).to_string(), HashMap::new()));
-                    self.by_header.len() - 1
-                });
-                self.by_header[at].1.entry(value.as_bytes().to_vec()).or_default().push(id);
+                let values = self.by_header.entry((*name).to_string()).or_default();
+                values.entry(value.as_bytes().to_vec()).or_default().push(id);
             }
         }
     }
@@ -82,9 +75,15 @@ impl Index {
     /// Those that may apply, in the order of the policy, each once.
     pub(crate) fn candidates(&self, facts: &Facts<'_, '_>) -> Candidates {
         let mut found = Candidates::from_slice(&self.always);
-        self.paths.for_each_match(facts.path(), |id| found.push(*id));
+        for path in facts.paths() {
+            self.paths.for_each_match(path, |id| found.push(*id));
+        }
         let request = facts.request;
-        if let Some(ids) = self.by_method.get(request.method) {
+        let method = match request.method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+            true => Cow::from(request.method.to_ascii_uppercase()),
+            false => Cow::from(request.method),
+        };
+        if let Some(ids) = self.by_method.get(method.as_ref()) {
             found.extend_from_slice(ids);
         }
         if !self.by_host.is_empty()
@@ -111,16 +110,14 @@ fn ways_of(condition: &Condition) -> Vec<Vec<Place<'_>>> {
     let mut ways = Vec::new();
     let paths = &condition.paths;
     if !paths.is_empty() && paths.iter().all(|pattern| pattern.as_str() != "/**") {
-        ways.push(paths.iter().map(|pattern| Place::Path(pattern.as_str())).collect());
+        ways.push(paths.iter().map(Place::Path).collect());
     }
     if !condition.methods.is_empty() {
         ways.push(condition.methods.iter().map(|method| Place::Method(method)).collect());
     }
     let hosts: Option<Vec<_>> = condition.hosts.iter().map(|glob| glob.literal()).collect();
     if let Some(hosts) = hosts.filter(|hosts| !hosts.is_empty()) {
-        ways.push(
-            hosts.iter().map(|host| Place::Host(bare_host(host).to_ascii_lowercase())).collect(),
-        );
+        ways.push(hosts.iter().map(|host| Place::Host(host.to_ascii_lowercase())).collect());
     }
     for (name, test) in &condition.headers {
         let Test::AnyOf(globs) = test else { continue };

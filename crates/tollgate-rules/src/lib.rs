@@ -42,6 +42,7 @@ mod problems;
 mod request;
 mod resolve;
 mod rule;
+mod schema;
 mod shape;
 pub mod suggest;
 #[cfg(feature = "jwt")]

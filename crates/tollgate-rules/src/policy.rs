@@ -13,9 +13,10 @@ use crate::condition::Condition;
 use crate::format;
 use crate::identity::Identity;
 use crate::index::Index;
-use crate::problems::{PolicyErrors, Problems};
+use crate::problems::{PolicyErrors, Problem, Problems};
 use crate::rule::LimitRule;
-use crate::shape::{Shape, json_schema};
+use crate::schema::json_schema;
+use crate::shape::Shape;
 use crate::yaml;
 
 /// A policy that can be used.
@@ -34,6 +35,7 @@ pub struct Policy {
     pub(crate) index: Index,
     pub(crate) serves_stale: bool,
     pub(crate) answers: Answers,
+    pub(crate) warnings: Vec<Problem>,
 }
 
 /// Who has which tier.
@@ -107,9 +109,11 @@ impl Policy {
         let root = yaml::parse(text, &mut problems);
         let policy = match &root {
             Some(root) => {
+                build::hide_secrets(root, &mut problems);
                 Shape::Section(&format::POLICY).check(root, &mut problems);
                 Some(build::policy(root, sources, &mut problems))
             }
+            None if !problems.is_empty() => None,
             None => {
                 let whole = yaml::Span { line: 1, column: 1, width: 1 };
                 problems.report(whole, "the file is empty; it needs \"version: 1\" and \"limits\"");
@@ -117,7 +121,9 @@ impl Policy {
             }
         };
         match policy {
-            Some(policy) if problems.is_empty() => Ok(policy),
+            Some(policy) if problems.is_empty() => {
+                Ok(Self { warnings: problems.take_warnings(), ..policy })
+            }
             _ => Err(problems.into_errors()),
         }
     }
@@ -167,6 +173,11 @@ impl Policy {
     /// All limits, in the order of the file.
     pub fn limits(&self) -> &[Arc<LimitRule>] {
         &self.limits
+    }
+
+    /// What is allowed, but perhaps not what was meant.
+    pub fn warnings(&self) -> &[Problem] {
+        &self.warnings
     }
 
     /// The identities that the program has to give.

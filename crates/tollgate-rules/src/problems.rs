@@ -7,6 +7,19 @@ use crate::yaml::Span;
 /// So many are told. A file with more has one cause.
 const PROBLEMS_MAX: usize = 100;
 
+/// As much of a line as is shown, and of a text that is quoted.
+const LINE_MAX: usize = 160;
+const QUOTED_MAX: usize = 60;
+
+/// A text in quotes, shortened if it is too long for a message.
+pub(crate) fn quoted(text: &str) -> String {
+    let shown: String = text.chars().take(QUOTED_MAX).map(visible).collect();
+    match shown.chars().count() < text.chars().count() {
+        true => format!("\"{shown}…\""),
+        false => format!("\"{shown}\""),
+    }
+}
+
 /// One thing that is wrong with a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -14,6 +27,8 @@ pub struct Problem {
     column: usize,
     width: usize,
     text: String,
+    /// How much of the line's beginning was left out of the text.
+    cut: usize,
     message: String,
 }
 
@@ -28,7 +43,7 @@ impl Problem {
         self.column
     }
 
-    /// The line's text.
+    /// The line's text, or of a long line the part around the column.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -44,6 +59,7 @@ impl Problem {
 pub struct PolicyErrors {
     file: String,
     problems: Vec<Problem>,
+    more: usize,
 }
 
 impl PolicyErrors {
@@ -55,8 +71,8 @@ impl PolicyErrors {
     /// One problem with the whole of it.
     pub(crate) fn plain(file: &str, message: &str) -> Self {
         let (text, message) = (String::new(), message.to_string());
-        let problem = Problem { line: 0, column: 0, width: 0, text, message };
-        Self { file: file.into(), problems: vec![problem] }
+        let problem = Problem { line: 0, column: 0, width: 0, text, cut: 0, message };
+        Self { file: file.into(), problems: vec![problem], more: 0 }
     }
 
     /// The file, as it was named.
@@ -78,7 +94,10 @@ impl fmt::Display for PolicyErrors {
             }
             problem.show(f, &self.file)?;
         }
-        Ok(())
+        match self.more {
+            0 => Ok(()),
+            more => write!(f, "\n\n{}: and {more} more", self.file),
+        }
     }
 }
 
@@ -91,8 +110,9 @@ impl Problem {
             return write!(f, "{file}: {message}");
         }
         let number = line.to_string();
-        let (gutter, indent) = (" ".repeat(number.len()), " ".repeat(column.saturating_sub(1)));
-        let rest = text.chars().count().saturating_sub(column.saturating_sub(1)).max(1);
+        let before = column.saturating_sub(1 + self.cut).min(LINE_MAX);
+        let (gutter, indent) = (" ".repeat(number.len()), " ".repeat(before));
+        let rest = text.chars().count().saturating_sub(before).max(1);
         let marks = "^".repeat(self.width.clamp(1, rest));
         writeln!(f, "{file}:{line}:{column}: {message}")?;
         write!(f, "{gutter} |\n{number} | {text}\n{gutter} | {indent}{marks}")
@@ -104,28 +124,74 @@ pub(crate) struct Problems {
     file: String,
     lines: Vec<String>,
     found: Vec<Problem>,
+    more: usize,
+    warnings: Vec<Problem>,
 }
 
 impl Problems {
     pub(crate) fn new(file: &str, text: &str) -> Self {
-        Self { file: file.into(), lines: text.lines().map(printable).collect(), found: Vec::new() }
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
+        let lines = text.split(['\n', '\r']).map(Into::into).collect();
+        Self { file: file.into(), lines, found: Vec::new(), more: 0, warnings: Vec::new() }
     }
 
+    /// One problem at a place is enough: the next one there follows from it.
     pub(crate) fn report(&mut self, span: Span, message: impl Into<String>) {
-        let text = span.line.checked_sub(1).and_then(|i| self.lines.get(i)).cloned();
-        // One problem at a place is enough: the next one there follows from it.
-        if self.found.iter().any(|p| (p.line, p.column) == (span.line, span.column)) {
+        if !self.found.iter().any(|p| (p.line, p.column) == (span.line, span.column)) {
+            self.report_also(span, message);
+        }
+    }
+
+    /// Something else that is wrong at a place.
+    pub(crate) fn report_also(&mut self, span: Span, message: impl Into<String>) {
+        if self.is_full() {
+            self.more += 1;
             return;
         }
-        if self.found.len() < PROBLEMS_MAX {
-            self.found.push(Problem {
-                line: span.line,
-                column: span.column,
-                width: span.width,
-                text: text.unwrap_or_default(),
-                message: message.into(),
-            });
+        let message = message.into();
+        let Span { line, column, .. } = span;
+        if self.found.iter().any(|p| (p.line, p.column) == (line, column) && p.message == message) {
+            return;
         }
+        let problem = self.problem(span, message);
+        self.found.push(problem);
+    }
+
+    /// Something that is allowed, but perhaps not what was meant.
+    pub(crate) fn warn(&mut self, span: Span, message: impl Into<String>) {
+        if self.warnings.len() < PROBLEMS_MAX {
+            let problem = self.problem(span, message.into());
+            self.warnings.push(problem);
+        }
+    }
+
+    pub(crate) fn take_warnings(&mut self) -> Vec<Problem> {
+        self.warnings.sort_by_key(|problem| (problem.line, problem.column));
+        std::mem::take(&mut self.warnings)
+    }
+
+    fn problem(&self, span: Span, message: String) -> Problem {
+        let Span { line, column, width } = span;
+        let whole = line.checked_sub(1).and_then(|i| self.lines.get(i));
+        let cut = if column > LINE_MAX * 3 / 4 { column - LINE_MAX / 2 } else { 0 };
+        let text = whole.map_or_else(String::new, |line| {
+            line.chars().skip(cut).take(LINE_MAX).map(visible).collect()
+        });
+        Problem { line, column, width, text, cut, message }
+    }
+
+    /// What stands there is not shown with problems.
+    pub(crate) fn hide(&mut self, span: Span) {
+        let line = span.line.checked_sub(1).and_then(|i| self.lines.get_mut(i));
+        let Some(line) = line else { return };
+        let hidden = span.column - 1..span.column - 1 + span.width;
+        let hide = |(at, c)| if hidden.contains(&at) { '*' } else { c };
+        *line = line.chars().enumerate().map(hide).collect();
+    }
+
+    /// Are there so many that more are only counted?
+    pub(crate) fn is_full(&self) -> bool {
+        self.found.len() >= PROBLEMS_MAX
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -134,11 +200,11 @@ impl Problems {
 
     pub(crate) fn into_errors(mut self) -> PolicyErrors {
         self.found.sort_by_key(|problem| (problem.line, problem.column));
-        PolicyErrors { file: self.file, problems: self.found }
+        PolicyErrors { file: self.file, problems: self.found, more: self.more }
     }
 }
 
-/// Without characters that would move the cursor, and of a length that can be read.
-fn printable(line: &str) -> String {
-    line.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect()
+/// A blank instead of a character that would move the cursor.
+fn visible(c: char) -> char {
+    if c.is_control() { ' ' } else { c }
 }

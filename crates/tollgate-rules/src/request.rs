@@ -102,8 +102,9 @@ pub(crate) fn parameters<'a>(
     pairs.filter(|(known, _)| known == name).map(|(_, value)| value).collect()
 }
 
-/// A host without its port, in lower case as hosts are compared.
+/// A host as hosts are compared: without a user before it, and without a port or dots after it.
 pub(crate) fn bare_host(host: &str) -> &str {
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
     let host = match host.rfind(':') {
         Some(colon) if !host[colon..].contains(']') => &host[..colon],
         _ => host,

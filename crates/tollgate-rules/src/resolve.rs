@@ -14,6 +14,7 @@ use crate::rule::{Amount, LimitRule, Mode};
 
 /// What a policy says about a request.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "the large one is the common one, and is not boxed")]
 pub enum Resolution<'p> {
     /// No limit applies, for it is exempt by this entry of the list, counted from 0.
     Exempt(usize),
@@ -73,16 +74,26 @@ impl Policy {
             if is_done || rule.mode == Mode::Off || rule.mismatch(&facts).is_some() {
                 continue;
             }
-            groups_done.extend(rule.group);
+            let before = applied.len();
             if let Err(missing) = self.apply(rule, &facts, &mut applied) {
                 return Resolution::Refused { rule, missing };
+            }
+            if rule.speaks_for_group(&facts, &applied[before..]) {
+                groups_done.extend(rule.group);
             }
         }
         Resolution::Charged(applied)
     }
 
+    /// The names of the limits whose conditions are looked at for a request, for tests.
+    #[doc(hidden)]
+    pub fn candidates(&self, request: &Request<'_>) -> Vec<&str> {
+        let ids = self.index.candidates(&Facts::new(self, request));
+        ids.into_iter().map(|id| self.limits[id as usize].name()).collect()
+    }
+
     pub(crate) fn exemption(&self, facts: &Facts<'_, '_>) -> Option<usize> {
-        self.exempt.iter().position(|condition| condition.mismatch(facts).is_none())
+        self.exempt.iter().position(|condition| condition.surely_holds(facts))
     }
 
     /// Adds a limit that matches, and before it the share of it that the request's class has.
@@ -94,9 +105,12 @@ impl Policy {
     ) -> Result<(), NoIdentity<'p>> {
         let tier = facts.tier();
         let Some(bound) = rule.bounds.of(tier) else { return Ok(()) };
-        let key = facts.key(&rule.per, rule.mode == Mode::Enforce)?;
-        let cost = rule.cost.of(facts);
+        let key = facts.key(&rule.per);
         let is_enforced = rule.mode.is_enforced(&rule.name, key.as_bytes());
+        if is_enforced {
+            facts.required(&rule.per)?;
+        }
+        let cost = rule.cost.of(facts);
         let class = if bound.shares.is_empty() { None } else { self.class(facts) };
         let one = Applied { rule: rule.clone(), tier, share_of: None, key, cost, is_enforced };
         if class.is_some_and(|class| bound.amount(Some(class)).is_some()) {
@@ -116,5 +130,12 @@ impl LimitRule {
     /// Why it does not apply, if it does not.
     pub(crate) fn mismatch(&self, facts: &Facts<'_, '_>) -> Option<Mismatch<'_>> {
         self.conditions.iter().find_map(|condition| condition.mismatch(facts))
+    }
+
+    /// Is no other of its group needed? One that is only watched takes the place of none that is
+    /// enforced, nor does one that matches by one reading of the path and not by another.
+    pub(crate) fn speaks_for_group(&self, facts: &Facts<'_, '_>, applied: &[Applied]) -> bool {
+        applied.iter().all(|one| one.is_enforced)
+            && self.conditions.iter().all(|condition| condition.surely_holds(facts))
     }
 }

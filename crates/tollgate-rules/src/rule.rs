@@ -208,24 +208,36 @@ impl CostRule {
         match self {
             Self::Fixed(cost) => *cost,
             Self::ResponseHeader { default, .. } => *default,
-            Self::Routes { routes, default } => {
-                let route = routes.iter().find(|(on, _)| on.mismatch(facts).is_none());
-                route.map_or(*default, |(_, cost)| *cost)
-            }
+            Self::Routes { routes, default } => cost_of_routes(routes, *default, facts),
             Self::RequestHeader { name, default, max } => {
                 let values = facts.request.headers.all(name);
-                let told =
-                    values.iter().filter_map(|value| parse_amount(value)).filter_map(Cost::new);
-                // Said twice, the dearer counts.
-                told.max().map_or(*default, |cost| cost.min(*max))
+                let told = values.iter().filter_map(|value| parse_amount(value));
+                told.filter_map(Cost::new).max().map_or(*default, |cost| cost.min(*max))
             }
         }
     }
 }
 
-/// A number in a header. One that is too large to be told is as large as can be.
+/// The first route that matches, or of those that may be meant the dearest.
+fn cost_of_routes(routes: &[(Condition, Cost)], default: Cost, facts: &Facts<'_, '_>) -> Cost {
+    let mut cost = None;
+    for (on, of_route) in routes.iter().filter(|(on, _)| on.mismatch(facts).is_none()) {
+        cost = cost.max(Some(*of_route));
+        if on.surely_holds(facts) {
+            return cost.unwrap_or(default);
+        }
+    }
+    cost.map_or(default, |cost| cost.max(default))
+}
+
+/// A number in a header. Said more than once, the largest counts.
 fn parse_amount(value: &[u8]) -> Option<u64> {
-    let digits = value.trim_ascii();
+    value.split(|byte| *byte == b',').filter_map(parse_number).max()
+}
+
+/// A number that is too large to be told is as large as can be.
+fn parse_number(text: &[u8]) -> Option<u64> {
+    let digits = text.trim_ascii();
     let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     let number = || std::str::from_utf8(digits).ok()?.parse().ok();
     is_number.then(|| number().unwrap_or(u64::MAX))

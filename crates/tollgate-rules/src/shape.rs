@@ -1,8 +1,6 @@
-//! The shape of a file: one description that checks it and from which its schema is made.
+//! The shape of a file: one description that checks it, and from which its schema is made.
 
-use serde_json::{Map, Value as Json, json};
-
-use crate::problems::Problems;
+use crate::problems::{Problems, quoted};
 use crate::suggest::closest;
 use crate::yaml::{Node, Value};
 
@@ -48,6 +46,8 @@ pub(crate) struct Section {
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) is_required: bool,
+    /// May there be nothing in it yet?
+    pub(crate) may_be_empty: bool,
     pub(crate) shape: Shape,
     pub(crate) doc: &'static str,
 }
@@ -55,13 +55,26 @@ pub(crate) struct Field {
 impl Shape {
     /// Reports whatever does not have this shape.
     pub(crate) fn check(&self, node: &Node, problems: &mut Problems) {
+        if problems.is_full() {
+            return;
+        }
         match (self, &node.value) {
             (Self::Either(shapes), _) => self.check_either(shapes, node, problems),
+            // It would mean everything, or nothing at all.
+            (Self::List(_) | Self::OneOrMany(_) | Self::Map(_), _)
+                if node.is_empty() && !node.is_null() =>
+            {
+                let expected = self.expected();
+                problems.report(node.span, format!("this is empty: expected {expected}"));
+            }
             (Self::List(item), Value::List(items)) => {
                 items.iter().for_each(|node| item.check(node, problems));
             }
-            (Self::OneOrMany(item), _) => {
-                node.items().iter().for_each(|node| item.check(node, problems));
+            (Self::OneOrMany(item), Value::Map(_) | Value::Scalar { .. }) => {
+                item.check(node, problems);
+            }
+            (Self::OneOrMany(item), Value::List(items)) => {
+                items.iter().for_each(|node| item.check(node, problems));
             }
             (Self::Map(of), Value::Map(entries)) => {
                 entries.iter().for_each(|(_, value)| of.check(value, problems));
@@ -70,10 +83,10 @@ impl Shape {
                 section.check(node, entries, problems);
             }
             (Self::Tagged { by, tagged, plain }, Value::Map(entries)) => {
-                let is_tagged = by.iter().any(|name| node.get(name).is_some());
+                let is_tagged = entries.iter().any(|(key, _)| plain.is_slip_of(key, by));
                 (if is_tagged { tagged } else { plain }).check(node, entries, problems);
             }
-            (_, Value::Scalar { text, .. }) if self.accepts_text(text) => {}
+            (_, Value::Scalar { text, .. }) if !node.is_null() && self.accepts_text(text) => {}
             _ => problems.report(node.span, self.complaint(node)),
         }
     }
@@ -83,10 +96,10 @@ impl Shape {
         let of_kind = |shape: &&Shape| shape.is_of_kind(node);
         if let Value::Scalar { text, .. } = &node.value {
             let mut meant = shapes.iter().filter(of_kind);
-            return match meant.any(|shape| shape.accepts_text(text)) {
-                true => {}
-                false => problems.report(node.span, self.complaint(node)),
-            };
+            if node.is_null() || !meant.any(|shape| shape.accepts_text(text)) {
+                problems.report(node.span, self.complaint(node));
+            }
+            return;
         }
         match shapes.iter().find(of_kind) {
             Some(shape) => shape.check(node, problems),
@@ -121,16 +134,28 @@ impl Shape {
     }
 
     fn complaint(&self, node: &Node) -> String {
-        let expected = self.expected();
+        let expected = self.expected_of(node);
         let Value::Scalar { text, .. } = &node.value else {
             let found = if matches!(node.value, Value::List(_)) { "a list" } else { "a map" };
             return format!("expected {expected}, found {found}");
         };
         let suggestion = self.words().and_then(|words| closest(text, words.into_iter()));
         match suggestion {
-            Some(word) => format!("\"{text}\" is none of {expected}; did you mean \"{word}\"?"),
-            None if text.is_empty() => format!("a value is missing: {expected}"),
-            None => format!("expected {expected}, found \"{text}\""),
+            _ if node.is_null() || text.is_empty() => format!("a value is missing: {expected}"),
+            Some(word) => {
+                format!("{} is none of {expected}; did you mean \"{word}\"?", quoted(text))
+            }
+            None => format!("expected {expected}, found {}", quoted(text)),
+        }
+    }
+
+    /// What could be meant by what stands there.
+    fn expected_of(&self, node: &Node) -> String {
+        let Self::Either(shapes) = self else { return self.expected() };
+        let meant: Vec<_> = shapes.iter().filter(|shape| shape.is_of_kind(node)).collect();
+        match meant.is_empty() {
+            true => self.expected(),
+            false => meant.iter().map(|shape| shape.expected()).collect::<Vec<_>>().join(", or "),
         }
     }
 
@@ -146,16 +171,17 @@ impl Shape {
     fn expected(&self) -> String {
         match self {
             Self::Text(what) | Self::Form { what, .. } => (*what).into(),
+            Self::Integer(least, most) if least == most => least.to_string(),
             Self::Integer(least, most) => format!("a whole number from {least} to {most}"),
             Self::Boolean => "true or false".into(),
             Self::Choice(words) => {
                 let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
                 words.join(", ")
             }
-            Self::List(item) => format!("a list of {}", item.expected()),
-            Self::OneOrMany(item) => format!("{} or a list of such", item.expected()),
-            Self::Map(of) => format!("names with {}", of.expected()),
-            Self::Section(section) | Self::Tagged { plain: section, .. } => section.what.into(),
+            Self::List(item) => format!("a list, each item {}", item.expected()),
+            Self::OneOrMany(item) => format!("{}, or a list of such", item.expected()),
+            Self::Map(of) => format!("names, each with {}", of.expected()),
+            Self::Section(section) | Self::Tagged { plain: section, .. } => section.expected(),
             Self::Either(shapes) => {
                 let each: Vec<_> = shapes.iter().map(Shape::expected).collect();
                 each.join(", or ")
@@ -166,134 +192,96 @@ impl Shape {
 
 impl Section {
     fn check(&self, node: &Node, entries: &[(Node, Node)], problems: &mut Problems) {
+        let mut meant = Vec::new();
         for (key, value) in entries {
             let name = key.text().unwrap_or_default();
             match self.fields.iter().find(|field| field.name == name) {
-                Some(field) if value.is_null() && field.is_required => {
-                    let expected = field.shape.expected();
-                    problems.report(key.span, format!("\"{name}\" has no value: {expected}"));
+                Some(field) => field.check(key, value, problems),
+                None if problems.is_full() => return,
+                None => {
+                    let near = self.closest(name);
+                    meant.extend(near);
+                    problems.report(key.span, self.unknown(name, near));
                 }
-                Some(_) if value.is_null() => {}
-                Some(field) => field.shape.check(value, problems),
-                None => problems.report(key.span, self.unknown(name)),
             }
         }
+        let is_there = |name: &str| {
+            meant.contains(&name) || entries.iter().any(|(key, _)| key.text() == Some(name))
+        };
         let first = entries.first().map_or(node.span, |(key, _)| key.span);
-        let is_there = |name: &str| entries.iter().any(|(key, _)| key.text() == Some(name));
-        for field in self.fields.iter().filter(|field| field.is_required && !is_there(field.name)) {
-            let Field { name, shape, .. } = field;
-            let (what, expected) = (self.what, shape.expected());
-            problems.report(first, format!("{what} needs \"{name}\": {expected}"));
+        let missing = self.missing(is_there);
+        if !missing.is_empty() {
+            let needs = missing.join(", and ");
+            problems.report_also(first, format!("{} needs {needs}", self.what));
         }
-        self.check_one_of(first, is_there, problems);
+        self.report_too_many(entries, problems);
     }
 
-    fn check_one_of(
-        &self,
-        at: crate::yaml::Span,
-        is_there: impl Fn(&str) -> bool,
-        problems: &mut Problems,
-    ) {
-        let there: Vec<_> = self.one_of.iter().filter(|name| is_there(name)).collect();
-        if !self.one_of.is_empty() && there.len() != 1 {
-            let (what, names) = (self.what, self.one_of.join(", "));
-            problems.report(at, format!("{what} has exactly one of these: {names}"));
-        }
-    }
-
-    fn unknown(&self, name: &str) -> String {
-        let names = || self.fields.iter().map(|field| field.name);
-        let what = self.what;
-        match closest(name, names()) {
-            Some(near) => format!("unknown field \"{name}\" of {what}; did you mean \"{near}\"?"),
-            None => {
-                let names = names().collect::<Vec<_>>().join(", ");
-                format!("unknown field \"{name}\" of {what}; it may have {names}")
+    fn missing(&self, is_there: impl Fn(&str) -> bool) -> Vec<String> {
+        let required = self.fields.iter().filter(|field| field.is_required);
+        let missing = required.filter(|field| !is_there(field.name));
+        let missing = missing.map(|Field { name, shape, .. }| match shape {
+            Shape::Text(_) | Shape::Form { .. } | Shape::Integer(..) => {
+                format!("\"{name}\": {}", shape.expected())
             }
+            _ => format!("\"{name}\""),
+        });
+        let mut missing: Vec<_> = missing.collect();
+        if !self.one_of.is_empty() && !self.one_of.iter().any(|name| is_there(name)) {
+            missing.push(format!("one of {}", self.one_of.join(", ")));
         }
+        missing
+    }
+
+    /// Of fields that exclude each other, the second is one too many.
+    fn report_too_many(&self, entries: &[(Node, Node)], problems: &mut Problems) {
+        let is_one = |key: &&Node| key.text().is_some_and(|name| self.one_of.contains(&name));
+        let mut there = entries.iter().map(|(key, _)| key).filter(is_one);
+        let Some(first) = there.next().and_then(Node::text) else { return };
+        for other in there {
+            let (what, name) = (self.what, other.text().unwrap_or_default());
+            problems
+                .report_also(other.span, format!("{what} has \"{first}\" or \"{name}\", not both"));
+        }
+    }
+
+    fn closest(&self, name: &str) -> Option<&'static str> {
+        closest(name, self.fields.iter().map(|field| field.name))
+    }
+
+    /// Is this key no field, but one of these names or a slip of one?
+    fn is_slip_of(&self, key: &Node, names: &[&'static str]) -> bool {
+        let name = key.text().unwrap_or_default();
+        self.closest(name).is_none() && closest(name, names.iter().copied()).is_some()
+    }
+
+    fn unknown(&self, name: &str, near: Option<&str>) -> String {
+        let (what, named) = (self.what, quoted(name));
+        match near {
+            _ if name == "<<" => "merge keys are not understood; write out what is meant".into(),
+            Some(near) => format!("unknown field {named} of {what}; did you mean \"{near}\"?"),
+            None => format!("unknown field {named} of {what}; it may have {}", self.names()),
+        }
+    }
+
+    fn names(&self) -> String {
+        self.fields.iter().map(|field| field.name).collect::<Vec<_>>().join(", ")
+    }
+
+    fn expected(&self) -> String {
+        format!("{} ({})", self.what, self.names())
     }
 }
 
-/// The JSON Schema of a file of this shape.
-pub(crate) fn json_schema(root: &'static Section, title: &str) -> Json {
-    let mut definitions = Map::new();
-    let of_root = section_schema(root, &mut definitions);
-    let mut schema = json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title,
-    });
-    if let (Json::Object(schema), Json::Object(of_root)) = (&mut schema, of_root) {
-        schema.extend(of_root);
-        schema.insert("$defs".into(), Json::Object(definitions));
-    }
-    schema
-}
-
-fn shape_schema(shape: &Shape, definitions: &mut Map<String, Json>) -> Json {
-    match shape {
-        Shape::Text(what) => {
-            json!({ "type": ["string", "number", "boolean"], "description": what })
+impl Field {
+    fn check(&self, key: &Node, value: &Node, problems: &mut Problems) {
+        if value.is_null() && (self.is_required || !self.may_be_empty) {
+            let (name, expected) = (self.name, self.shape.expected());
+            return problems
+                .report(key.span, format!("\"{name}\" has no value: expected {expected}"));
         }
-        Shape::Form { what, pattern } => {
-            json!({ "type": ["string", "number"], "description": what, "pattern": pattern })
-        }
-        Shape::Integer(least, most) => {
-            json!({ "type": "integer", "minimum": least, "maximum": most })
-        }
-        Shape::Boolean => json!({ "type": "boolean" }),
-        Shape::Choice(words) => {
-            let one = |(word, doc): &(&str, &str)| json!({ "const": word, "description": doc });
-            json!({ "oneOf": words.iter().map(one).collect::<Vec<_>>() })
-        }
-        Shape::List(item) => json!({ "type": "array", "items": shape_schema(item, definitions) }),
-        Shape::OneOrMany(item) => {
-            let item = shape_schema(item, definitions);
-            json!({ "anyOf": [item.clone(), { "type": "array", "items": item }] })
-        }
-        Shape::Map(of) => {
-            json!({ "type": "object", "additionalProperties": shape_schema(of, definitions) })
-        }
-        Shape::Section(section) => reference(section, definitions),
-        Shape::Tagged { tagged, plain, .. } => {
-            json!({ "anyOf": [reference(plain, definitions), reference(tagged, definitions)] })
-        }
-        Shape::Either(shapes) => {
-            let each = shapes.iter().map(|shape| shape_schema(shape, definitions));
-            json!({ "anyOf": each.collect::<Vec<_>>() })
+        if !(self.may_be_empty && value.is_empty()) {
+            self.shape.check(value, problems);
         }
     }
-}
-
-/// Sections are named once and referred to, for some contain themselves.
-fn reference(section: &Section, definitions: &mut Map<String, Json>) -> Json {
-    let name = section.what.trim_start_matches(['a', 'n']).trim().replace(' ', "_");
-    if !definitions.contains_key(&name) {
-        definitions.insert(name.clone(), Json::Null);
-        let schema = section_schema(section, definitions);
-        definitions.insert(name.clone(), schema);
-    }
-    json!({ "$ref": format!("#/$defs/{name}") })
-}
-
-fn section_schema(section: &Section, definitions: &mut Map<String, Json>) -> Json {
-    let mut properties = Map::new();
-    for field in section.fields {
-        let mut schema = shape_schema(&field.shape, definitions);
-        if let Json::Object(schema) = &mut schema {
-            schema.insert("description".into(), field.doc.into());
-        }
-        properties.insert(field.name.into(), schema);
-    }
-    let required = section.fields.iter().filter(|field| field.is_required).map(|field| field.name);
-    let mut schema = json!({
-        "type": "object",
-        "additionalProperties": false,
-        "properties": properties,
-        "required": required.collect::<Vec<_>>(),
-    });
-    if !section.one_of.is_empty() {
-        let one = |name: &&str| json!({ "required": [name] });
-        schema["oneOf"] = section.one_of.iter().map(one).collect();
-    }
-    schema
 }

@@ -2,6 +2,9 @@
 
 use strsim::damerau_levenshtein;
 
+/// A longer one is no word, and would take long to compare.
+const LETTERS_MAX: usize = 100;
+
 /// The word that `word` is most likely a slip of, if any is near enough: a third of its letters
 /// may be wrong, or one. Of several equally near ones, the first.
 ///
@@ -11,6 +14,9 @@ use strsim::damerau_levenshtein;
 /// ```
 pub fn closest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let letters = word.chars().count();
+    if letters > LETTERS_MAX {
+        return None;
+    }
     let distance_max = (letters / 3).max(1);
     among
         // Spares the expensive comparison of what is too long or too short anyway.

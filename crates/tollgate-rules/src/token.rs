@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::build::values::duration;
+use crate::build::values::{duration, header_name};
 use crate::identity::{Found, Missing};
 use crate::jwt::{Claims, JwtKey, JwtKeyError, JwtVerifier};
 use crate::policy::Sources;
@@ -53,7 +53,8 @@ impl Tokens {
         if let (Some(cookie), Some(_)) = (node.get("cookie"), node.get("header")) {
             problems.report(cookie.span, "a token is in a header or in a cookie, not in both");
         }
-        let header = text("header").map(|name| Place::Header(name.to_ascii_lowercase()));
+        let header = node.get("header").and_then(|node| header_name(node, problems));
+        let header = header.map(Place::Header);
         let place = text("cookie").map(Place::Cookie).or(header).unwrap_or_default();
         let verifier = match key(node, sources) {
             None => None,
@@ -79,7 +80,8 @@ impl Tokens {
         if others.iter().any(|other| other != first) {
             return Err(Missing::SentTwice);
         }
-        let verifier = self.verifier.as_ref().ok_or(Missing::NoClaim)?;
+        let no_key = || Missing::Token("the policy has no \"jwt\" section to verify it".into());
+        let verifier = self.verifier.as_ref().ok_or_else(no_key)?;
         let token = std::str::from_utf8(first).map(bearer).unwrap_or_default();
         verifier.verify(token, now_unix_secs).map_err(|error| Missing::Token(error.to_string()))
     }
@@ -93,7 +95,7 @@ fn bearer(value: &str) -> &str {
     }
 }
 
-fn said(error: JwtKeyError) -> String {
+fn said(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 

@@ -1,13 +1,14 @@
 //! A YAML text as a tree in which every node knows where it stands.
 
-use std::fmt::Write as _;
+use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span as Marks, StrInput};
 
-use crate::problems::Problems;
+use crate::problems::{Problems, quoted};
 
-/// More nodes than any policy has. Aliases count each time they are used.
+/// More than any policy has. Aliases count each time they are used, and long texts several times.
 const NODES_MAX: usize = 200_000;
+const BYTES_PER_NODE: usize = 32;
 const DEPTH_MAX: usize = 64;
 
 /// Where something stands. Lines and columns count from 1, in characters.
@@ -47,6 +48,15 @@ impl Node {
         !is_quoted && matches!(text.as_str(), "" | "~" | "null")
     }
 
+    /// Is it nothing, or a list or map of nothing?
+    pub(crate) fn is_empty(&self) -> bool {
+        match &self.value {
+            Value::Scalar { .. } => self.is_null(),
+            Value::List(items) => items.is_empty(),
+            Value::Map(entries) => entries.is_empty(),
+        }
+    }
+
     /// The value of a field.
     pub(crate) fn get(&self, name: &str) -> Option<&Node> {
         let found = self.entries().iter().find(|(key, _)| key.text() == Some(name));
@@ -74,19 +84,22 @@ impl Node {
         let Value::Scalar { text, is_quoted } = &self.value else { return self.span };
         let chars =
             |bytes: std::ops::Range<usize>| text.get(bytes).map_or(0, |s| s.chars().count());
-        let before = chars(0..part.start) + usize::from(*is_quoted);
-        let width = chars(part).max(1);
+        let quote = usize::from(*is_quoted);
         // A text that was written differently, with escapes or over several lines, is shown whole.
-        if before + width > self.span.width.max(1) + 1 {
+        if chars(0..text.len()) + 2 * quote != self.span.width {
             return self.span;
         }
-        Span { line: self.span.line, column: self.span.column + before, width }
+        let column = self.span.column + quote + chars(0..part.start);
+        Span { line: self.span.line, column, width: chars(part).max(1) }
     }
 }
 
 /// The tree of a text, or nothing, with the reason among the problems.
 pub(crate) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
-    let mut builder = Builder { parser: Parser::new_from_str(text), anchors: Vec::new(), nodes: 0 };
+    // Editors on Windows begin files with a mark that is no part of the text.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let parser = Parser::new_from_str(text);
+    let mut builder = Builder { parser, anchors: HashMap::new(), nodes: 0, deepest: 0 };
     match builder.document(problems) {
         Ok(node) => node,
         Err((span, why)) => {
@@ -100,8 +113,18 @@ type Failed = (Span, String);
 
 struct Builder<'t> {
     parser: Parser<'t, StrInput<'t>>,
-    anchors: Vec<(usize, Node, usize)>,
+    anchors: HashMap<usize, Anchored>,
     nodes: usize,
+    /// How deep the node that is being read goes.
+    deepest: usize,
+}
+
+/// What an alias stands for, how many nodes that is, and how deep it goes.
+#[derive(Clone)]
+struct Anchored {
+    node: Node,
+    size: usize,
+    height: usize,
 }
 
 impl<'t> Builder<'t> {
@@ -151,26 +174,38 @@ impl<'t> Builder<'t> {
         depth: usize,
         problems: &mut Problems,
     ) -> Result<Node, Failed> {
-        self.count(1, span)?;
-        if depth > DEPTH_MAX {
-            return Err((span, format!("nested more than {DEPTH_MAX} deep")));
-        }
         let nodes_before = self.nodes;
+        self.count(1, span)?;
+        self.go_down(depth, span)?;
+        if let Event::Alias(anchor) = event {
+            return self.alias(anchor, depth, span);
+        }
+        let deepest_before = std::mem::replace(&mut self.deepest, depth);
         let (value, anchor) = match event {
             Event::Scalar(text, style, anchor, _) => {
+                self.count(text.len() / BYTES_PER_NODE, span)?;
                 let is_quoted = style != ScalarStyle::Plain;
                 (Value::Scalar { text: text.into_owned(), is_quoted }, anchor)
             }
             Event::SequenceStart(anchor, _) => (self.list(depth, problems)?, anchor),
             Event::MappingStart(anchor, _) => (self.map(depth, problems)?, anchor),
-            Event::Alias(anchor) => return self.alias(anchor, span),
             _ => return Err((span, "a value is missing here".into())),
         };
         let node = Node { span, value };
         if anchor != 0 {
-            self.anchors.push((anchor, node.clone(), self.nodes - nodes_before + 1));
+            let (size, height) = (self.nodes - nodes_before, self.deepest - depth);
+            self.anchors.insert(anchor, Anchored { node: node.clone(), size, height });
         }
+        self.deepest = self.deepest.max(deepest_before);
         Ok(node)
+    }
+
+    fn go_down(&mut self, depth: usize, span: Span) -> Result<(), Failed> {
+        self.deepest = self.deepest.max(depth);
+        match depth > DEPTH_MAX {
+            true => Err((span, format!("nested more than {DEPTH_MAX} deep"))),
+            false => Ok(()),
+        }
     }
 
     fn list(&mut self, depth: usize, problems: &mut Problems) -> Result<Value, Failed> {
@@ -185,7 +220,7 @@ impl<'t> Builder<'t> {
 
     fn map(&mut self, depth: usize, problems: &mut Problems) -> Result<Value, Failed> {
         let mut entries: Vec<(Node, Node)> = Vec::new();
-        let mut known = std::collections::HashMap::new();
+        let mut known = HashMap::new();
         loop {
             let (event, span) = self.next()?;
             if event == Event::MappingEnd {
@@ -200,22 +235,24 @@ impl<'t> Builder<'t> {
             };
             match known.insert(name.to_string(), key.span.line) {
                 Some(line) => {
-                    let mut why = String::new();
-                    let _ = write!(why, "\"{name}\" is here twice, first in line {line}");
-                    problems.report(key.span, why);
+                    let name = quoted(name);
+                    problems
+                        .report(key.span, format!("{name} is here twice, first in line {line}"));
                 }
                 None => entries.push((key, value)),
             }
         }
     }
 
-    fn alias(&mut self, anchor: usize, span: Span) -> Result<Node, Failed> {
-        let found = self.anchors.iter().find(|(id, ..)| *id == anchor);
-        let Some((_, node, size)) = found.cloned() else {
+    /// A copy of what was anchored, errors in which are told where it stands.
+    fn alias(&mut self, anchor: usize, depth: usize, span: Span) -> Result<Node, Failed> {
+        let Some(Anchored { size, height, .. }) = self.anchors.get(&anchor) else {
             return Err((span, "this alias contains itself".into()));
         };
+        let (size, height) = (*size, *height);
         self.count(size, span)?;
-        Ok(node)
+        self.go_down(depth + height, span)?;
+        Ok(self.anchors[&anchor].node.clone())
     }
 
     fn count(&mut self, nodes: usize, span: Span) -> Result<(), Failed> {

@@ -2,7 +2,7 @@
 
 use super::values::{boolean, integer};
 use crate::answers::{Answers, BodyKind};
-use crate::problems::Problems;
+use crate::problems::{Problems, quoted};
 use crate::suggest::closest;
 use crate::yaml::Node;
 
@@ -42,7 +42,7 @@ pub(super) fn message(node: &Node, problems: &mut Problems) -> Option<String> {
             let meant = closest(name, PLACEHOLDERS.into_iter()).unwrap_or("retry_after");
             problems.report(
                 node.span,
-                format!("unknown placeholder {{{name}}}; did you mean {{{meant}}}?"),
+                format!("unknown placeholder {}; did you mean {{{meant}}}?", quoted(name)),
             );
         }
     }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use ipnet::IpNet;
+
 use super::report_unknown;
 use super::values::{boolean, header_name, integer, name, network};
 use crate::client_ip::{ClientIp, ForwardedBy};
@@ -13,6 +15,12 @@ use crate::yaml::Node;
 /// The identity that is always there.
 const IP: &str = "ip";
 
+/// Each request has room for all of them.
+const IDENTITIES_MAX: usize = 64;
+
+/// Each limit has room for all of them.
+const TIERS_MAX: usize = 100;
+
 pub(super) struct Callers {
     pub(super) identities: Vec<Identity>,
     pub(super) client_ip: Option<ClientIp>,
@@ -23,6 +31,10 @@ impl Callers {
     pub(super) fn read(root: &Node, _: &dyn Sources, problems: &mut Problems) -> Self {
         let mut callers = Self { identities: Vec::new(), client_ip: None, tiers: None };
         let entries = root.get("identify").map_or(&[][..], Node::entries);
+        if let Some((key, _)) = entries.get(IDENTITIES_MAX) {
+            problems.report(key.span, format!("a policy has at most {IDENTITIES_MAX} identities"));
+        }
+        let entries = &entries[..entries.len().min(IDENTITIES_MAX)];
         let names: Vec<&str> = entries.iter().filter_map(|(key, _)| key.text()).collect();
         let names: Vec<&str> =
             names.iter().copied().chain((!names.contains(&IP)).then_some(IP)).collect();
@@ -62,9 +74,13 @@ impl Callers {
             #[cfg(not(feature = "jwt"))]
             problems.report(key.span, "tokens need the feature \"jwt\" of this library");
             if !has_token {
-                let why = "a claim needs a \"jwt\" section that says how tokens are verified";
-                problems.report(key.span, why);
+                let why = "without a \"jwt\" section that says how tokens are verified, this is always missing";
+                problems.warn(key.span, why);
             }
+        }
+        if let (Source::AllOf(_), Some(missing)) = (&source, value.get("missing")) {
+            let why = "an identity made of several goes by what each of them says of \"missing\"";
+            problems.report(missing.span, why);
         }
         let missing = match value.get("missing").and_then(Node::text) {
             Some("anonymous") => WhenMissing::Anonymous,
@@ -92,6 +108,9 @@ impl Callers {
             self.read_client_ip(node, problems);
             return Some(Source::ClientIp);
         }
+        if let Some(node) = value.get("custom").filter(|node| boolean(node) == Some(false)) {
+            problems.report(node.span, "leave it out instead");
+        }
         let cookie = || value.get("cookie").and_then(text).map(Source::Cookie);
         let query = || value.get("query").and_then(text).map(Source::Query);
         let claim = || value.get("jwt_claim").and_then(text).map(Source::Claim);
@@ -112,7 +131,7 @@ impl Callers {
             problems.report(node.span, "leave it out instead");
         }
         let proxies = node.get("trusted_proxies").map_or(&[][..], Node::items);
-        let proxies = proxies.iter().filter_map(|node| network(node, problems)).collect();
+        let proxies = proxies.iter().filter_map(|node| proxy(node, problems)).collect();
         let forwarded_by = match node.get("forwarded_by").and_then(Node::text) {
             Some("forwarded") => ForwardedBy::Forwarded,
             Some("x-real-ip") => ForwardedBy::XRealIp,
@@ -177,6 +196,10 @@ impl Callers {
             let Some(tier) = name(node, "a tier", problems) else { continue };
             let id = tiers.id(tier);
             tiers.by_value.insert(tier.into(), id);
+            if tiers.names.len() > TIERS_MAX {
+                problems.report(node.span, format!("a policy has at most {TIERS_MAX} tiers"));
+                break;
+            }
         }
         for (key, value) in node.get("members").map_or(&[][..], Node::entries) {
             let (Some(member), Some(tier)) = (key.text(), name(value, "a tier", problems)) else {
@@ -184,6 +207,10 @@ impl Callers {
             };
             let id = tiers.id(tier);
             tiers.by_value.insert(member.into(), id);
+            if tiers.names.len() > TIERS_MAX {
+                problems.report(value.span, format!("a policy has at most {TIERS_MAX} tiers"));
+                break;
+            }
         }
         let default = name(node.get("default")?, "a tier", problems)?;
         tiers.default = tiers.id(default);
@@ -209,6 +236,16 @@ impl Tiers {
             self.names.len() - 1
         })
     }
+}
+
+fn proxy(node: &Node, problems: &mut Problems) -> Option<IpNet> {
+    let network = network(node, problems)?;
+    if network.prefix_len() == 0 {
+        let why =
+            "this trusts everybody, and so lets callers choose their address; name the proxies";
+        problems.report(node.span, why);
+    }
+    Some(network)
 }
 
 fn find(node: &Node, names: &[&str], problems: &mut Problems) -> Option<usize> {

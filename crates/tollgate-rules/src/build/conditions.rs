@@ -2,22 +2,24 @@
 
 use super::callers::Callers;
 use super::report_unknown;
-use super::values::{boolean, header_name, name, network};
+use super::values::{bare_boolean, header_name, is_token, name, network};
 use crate::condition::{Condition, Test};
 use crate::path::{Glob, PathPattern};
-use crate::problems::Problems;
+use crate::problems::{Problems, quoted};
+use crate::request::bare_host;
 use crate::yaml::Node;
+
+/// More than anybody tells apart.
+const CLASSES_MAX: usize = 100;
 
 pub(super) fn condition(node: &Node, callers: &Callers, problems: &mut Problems) -> Condition {
     if node.entries().is_empty() {
         problems.report(node.span, "an empty match is every request; say which, or leave it out");
     }
     let items = |name: &str| node.get(name).map_or(&[][..], Node::items);
-    let methods = items("method").iter().filter_map(Node::text);
-    let hosts = items("host").iter().filter_map(Node::text);
     Condition {
-        methods: methods.map(str::to_ascii_uppercase).collect(),
-        hosts: hosts.map(Glob::new).collect(),
+        methods: items("method").iter().filter_map(|node| method(node, problems)).collect(),
+        hosts: items("host").iter().filter_map(|node| host(node, problems)).collect(),
         paths: items("path").iter().filter_map(|node| pattern(node, problems)).collect(),
         headers: tests(node.get("header"), true, problems),
         query: tests(node.get("query"), false, problems),
@@ -25,6 +27,37 @@ pub(super) fn condition(node: &Node, callers: &Callers, problems: &mut Problems)
         tiers: items("tier").iter().filter_map(|node| callers.tier(node, problems)).collect(),
         not: items("not").iter().map(|node| condition(node, callers, problems)).collect(),
     }
+}
+
+fn method(node: &Node, problems: &mut Problems) -> Option<String> {
+    let method = node.text()?.to_ascii_uppercase();
+    if matches!(method.as_str(), "*" | "ANY" | "ALL") {
+        problems.report(node.span, "for any method, leave out \"method\"");
+    } else if !is_token(&method) {
+        let why =
+            format!("{} is no method; for several, write a list: [GET, POST]", quoted(&method));
+        problems.report(node.span, why);
+    }
+    Some(method)
+}
+
+/// A host as it is compared: without a dot at its end.
+fn host(node: &Node, problems: &mut Problems) -> Option<Glob> {
+    let text = node.text()?;
+    let is_address = text.starts_with('[') && text.ends_with(']');
+    let why = match bare_host(text) {
+        _ if text.contains(['/', '@', ' ', ',']) => {
+            "a host is a name alone, such as api.example.com"
+        }
+        _ if text.contains(':') && !is_address => {
+            "a host has no port here, for ports are ignored; an IPv6 address is in brackets"
+        }
+        _ if !text.is_ascii() => "write this host as requests have it, beginning with xn--",
+        "" => "a host is missing",
+        host => return Some(Glob::new(host)),
+    };
+    problems.report(node.span, why);
+    None
 }
 
 fn pattern(node: &Node, problems: &mut Problems) -> Option<PathPattern> {
@@ -39,7 +72,7 @@ fn tests(node: Option<&Node>, are_headers: bool, problems: &mut Problems) -> Vec
             true => header_name(key, problems),
             false => key.text().map(Into::into),
         };
-        let test = match boolean(value) {
+        let test = match bare_boolean(value) {
             Some(true) => Test::Present,
             Some(false) => Test::Absent,
             None => {
@@ -67,6 +100,10 @@ pub(super) fn priorities(
             classes.len() - 1
         });
         priorities.push((class, condition(on, callers, problems)));
+        if classes.len() > CLASSES_MAX {
+            problems.report(node.span, format!("a policy has at most {CLASSES_MAX} classes"));
+            break;
+        }
     }
     (classes, priorities)
 }

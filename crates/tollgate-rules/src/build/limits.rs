@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Cost, Limit, LimitError, Rate, WhenDown};
+use tollgate_core::{Cost, WhenDown};
 
+use super::amounts::{rate, share};
 use super::answers;
 use super::callers::Callers;
 use super::conditions::{class, condition};
-use super::values::{boolean, cost, duration, header_name, integer, name, percentage, when_down};
+use super::values::{cost, duration, header_name, integer, name, percentage, when_down};
 use crate::condition::Condition;
-use crate::problems::Problems;
+use crate::problems::{Problems, quoted};
 use crate::rule::{Amount, Bound, Bounds, CostRule, LimitRule, Mode, Statuses, WhenLimited};
 use crate::yaml::{Node, Value};
 
@@ -65,14 +66,8 @@ impl Builder<'_> {
         group: Option<usize>,
         problems: &mut Problems,
     ) {
-        let Some(name_node) = node.get("name") else { return };
-        let Some(own) = name(name_node, "a limit", problems) else { return };
-        if let Some(line) = self.lines.insert(own.to_string(), name_node.span.line) {
-            let why = format!(
-                "\"{own}\" is the name of another limit, in line {line}; their counts would mix"
-            );
-            problems.report(name_node.span, why);
-        }
+        let own = self.name(node.get("name"), problems);
+        report_unfit(node, problems);
         let on = node.get("match").map(|node| Arc::new(condition(node, self.callers, problems)));
         let queue = node.get("when_limited").and_then(|node| node.get("queue"));
         let queue = queue.and_then(|node| duration(node, problems));
@@ -88,12 +83,25 @@ impl Builder<'_> {
             per: self.callers.per(node.get("per"), problems),
             bounds,
             cost: self.cost(node.get("cost"), problems),
-            mode: mode(node.get("mode"), problems),
+            mode: mode(node.get("mode"), own, problems),
             when_down: down.unwrap_or(self.when_down),
             when_limited: when_limited(node.get("when_limited"), problems),
             refund: statuses.iter().filter_map(|node| status(node, problems)).collect(),
             message,
         }));
+    }
+
+    /// The limit's own name. Without one, what else is wrong with it is still looked for.
+    fn name<'n>(&mut self, node: Option<&'n Node>, problems: &mut Problems) -> &'n str {
+        let Some(node) = node else { return "" };
+        let Some(own) = name(node, "a limit", problems) else { return "" };
+        if let Some(line) = self.lines.insert(own.to_string(), node.span.line) {
+            let why = format!(
+                "\"{own}\" is the name of another limit, in line {line}; their counts would mix"
+            );
+            problems.report(node.span, why);
+        }
+        own
     }
 
     /// How much for each tier.
@@ -113,10 +121,9 @@ impl Builder<'_> {
         };
         let Value::Map(entries) = &node.value else {
             if node.text() == Some("unlimited") {
-                problems.report(
-                    node.span,
-                    "a limit without a limit; leave it out, or set \"mode: off\"",
-                );
+                let why = "a limit without a limit; leave it out, or set \"mode: off\"";
+                problems.report(node.span, why);
+                return None;
             }
             let amount = amount(node, problems)?;
             return Some(Bounds::Same(self.bound(amount, limit, problems)));
@@ -154,6 +161,10 @@ impl Builder<'_> {
             let class_id = class(key, self.classes, problems);
             let parts = percentage(value, problems);
             let (Some(class_id), Some(parts)) = (class_id, parts) else { continue };
+            if parts == 0 {
+                let why = "a share of 0% would refuse all of them; the least is one request";
+                problems.report(value.span, why);
+            }
             match share(&amount, &self.classes[class_id], parts) {
                 Ok(share) => shares.push((class_id, share)),
                 Err(why) => problems.report(value.span, why),
@@ -169,6 +180,11 @@ impl Builder<'_> {
         }
         let default = cost(node.get("default")).unwrap_or(Cost::ONE);
         let max = cost(node.get("max")).unwrap_or(Cost::of(u64::from(u32::MAX)));
+        if let Some(at) = node.get("max").filter(|_| node.get("routes").is_some()) {
+            problems.report(at.span, "\"max\" bounds what a header says; these costs are fixed");
+        } else if let Some(at) = node.get("default").filter(|_| default > max) {
+            problems.report(at.span, "the default is more than \"max\"");
+        }
         if let Some(routes) = node.get("routes") {
             let routes = routes.items().iter().filter_map(|node| {
                 Some((
@@ -189,119 +205,33 @@ impl Builder<'_> {
     }
 }
 
-fn rate(
-    node: &Node,
-    limit: &Node,
-    queue: Option<Duration>,
-    problems: &mut Problems,
-) -> Option<Limit> {
-    let text = node.text()?;
-    let mut rate: Rate = match text.parse() {
-        Ok(rate) => rate,
-        Err(error) => {
-            let error: tollgate_core::RateError = error;
-            problems.report(node.span_of(error.span()), error.message());
-            return None;
-        }
-    };
-    let algorithm = algorithm(limit, rate, queue.is_some(), problems)?;
-    if let Some(queue) = queue {
-        rate = match queue_of(rate, queue) {
-            Ok(rate) => rate,
-            Err(why) => {
-                problems.report(node.span, why);
-                return None;
-            }
-        };
+/// What is said of a limit that it cannot keep.
+fn report_unfit(limit: &Node, problems: &mut Problems) {
+    if limit.get("concurrency").is_none() || limit.get("rate").is_some() {
+        return;
     }
-    let counts_rejected = limit.get("count_rejected").and_then(boolean) == Some(true);
-    let made = Limit::new(rate, algorithm);
-    let made =
-        made.and_then(|limit| if counts_rejected { limit.count_rejected() } else { Ok(limit) });
-    made.map_err(|error| problems.report(node.span, error.to_string())).ok()
-}
-
-fn algorithm(
-    limit: &Node,
-    rate: Rate,
-    is_queue: bool,
-    problems: &mut Problems,
-) -> Option<Algorithm> {
-    let told = limit.get("algorithm");
-    let named = told.and_then(Node::text).map(str::parse::<Algorithm>);
-    let algorithm = match named {
-        Some(Ok(algorithm)) => algorithm,
-        Some(Err(_)) => return None,
-        None if is_queue => Algorithm::LeakyBucket,
-        None if rate.burst().is_some() => Algorithm::TokenBucket,
-        None => Algorithm::default(),
-    };
-    if let Some(told) = told
-        && is_queue
-        && algorithm != Algorithm::LeakyBucket
-    {
-        problems.report(told.span, format!("{algorithm} has no queue; use leaky_bucket"));
-    }
-    Some(algorithm)
-}
-
-/// A bucket as long as what leaves it in that time.
-fn queue_of(rate: Rate, up_to: Duration) -> Result<Rate, String> {
-    let (count, period) = (u128::from(rate.count()), rate.period().as_micros());
-    let room = up_to.as_micros() * count / period;
-    let room = u64::try_from(room).unwrap_or(u64::MAX);
-    match rate.burst() {
-        Some(burst) if burst <= room => Ok(rate),
-        Some(burst) => Err(format!(
-            "a queue of {burst} takes longer than {up_to:?} to leave; use a burst of at most {room}, or leave it out"
-        )),
-        None => rate.with_burst(room.max(1)).map_err(|error| error.message().to_string()),
-    }
-}
-
-/// What a class may take of an amount: its part of it, but at least one.
-fn share(amount: &Amount, class: &str, parts: u16) -> Result<Amount, String> {
-    let part = |n: u64| (u128::from(n) * u128::from(parts) / 10_000).try_into().unwrap_or(u64::MAX);
-    match amount {
-        Amount::Concurrency { name, max } => {
-            let name = format!("{name}~{class}").into();
-            Ok(Amount::Concurrency { name, max: part(*max).max(1) })
-        }
-        Amount::Rate(limit) => {
-            let made =
-                share_rate(limit, parts).and_then(|rate| Limit::new(rate, limit.algorithm()));
-            let made = made.map_err(|error| error.to_string())?;
-            Ok(Amount::Rate(made.named(&format!("{}~{class}", limit.name()))))
+    let queue =
+        limit.get("when_limited").and_then(|node| node.get("queue")).map(|_| "when_limited");
+    let unfit = ["algorithm", "count_rejected", "cost", "refund"].into_iter().chain(queue);
+    for (key, _) in limit.entries() {
+        if let Some(name) = unfit.clone().find(|name| key.text() == Some(name)) {
+            let why = "requests at a time count 1 each, for as long as they take";
+            problems.report(key.span, format!("this \"{name}\" goes with a rate: {why}"));
         }
     }
 }
 
-fn share_rate(limit: &Limit, parts: u16) -> Result<Rate, LimitError> {
-    let (rate, parts) = (limit.rate(), u64::from(parts.max(1)));
-    let part = |n: u64| (n.saturating_mul(parts) / 10_000).max(1);
-    if !limit.algorithm().has_burst() {
-        return Ok(Rate::new(part(rate.count()), rate.period())?);
-    }
-    // Exactly the part, as a longer period; rounded down only if that cannot be told.
-    let common = gcd(parts, 10_000);
-    let period = rate.period().checked_mul(u32::try_from(10_000 / common).unwrap_or(1));
-    let exact = period.and_then(|period| Rate::new(rate.count() * (parts / common), period).ok());
-    let slower = exact.map_or_else(|| Rate::new(part(rate.count()), rate.period()), Ok)?;
-    Ok(slower.with_burst(part(limit.quota()))?)
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
-fn mode(node: Option<&Node>, problems: &mut Problems) -> Mode {
+fn mode(node: Option<&Node>, own: &str, problems: &mut Problems) -> Mode {
     let Some(node) = node else { return Mode::Enforce };
     if let Some(part) = node.get("enforce") {
         return percentage(part, problems).map_or(Mode::Shadow, Mode::Ramp);
     }
     match node.text() {
         Some("shadow") => Mode::Shadow,
-        Some("off") => Mode::Off,
+        Some("off") => {
+            problems.warn(node.span, format!("\"{own}\" is off: it does not even count"));
+            Mode::Off
+        }
         _ => Mode::Enforce,
     }
 }
@@ -331,7 +261,7 @@ fn status(node: &Node, problems: &mut Problems) -> Option<Statuses> {
     if statuses.is_none() {
         problems.report(
             node.span,
-            format!("\"{text}\" is no status such as 304, and no class such as 5xx"),
+            format!("{} is no status such as 304, and no class such as 5xx", quoted(text)),
         );
     }
     statuses

@@ -1,6 +1,7 @@
 //! A policy from its tree. The shape was checked before: what is not of it is left out here without
 //! another word, and what only makes no sense together is told.
 
+mod amounts;
 mod answers;
 mod callers;
 mod conditions;
@@ -10,13 +11,28 @@ pub(crate) mod values;
 use crate::client_ip::ClientIp;
 use crate::index::Index;
 use crate::policy::{Policy, Sources, StoreSettings};
-use crate::problems::Problems;
+use crate::problems::{Problems, quoted};
 use crate::rule::WhenLimited;
 use crate::suggest::closest;
 use crate::yaml::Node;
 
 use callers::Callers;
 use values::{boolean, duration, integer, when_down};
+
+const SCHEMES: [&str; 12] = [
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+    "valkey",
+    "valkeys",
+    "valkey+sentinel",
+    "valkeys+sentinel",
+    "valkey+cluster",
+    "valkeys+cluster",
+];
 
 pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems) -> Policy {
     let callers = Callers::read(root, sources, problems);
@@ -43,6 +59,7 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
             .any(|limit| matches!(limit.when_limited, WhenLimited::ServeStale(_))),
         limits,
         answers: answers::answers(root.get("answers"), problems),
+        warnings: Vec::new(),
     }
 }
 
@@ -71,6 +88,7 @@ fn address(node: &Node, sources: &dyn Sources, problems: &mut Problems) -> Optio
             return None;
         };
         let Some(value) = sources.variable(name) else {
+            let name = quoted(name);
             problems.report(node.span, format!("the environment variable {name} is not set"));
             return None;
         };
@@ -78,7 +96,38 @@ fn address(node: &Node, sources: &dyn Sources, problems: &mut Problems) -> Optio
         rest = after;
     }
     filled.push_str(rest);
+    check_scheme(node, &filled, problems);
     Some(filled)
+}
+
+/// The rest of an address is for the store to judge.
+fn check_scheme(node: &Node, address: &str, problems: &mut Problems) {
+    let scheme = address.split_once("://").map_or(address, |(scheme, _)| scheme);
+    let is_address = address.contains("://");
+    if address == "memory" || is_address && SCHEMES.contains(&scheme) {
+        return;
+    }
+    let near = closest(scheme, SCHEMES.into_iter().chain(["memory"]));
+    let message = match near {
+        Some(near) if is_address => format!("unknown store; did you mean \"{near}://\"?"),
+        Some(near) if near != "memory" => format!("an address begins with \"{near}://\""),
+        Some(near) => format!("unknown store; did you mean \"{near}\"?"),
+        None => "a store is memory, redis://…, rediss://…, redis+sentinel://… or redis+cluster://…"
+            .into(),
+    };
+    problems.report(node.span, message);
+}
+
+/// Errors are shown in logs and consoles, with the line that they are about.
+pub(crate) fn hide_secrets(root: &Node, problems: &mut Problems) {
+    if let Some(secret) = root.get("jwt").and_then(|jwt| jwt.get("secret")) {
+        problems.hide(secret.span);
+    }
+    let Some(url) = root.get("store").and_then(|store| store.get("url")) else { return };
+    let text = url.text().unwrap_or_default();
+    if let (Some(start), Some(end)) = (text.find("://"), text.rfind('@')) {
+        problems.hide(url.span_of(start + 3..end.max(start + 3)));
+    }
 }
 
 /// Complains about a name that is none of those that are known.
@@ -88,14 +137,18 @@ fn report_unknown<'a>(
     known: impl Iterator<Item = &'a str> + Clone,
     problems: &mut Problems,
 ) {
+    if problems.is_full() {
+        return problems.report(node.span, "");
+    }
     let name = node.text().unwrap_or_default();
+    let named = quoted(name);
     let message = match closest(name, known.clone()) {
-        Some(near) => format!("unknown {what} \"{name}\"; did you mean \"{near}\"?"),
+        Some(near) => format!("unknown {what} {named}; did you mean \"{near}\"?"),
         None => {
-            let known = known.take(20).collect::<Vec<_>>();
+            let known = known.take(20).map(quoted).collect::<Vec<_>>();
             match known.is_empty() {
-                true => format!("unknown {what} \"{name}\"; none is defined"),
-                false => format!("unknown {what} \"{name}\"; there are {}", known.join(", ")),
+                true => format!("unknown {what} {named}; none is defined"),
+                false => format!("unknown {what} {named}; there are {}", known.join(", ")),
             }
         }
     };

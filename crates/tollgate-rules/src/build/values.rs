@@ -5,11 +5,20 @@ use std::time::Duration;
 use ipnet::IpNet;
 use tollgate_core::{Cost, WhenDown, parse_duration};
 
-use crate::problems::Problems;
-use crate::yaml::Node;
+use crate::client_ip::canonical_net;
+use crate::problems::{Problems, quoted};
+use crate::yaml::{Node, Value};
 
 pub(super) fn boolean(node: &Node) -> Option<bool> {
     node.text()?.parse().ok()
+}
+
+/// The word itself, not a text of that spelling.
+pub(super) fn bare_boolean(node: &Node) -> Option<bool> {
+    match &node.value {
+        Value::Scalar { text, is_quoted: false } => text.parse().ok(),
+        _ => None,
+    }
 }
 
 pub(super) fn integer(node: &Node) -> Option<u64> {
@@ -41,7 +50,7 @@ pub(super) fn percentage(node: &Node, problems: &mut Problems) -> Option<u16> {
     let text = node.text()?;
     let parts = parse_percentage(text);
     if parts.is_none() {
-        let why = format!("\"{text}\" is no percentage from 0% to 100%; such as 25% or 0.5%");
+        let why = format!("{} is no percentage from 0% to 100%; such as 25% or 0.5%", quoted(text));
         problems.report(node.span, why);
     }
     parts
@@ -53,7 +62,7 @@ fn parse_percentage(text: &str) -> Option<u16> {
         None => (text.strip_suffix('%')?.trim(), ""),
     };
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_digits(whole) || !is_digits(fraction) || fraction.len() > 2 {
+    if whole.is_empty() || !is_digits(whole) || !is_digits(fraction) || fraction.len() > 2 {
         return None;
     }
     let parts: u16 = format!("{whole}{fraction:0<2}").parse().ok()?;
@@ -66,18 +75,24 @@ pub(super) fn network(node: &Node, problems: &mut Problems) -> Option<IpNet> {
     let parsed =
         text.parse::<IpNet>().ok().or_else(|| Some(text.parse::<std::net::IpAddr>().ok()?.into()));
     if parsed.is_none() {
-        let why = format!("\"{text}\" is no address and no network such as 10.0.0.0/8 or fd00::/8");
+        let named = quoted(text);
+        let why = format!("{named} is no address and no network such as 10.0.0.0/8 or fd00::/8");
         problems.report(node.span, why);
     }
-    parsed.map(|network| network.trunc())
+    parsed.map(|network| canonical_net(network.trunc()))
+}
+
+/// Is it a word as HTTP has them for headers and methods?
+pub(super) fn is_token(text: &str) -> bool {
+    let in_tokens = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(in_tokens)
 }
 
 /// The name of a header, in lower case.
-pub(super) fn header_name(node: &Node, problems: &mut Problems) -> Option<String> {
+pub(crate) fn header_name(node: &Node, problems: &mut Problems) -> Option<String> {
     let text = node.text()?;
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if text.is_empty() || !text.bytes().all(is_token) {
-        problems.report(node.span, format!("\"{text}\" is no name of a header"));
+    if !is_token(text) {
+        problems.report(node.span, format!("{} is no name of a header", quoted(text)));
         return None;
     }
     Some(text.to_ascii_lowercase())
@@ -88,8 +103,9 @@ pub(super) fn name<'n>(node: &'n Node, what: &str, problems: &mut Problems) -> O
     let text = node.text()?;
     let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':');
     if text.is_empty() || text.len() > 64 || !text.chars().all(is_fine) {
+        let named = quoted(text);
         let why = format!(
-            "\"{text}\" is no name for {what}: letters, digits, - _ . / : and at most 64 of them"
+            "{named} is no name for {what}: letters, digits, - _ . / : and at most 64 of them"
         );
         problems.report(node.span, why);
         return None;
@@ -105,11 +121,10 @@ mod tests {
     fn percentages_are_exact() {
         let cases =
             [("25%", Some(2_500)), ("0.5%", Some(50)), ("0.05%", Some(5)), ("100%", Some(10_000))];
-        let bad = ["100.01%", "25", "-1%", "%", "1.234%", "a%", ""];
+        let bad = ["100.01%", "25", "-1%", "%", ".5%", "1.234%", "a%", "", "99999999999%"];
         let bad = bad.map(|text| (text, None));
         for (text, parts) in cases.into_iter().chain(bad) {
-            let expected = if text == "%" { Some(0) } else { parts };
-            assert_eq!(parse_percentage(text).or((text == "%").then_some(0)), expected, "{text}");
+            assert_eq!(parse_percentage(text), parts, "{text}");
         }
     }
 }

@@ -125,7 +125,7 @@ impl ClientIp {
 }
 
 /// A network of IPv4 addresses written as IPv6 is the one of IPv4.
-fn canonical_net(net: IpNet) -> IpNet {
+pub(crate) fn canonical_net(net: IpNet) -> IpNet {
     let IpNet::V6(v6) = net else { return net };
     let mapped = v6.network().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96));
     let v4 = mapped.and_then(|(ip, prefix)| Ipv4Net::new(ip, prefix).ok());

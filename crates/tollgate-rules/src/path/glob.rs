@@ -7,7 +7,7 @@
 /// # use tollgate_rules::path::Glob;
 /// assert!(Glob::new("*.example.com").matches_ignoring_case(b"API.example.com"));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Glob {
     literal: Option<String>,
     exact: Pieces,
@@ -49,7 +49,7 @@ impl Glob {
 
 /// The first and the last piece are tied to the ends; those between are found from left to right.
 /// The leftmost find is always good enough, so nothing is ever tried twice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Pieces {
     first: Vec<u8>,
     middle: Vec<Needle>,
@@ -89,7 +89,7 @@ impl Pieces {
 }
 
 /// A text to look for, with how far to fall back at each mismatch (Knuth, Morris and Pratt).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Needle {
     bytes: Vec<u8>,
     fallback: Vec<usize>,

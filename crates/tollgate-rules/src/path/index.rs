@@ -31,7 +31,7 @@ pub struct PathIndex<T> {
 struct Node<T> {
     literals: HashMap<String, Node<T>>,
     any: Option<Box<Node<T>>>,
-    globs: Vec<(Glob, Node<T>)>,
+    globs: HashMap<Glob, Node<T>>,
     /// Of patterns that end here.
     closed: Vec<T>,
     /// Of patterns that go on with any rest.
@@ -69,7 +69,7 @@ impl<T> Default for Node<T> {
         Self {
             literals: HashMap::new(),
             any: None,
-            globs: Vec::new(),
+            globs: HashMap::new(),
             closed: Vec::new(),
             open: Vec::new(),
         }
@@ -81,16 +81,8 @@ impl<T> Node<T> {
         match segment {
             Segment::Literal(text) => self.literals.entry(text.clone()).or_default(),
             Segment::Any => self.any.get_or_insert_default(),
-            Segment::Glob(glob) => self.glob_child(glob),
+            Segment::Glob(glob) => self.globs.entry(glob.clone()).or_default(),
         }
-    }
-
-    fn glob_child(&mut self, glob: &Glob) -> &mut Self {
-        let at = self.globs.iter().position(|(known, _)| known == glob).unwrap_or_else(|| {
-            self.globs.push((glob.clone(), Self::default()));
-            self.globs.len() - 1
-        });
-        &mut self.globs[at].1
     }
 
     /// Goes as deep as patterns have segments, which is bounded.

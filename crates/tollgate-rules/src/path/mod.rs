@@ -4,11 +4,13 @@ mod glob;
 mod index;
 mod normalize;
 mod pattern;
+mod readings;
 
 pub use glob::Glob;
 pub use index::PathIndex;
 pub use normalize::normalize;
 pub use pattern::{PathPattern, PatternError};
+pub(crate) use readings::readings;
 
 /// The first segment of a path without its leading slash, and what follows it.
 fn split_first(path: &str) -> Option<(&str, &str)> {

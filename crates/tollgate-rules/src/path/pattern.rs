@@ -23,7 +23,7 @@ const SEGMENTS_MAX: usize = 64;
 /// assert!(pattern.matches("/users/7/orders"));
 /// # Ok::<(), tollgate_rules::path::PatternError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PathPattern {
     text: String,
     pub(super) segments: Vec<Segment>,
@@ -31,7 +31,7 @@ pub struct PathPattern {
     pub(super) open: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Segment {
     Literal(String),
     Any,

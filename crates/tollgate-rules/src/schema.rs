@@ -1,0 +1,89 @@
+//! The JSON Schema of a file, for editors.
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::shape::{Section, Shape};
+
+/// The JSON Schema of a file of this shape.
+pub(crate) fn json_schema(root: &'static Section, title: &str) -> Json {
+    let mut definitions = Map::new();
+    let of_root = section_schema(root, &mut definitions);
+    let mut schema = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+    });
+    if let (Json::Object(schema), Json::Object(of_root)) = (&mut schema, of_root) {
+        schema.extend(of_root);
+        schema.insert("$defs".into(), Json::Object(definitions));
+    }
+    schema
+}
+
+fn shape_schema(shape: &Shape, definitions: &mut Map<String, Json>) -> Json {
+    match shape {
+        Shape::Text(what) => {
+            json!({ "type": ["string", "number", "boolean"], "description": what })
+        }
+        Shape::Form { what, pattern } => {
+            json!({ "type": ["string", "number"], "description": what, "pattern": pattern })
+        }
+        Shape::Integer(least, most) => {
+            json!({ "type": "integer", "minimum": least, "maximum": most })
+        }
+        Shape::Boolean => json!({ "type": "boolean" }),
+        Shape::Choice(words) => {
+            let one = |(word, doc): &(&str, &str)| json!({ "const": word, "description": doc });
+            json!({ "oneOf": words.iter().map(one).collect::<Vec<_>>() })
+        }
+        Shape::List(item) => json!({ "type": "array", "items": shape_schema(item, definitions) }),
+        Shape::OneOrMany(item) => {
+            let item = shape_schema(item, definitions);
+            json!({ "anyOf": [item.clone(), { "type": "array", "items": item }] })
+        }
+        Shape::Map(of) => {
+            json!({ "type": "object", "additionalProperties": shape_schema(of, definitions) })
+        }
+        Shape::Section(section) => reference(section, definitions),
+        Shape::Tagged { tagged, plain, .. } => {
+            json!({ "anyOf": [reference(plain, definitions), reference(tagged, definitions)] })
+        }
+        Shape::Either(shapes) => {
+            let each = shapes.iter().map(|shape| shape_schema(shape, definitions));
+            json!({ "anyOf": each.collect::<Vec<_>>() })
+        }
+    }
+}
+
+/// Sections are named once and referred to, for some contain themselves.
+fn reference(section: &Section, definitions: &mut Map<String, Json>) -> Json {
+    let name = section.what.trim_start_matches(['a', 'n']).trim().replace(' ', "_");
+    if !definitions.contains_key(&name) {
+        definitions.insert(name.clone(), Json::Null);
+        let schema = section_schema(section, definitions);
+        definitions.insert(name.clone(), schema);
+    }
+    json!({ "$ref": format!("#/$defs/{name}") })
+}
+
+fn section_schema(section: &Section, definitions: &mut Map<String, Json>) -> Json {
+    let mut properties = Map::new();
+    for field in section.fields {
+        let mut schema = shape_schema(&field.shape, definitions);
+        if let Json::Object(schema) = &mut schema {
+            schema.insert("description".into(), field.doc.into());
+        }
+        properties.insert(field.name.into(), schema);
+    }
+    let required = section.fields.iter().filter(|field| field.is_required).map(|field| field.name);
+    let mut schema = json!({
+        "type": "object",
+        "additionalProperties": false,
+        "properties": properties,
+        "required": required.collect::<Vec<_>>(),
+    });
+    if !section.one_of.is_empty() {
+        let one = |name: &&str| json!({ "required": [name] });
+        schema["oneOf"] = section.one_of.iter().map(one).collect();
+    }
+    schema
+}
