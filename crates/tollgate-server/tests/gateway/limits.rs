@@ -143,7 +143,7 @@ fn a_trusted_proxy_tells_who_the_client_is() {
     let backend = Backend::says("hello");
     let policy = PolicyFile::new("limits: [{ name: a, per: ip, rate: 1/hour burst 1 }]");
     let gateway = gateway(&backend, &policy, &["--trusted-proxy", "127.0.0.0/8"]);
-    let mut of = |client: &str| {
+    let of = |client: &str| {
         let header = format!("X-Forwarded-For: 6.6.6.6, {client}");
         gateway.connect().ask(&format!("GET / HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n")).status()
     };
