@@ -3,11 +3,14 @@
 //! `cargo run --release` prints everything, in about eight minutes; `speed`, `algorithms`, `memory`
 //! or `clocks` one part; `quick` what a change did to speed. `ONLY=name` picks contenders for that.
 //!
+//! `policy` measures what a policy and the layer cost a request, in half a minute.
+//!
 //! `redis` measures scripts and the store on a redis-server that it starts itself, in about five
 //! minutes; `redis quick` does the same with less of everything.
 
 mod contenders;
 mod memory;
+mod policy;
 mod redis;
 mod workload;
 
@@ -37,10 +40,12 @@ fn main() {
         ["memory"] => memory::report(),
         ["memory", who] => memory::measure_here(who),
         ["clocks"] => clocks(),
+        ["policy"] => policy::report(),
+        ["policy", "layer"] => policy::profile(),
         ["redis"] => redis::report(redis::FULL),
         ["redis", "quick"] => redis::report(redis::QUICK),
         _ => {
-            eprintln!("usage: tollgate-bench [quick|speed|algorithms|memory|clocks|redis [quick]]");
+            eprintln!("usage: tollgate-bench [quick|speed|algorithms|memory|clocks|policy|redis [quick]]");
             std::process::exit(2);
         }
     }
