@@ -1,9 +1,13 @@
 //! The `tollgate` command.
 #![forbid(unsafe_code)]
 
+mod check;
 mod choices;
+mod explain;
 mod failure;
+mod policy_file;
 mod remote;
+mod schema;
 mod simulate;
 
 use std::io::Write;
@@ -27,6 +31,10 @@ struct Tollgate {
 
 #[derive(Subcommand)]
 enum Command {
+    Check(check::Check),
+    Explain(explain::Explain),
+    /// Print the JSON Schema of policy files, for editors
+    Schema,
     Simulate(simulate::Simulate),
     /// Print a completion script for your shell
     ///
@@ -43,6 +51,9 @@ fn main() -> ExitCode {
         return Failure::input(error).report();
     }
     let done = match Tollgate::parse().command {
+        Command::Check(command) => command.run(),
+        Command::Explain(command) => command.run(),
+        Command::Schema => schema::run(),
         Command::Simulate(command) => command.run(),
         Command::Completions { shell } => completions(shell),
     };
