@@ -33,6 +33,7 @@ pub struct Policy {
     pub(crate) exempt: Vec<Condition>,
     pub(crate) limits: Vec<Arc<LimitRule>>,
     pub(crate) index: Index,
+    pub(crate) serves_stale: bool,
     pub(crate) answers: Answers,
     pub(crate) warnings: Vec<Problem>,
 }
@@ -141,6 +142,32 @@ impl Policy {
     /// How callers are told.
     pub fn answers(&self) -> &Answers {
         &self.answers
+    }
+
+    /// Believes these proxies too, whatever the file says.
+    #[must_use]
+    pub fn with_trusted_proxies(self, proxies: &[ipnet::IpNet]) -> Self {
+        Self { client_ip: self.client_ip.and_trusted(proxies), ..self }
+    }
+
+    /// How the address of a client is found.
+    pub fn client_ip(&self) -> &ClientIp {
+        &self.client_ip
+    }
+
+    /// Does any limit count addresses, be it only where another identity is missing?
+    pub fn counts_addresses(&self) -> bool {
+        let is_address = |id: &usize| {
+            let identity = &self.identities[*id];
+            let stands_in = identity.missing == crate::identity::WhenMissing::Ip;
+            stands_in || matches!(identity.source, crate::identity::Source::ClientIp)
+        };
+        self.limits.iter().any(|limit| limit.per.iter().any(is_address))
+    }
+
+    /// Does any limit give callers what was answered before, instead of a refusal?
+    pub fn serves_stale(&self) -> bool {
+        self.serves_stale
     }
 
     /// All limits, in the order of the file.

@@ -9,7 +9,7 @@ use tollgate::policy::Problem;
 use tollgate::{Policy, PolicyErrors};
 
 use crate::failure::Failure;
-use crate::policy_file;
+use crate::policy_input;
 
 /// Check policy files: all errors at once, each with its line and column
 #[derive(Args)]
@@ -57,8 +57,8 @@ struct Checked {
 
 impl Checked {
     fn new(path: &Path) -> Self {
-        let read = policy_file::read(path).map(|policy| {
-            let address = policy_file::address(policy.store());
+        let read = policy_input::read(path).map(|policy| {
+            let address = policy_input::address(policy.store());
             (policy, address)
         });
         let file = match &read {

@@ -1,11 +1,15 @@
 //! The `tollgate` command.
 #![forbid(unsafe_code)]
 
+mod admin;
 mod check;
 mod choices;
 mod explain;
 mod failure;
+mod gateway;
+mod metrics;
 mod policy_file;
+mod policy_input;
 mod remote;
 mod schema;
 mod simulate;
@@ -31,6 +35,7 @@ struct Tollgate {
 
 #[derive(Subcommand)]
 enum Command {
+    Gateway(Box<gateway::Gateway>),
     Check(check::Check),
     Explain(explain::Explain),
     /// Print the JSON Schema of policy files, for editors
@@ -51,6 +56,7 @@ fn main() -> ExitCode {
         return Failure::input(error).report();
     }
     let done = match Tollgate::parse().command {
+        Command::Gateway(command) => command.run(),
         Command::Check(command) => command.run(),
         Command::Explain(command) => command.run(),
         Command::Schema => schema::run(),

@@ -1,30 +1,73 @@
-//! A policy file as it is named on the command line.
+//! The policy file of a running server, taken up again when it changes.
 
-use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
+use ipnet::IpNet;
 use tollgate::gate::{FileSources, read_policy};
-use tollgate::policy::StoreSettings;
-use tollgate::{Policy, PolicyErrors, RedisConfig};
+use tollgate::policy::NoSources;
+use tollgate::{Gate, GateError, Policy, PolicyErrors};
 
-/// Reads a policy; `-` is standard input.
-pub(crate) fn read(path: &Path) -> Result<Policy, PolicyErrors> {
-    let sources = FileSources::beside(path);
-    if path.as_os_str() != "-" {
-        return read_policy(path, &sources);
-    }
-    let name = "standard input";
-    let mut bytes = Vec::new();
-    let unreadable = |error: io::Error| PolicyErrors::unreadable(name, error);
-    io::stdin().lock().read_to_end(&mut bytes).map_err(unreadable)?;
-    let text = String::from_utf8(bytes)
-        .map_err(|_| PolicyErrors::unreadable(name, "it is not UTF-8 text"))?;
-    Policy::parse(name, &text, &sources)
+use crate::failure::Failure;
+
+/// What a server without a policy keeps: no limit at all.
+const NO_LIMITS: &str = "version: 1\nlimits: []\n";
+
+/// A policy that is kept, and the file that it comes from, if it comes from one.
+pub(crate) struct PolicyFile {
+    gate: Gate,
+    path: Option<PathBuf>,
+    /// Proxies that the command line trusts, beside those of the file.
+    trusted: Vec<IpNet>,
+    seen: Mutex<Option<FileSources>>,
 }
 
-/// Where a policy keeps its counts, without any password; or why that is no address.
-pub(crate) fn address(settings: &StoreSettings) -> Result<String, String> {
-    let Some(url) = &settings.url else { return Ok("memory".into()) };
-    let store = RedisConfig::new(url).open().map_err(|error| error.to_string())?;
-    Ok(store.address().to_string())
+impl PolicyFile {
+    pub(crate) fn open(path: Option<&Path>, trusted: &[IpNet]) -> Result<Self, Failure> {
+        let path = path.map(Path::to_path_buf);
+        let (policy, seen) = read(path.as_deref(), trusted);
+        let gate = Gate::new(policy.map_err(Failure::input)?).map_err(Failure::input)?;
+        Ok(Self { gate, path, trusted: trusted.to_vec(), seen: Mutex::new(seen) })
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Reads the file again. Whatever comes of it is in the log.
+    pub(crate) fn reload(&self) -> Result<(), GateError> {
+        let (policy, seen) = read(self.path.as_deref(), &self.trusted);
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+        let offered = self.gate.offer(policy);
+        match &offered {
+            Ok(()) => {
+                let limits = self.gate.live().policy().limits().len();
+                tracing::info!(version = self.gate.loaded().version, limits, "policy loaded");
+            }
+            Err(error) => tracing::error!("the policy stays as it was:\n{error}"),
+        }
+        offered
+    }
+
+    /// Reads the file again if it, or one that it refers to, is not as it was.
+    pub(crate) fn reload_if_changed(&self) {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let have_changed = seen.as_ref().is_some_and(FileSources::have_changed);
+        drop(seen);
+        if have_changed {
+            let _ = self.reload();
+        }
+    }
+}
+
+fn read(
+    path: Option<&Path>,
+    trusted: &[IpNet],
+) -> (Result<Policy, PolicyErrors>, Option<FileSources>) {
+    let sources = path.map(FileSources::beside);
+    let policy = match (path, &sources) {
+        (Some(path), Some(sources)) => read_policy(path, sources),
+        _ => Policy::parse("no policy", NO_LIMITS, &NoSources),
+    };
+    (policy.map(|policy| policy.with_trusted_proxies(trusted)), sources)
 }

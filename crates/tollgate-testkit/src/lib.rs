@@ -19,3 +19,4 @@ pub use proxy::{Fault, FaultProxy};
 pub use redis::RedisServer;
 pub use sentinel::RedisSentinel;
 pub use servers::{LIMIT, wait_until};
+pub use tls::{CA, CERTIFICATE, KEY, write_certificates};

@@ -5,11 +5,15 @@ use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
-pub(crate) const CA: &str = "ca.pem";
-pub(crate) const CERTIFICATE: &str = "server.pem";
-pub(crate) const KEY: &str = "server.key";
+/// The file with the authority's certificate.
+pub const CA: &str = "ca.pem";
+/// The file with the server's certificate.
+pub const CERTIFICATE: &str = "server.pem";
+/// The file with the server's key.
+pub const KEY: &str = "server.key";
 
-pub(crate) fn write_certificates(dir: &Path) {
+/// Writes a new authority, and a certificate of its for 127.0.0.1 and localhost.
+pub fn write_certificates(dir: &Path) {
     certificates(dir).expect("certificates can be made");
 }
 

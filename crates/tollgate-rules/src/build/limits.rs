@@ -71,7 +71,8 @@ impl Builder<'_> {
         let on = node.get("match").map(|node| Arc::new(condition(node, self.callers, problems)));
         let queue = node.get("when_limited").and_then(|node| node.get("queue"));
         let queue = queue.and_then(|node| duration(node, problems));
-        let bounds = self.bounds(node, own, queue, problems);
+        // A policy with a rate that is none is never used, but what else is wrong is told with it.
+        let bounds = self.bounds(node, own, queue, problems).unwrap_or(Bounds::PerTier(Vec::new()));
         let statuses = node.get("refund").map_or(&[][..], Node::items);
         let down = node.get("when_store_down").and_then(when_down);
         let message = node.get("message").and_then(|node| answers::message(node, problems));
@@ -81,8 +82,7 @@ impl Builder<'_> {
             conditions: on_group.into_iter().chain(on).collect(),
             group,
             per: self.callers.per(node.get("per"), problems),
-            // Without any, that was told, and there will be no policy.
-            bounds: bounds.unwrap_or(Bounds::PerTier(Vec::new())),
+            bounds,
             cost: self.cost(node.get("cost"), problems),
             mode: mode(node.get("mode"), own, problems),
             when_down: down.unwrap_or(self.when_down),

@@ -12,6 +12,7 @@ use crate::client_ip::ClientIp;
 use crate::index::Index;
 use crate::policy::{Policy, Sources, StoreSettings};
 use crate::problems::{Problems, quoted};
+use crate::rule::WhenLimited;
 use crate::suggest::closest;
 use crate::yaml::Node;
 
@@ -53,6 +54,9 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
         priorities,
         exempt,
         index: Index::new(&limits),
+        serves_stale: limits
+            .iter()
+            .any(|limit| matches!(limit.when_limited, WhenLimited::ServeStale(_))),
         limits,
         answers: answers::answers(root.get("answers"), problems),
         warnings: Vec::new(),

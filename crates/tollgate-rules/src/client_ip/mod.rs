@@ -56,6 +56,12 @@ impl ClientIp {
         Self { trusted, source: ForwardedBy::default(), ipv4_prefix: 32, ipv6_prefix: 64 }
     }
 
+    /// Believes these proxies too.
+    pub fn and_trusted(mut self, trusted: &[IpNet]) -> Self {
+        self.trusted.extend(trusted.iter().copied().map(canonical_net));
+        self
+    }
+
     /// Reads another header.
     pub fn with_source(self, source: ForwardedBy) -> Self {
         Self { source, ..self }
@@ -111,7 +117,9 @@ impl ClientIp {
         }
     }
 
-    fn is_trusted(&self, ip: IpAddr) -> bool {
+    /// Is this the address of a proxy whose word is believed?
+    pub fn is_trusted(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
         self.trusted.iter().any(|net| net.contains(&ip))
     }
 }

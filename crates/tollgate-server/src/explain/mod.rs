@@ -14,7 +14,7 @@ use tollgate::Gate;
 use tollgate::policy::Explanation;
 
 use crate::failure::Failure;
-use crate::policy_file;
+use crate::policy_input;
 use request::Asked;
 use state::States;
 
@@ -79,7 +79,7 @@ enum Format {
 
 impl Explain {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let policy = policy_file::read(&self.file).map_err(Failure::input)?;
+        let policy = policy_input::read(&self.file).map_err(Failure::input)?;
         let asked = Asked::new(&self);
         asked.check_identities(&policy)?;
         if !self.state {

@@ -40,7 +40,6 @@ pub struct Admitted {
     /// Was it decided without the store, which does not answer?
     pub is_degraded: bool,
     pub(crate) gate: Gate,
-    #[expect(dead_code, reason = "they are held for what their drop does")]
     pub(crate) permits: SmallVec<[Permit; 1]>,
     pub(crate) charged: SmallVec<[(Applied, Mark); 4]>,
 }
@@ -92,6 +91,11 @@ pub(crate) struct Mark {
 }
 
 impl Admitted {
+    /// Is it in flight for a limit of concurrency?
+    pub fn holds_permits(&self) -> bool {
+        !self.permits.is_empty()
+    }
+
     /// Corrects the charge by what the answer says of its cost, each limit by its own rule. Without a
     /// word, the charge stays as it is.
     pub fn settle(&mut self, status: u16, headers: &dyn Headers) {

@@ -18,6 +18,7 @@ use tollgate_stores::Op;
 use crate::clock::{Clock, SystemClock};
 
 pub use admission::{Admission, Admitted, Refusal, Refused, Speaker};
+pub(crate) use admit::Charges;
 pub use live::Live;
 pub use meter::{LimitStats, Loaded};
 pub use sources::FileSources;
@@ -103,19 +104,19 @@ impl Gate {
     /// Reads the file again. If it is no good, the old policy stays and [`Gate::loaded`] tells why.
     pub fn reload(&self, path: impl AsRef<Path>) -> Result<(), GateError> {
         let path = path.as_ref();
-        self.reload_with(path, &FileSources::beside(path))
+        self.offer(read_policy(path, &FileSources::beside(path)))
     }
 
-    /// The same with the policy's other files and variables from somewhere else.
-    pub fn reload_with(&self, path: &Path, sources: &dyn Sources) -> Result<(), GateError> {
-        match read_policy(path, sources) {
-            Ok(policy) => self.replace(policy),
-            Err(errors) => {
-                let error = GateError::Policy(errors);
-                self.inner.meters.failed(error.to_string(), self.now());
-                Err(error)
-            }
-        }
+    /// Keeps this policy from now on; if it is no good, the old one stays and [`Gate::loaded`] tells
+    /// why.
+    pub fn offer(&self, policy: Result<Policy, PolicyErrors>) -> Result<(), GateError> {
+        policy.map_err(GateError::Policy).and_then(|policy| self.replace(policy)).inspect_err(
+            |error| {
+                if let GateError::Policy(_) = error {
+                    self.inner.meters.failed(error.to_string(), self.now());
+                }
+            },
+        )
     }
 
     /// The policy that is in force, and what belongs to it.
@@ -198,6 +199,13 @@ impl Gate {
     #[cfg(feature = "redis")]
     pub fn ladder_stats(&self) -> Option<crate::shared::LadderStats> {
         self.inner.backend.ladder_stats()
+    }
+
+    /// Begins to watch a shared store, which the first request does otherwise. Must be called in a
+    /// tokio runtime, which has to last as long as the gate.
+    #[cfg(feature = "redis")]
+    pub fn start(&self) {
+        self.inner.backend.start();
     }
 
     /// Calls this whenever a shared store goes down or comes back.

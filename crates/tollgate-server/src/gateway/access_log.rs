@@ -1,0 +1,251 @@
+//! A line for each request, written by a thread of its own: when that cannot keep up, lines are
+//! dropped and counted, and requests do not wait.
+
+use std::fmt::Write as _;
+use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use http::{HeaderValue, Method, Request, StatusCode, Uri};
+use tollgate::{Clock, SystemClock};
+
+use super::client::Client;
+use super::options::AccessLog;
+use super::ticks::Ticks;
+
+/// Entries that wait to be written.
+const WAITING_MAX: usize = 16 * 1024;
+
+/// Clones write to one log.
+#[derive(Clone)]
+pub(super) struct AccessLogger {
+    sender: SyncSender<Message>,
+    dropped: Arc<AtomicU64>,
+}
+
+enum Message {
+    Line(Box<Line>),
+    Flush(SyncSender<()>),
+}
+
+/// A request that is being answered. It is logged when this is dropped.
+pub(super) struct Entry {
+    line: Option<Box<Line>>,
+    pub(super) bytes: u64,
+    began_us: u64,
+    ticks: Ticks,
+    log: AccessLogger,
+}
+
+struct Line {
+    at_us: u64,
+    ip: IpAddr,
+    method: Method,
+    uri: Uri,
+    /// `None` if it came to no answer.
+    status: Option<StatusCode>,
+    bytes: u64,
+    took_us: u64,
+    upstream: Option<Arc<str>>,
+    /// The limit that refused it.
+    refused_by: Option<Arc<str>>,
+    id: HeaderValue,
+}
+
+impl AccessLogger {
+    pub(super) fn start(format: AccessLog) -> io::Result<Option<Self>> {
+        let write = match format {
+            AccessLog::Off => return Ok(None),
+            AccessLog::Text => Line::write_text,
+            AccessLog::Json => Line::write_json,
+        };
+        let (sender, receiver) = sync_channel(WAITING_MAX);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let log = Self { sender, dropped: Arc::clone(&dropped) };
+        thread::Builder::new()
+            .name("access-log".to_string())
+            .spawn(move || write_all(&receiver, &dropped, write))?;
+        Ok(Some(log))
+    }
+
+    pub(super) fn begin<B>(
+        &self,
+        client: &Client,
+        request: &Request<B>,
+        id: &HeaderValue,
+        ticks: Ticks,
+    ) -> Box<Entry> {
+        let line = Line {
+            at_us: SystemClock.now().get(),
+            ip: client.peer.ip().to_canonical(),
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            status: None,
+            bytes: 0,
+            took_us: 0,
+            upstream: None,
+            refused_by: None,
+            id: id.clone(),
+        };
+        let began_us = ticks.now_us();
+        Box::new(Entry { line: Some(Box::new(line)), bytes: 0, began_us, ticks, log: self.clone() })
+    }
+
+    /// Waits until everything so far is written, but not for long.
+    pub(super) fn flush(&self) {
+        let (done, wait) = sync_channel(1);
+        if self.sender.send(Message::Flush(done)).is_ok() {
+            _ = wait.recv_timeout(Duration::from_secs(2));
+        }
+    }
+
+    fn log(&self, line: Box<Line>) {
+        if let Err(TrySendError::Full(_)) = self.sender.try_send(Message::Line(line)) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn answered(
+        &mut self,
+        status: StatusCode,
+        upstream: Option<Arc<str>>,
+        refused_by: Option<Arc<str>>,
+    ) {
+        if let Some(line) = &mut self.line {
+            (line.status, line.upstream, line.refused_by) = (Some(status), upstream, refused_by);
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Some(mut line) = self.line.take() {
+            line.bytes = self.bytes;
+            line.took_us = self.ticks.now_us().saturating_sub(self.began_us);
+            self.log.log(line);
+        }
+    }
+}
+
+type WriteLine = fn(&Line, &mut String) -> std::fmt::Result;
+
+fn write_all(messages: &Receiver<Message>, dropped: &AtomicU64, write: WriteLine) {
+    let mut out = BufWriter::with_capacity(64 * 1024, io::stdout());
+    let mut text = String::new();
+    while let Ok(first) = messages.recv() {
+        for message in std::iter::once(first).chain(messages.try_iter().take(WAITING_MAX)) {
+            match message {
+                Message::Line(line) => {
+                    text.clear();
+                    // Writing to a string does not fail, and nobody can be told of a broken pipe.
+                    _ = write(&line, &mut text);
+                    _ = out.write_all(text.as_bytes());
+                }
+                Message::Flush(done) => {
+                    _ = out.flush();
+                    _ = done.send(());
+                }
+            }
+        }
+        _ = out.flush();
+        let lost = dropped.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            tracing::warn!(lost, "access log cannot keep up");
+        }
+    }
+}
+
+impl Line {
+    fn write_text(&self, out: &mut String) -> std::fmt::Result {
+        write_time(self.at_us, out)?;
+        let status = self.status.as_ref().map_or("-", StatusCode::as_str);
+        let upstream = match (&self.refused_by, &self.upstream) {
+            (Some(limit), _) => format!("refused:{limit}"),
+            (None, Some(upstream)) => upstream.to_string(),
+            (None, None) => "-".to_string(),
+        };
+        let (ip, method, uri) = (self.ip, &self.method, &self.uri);
+        let (bytes, id) = (self.bytes, self.id.to_str().unwrap_or("-"));
+        let ms = self.took_us / 1000;
+        let us = self.took_us % 1000;
+        writeln!(out, " {ip} {method} {uri} {status} {bytes} {ms}.{us:03}ms {upstream} {id}")
+    }
+
+    fn write_json(&self, out: &mut String) -> std::fmt::Result {
+        out.push_str("{\"at\":\"");
+        write_time(self.at_us, out)?;
+        write!(out, "\",\"ip\":\"{}\",\"method\":\"{}\",\"target\":\"", self.ip, self.method)?;
+        write_escaped(&self.uri.to_string(), out);
+        let status = self.status.map_or(0, |status| status.as_u16());
+        write!(
+            out,
+            "\",\"status\":{status},\"bytes\":{},\"took_us\":{}",
+            self.bytes, self.took_us
+        )?;
+        if let Some(upstream) = &self.upstream {
+            out.push_str(",\"upstream\":\"");
+            write_escaped(upstream, out);
+            out.push('"');
+        }
+        if let Some(limit) = &self.refused_by {
+            out.push_str(",\"refused_by\":\"");
+            write_escaped(limit, out);
+            out.push('"');
+        }
+        writeln!(out, ",\"id\":\"{}\"}}", self.id.to_str().unwrap_or(""))
+    }
+}
+
+fn write_escaped(text: &str, out: &mut String) {
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => _ = write!(out, "\\u{:04x}", u32::from(c)),
+            c => out.push(c),
+        }
+    }
+}
+
+/// RFC 3339 with milliseconds.
+fn write_time(us: u64, out: &mut String) -> std::fmt::Result {
+    let (days, ms) = (us / 86_400_000_000, us / 1000 % 86_400_000);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
+    let ms = ms % 1000;
+    write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+}
+
+/// The date so many days after 1970 began, by eras of 400 years that begin on the first of March.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (era * 400 + year + next, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_date_and_milliseconds() {
+        let text = |us| {
+            let mut out = String::new();
+            write_time(us, &mut out).map(|()| out).unwrap()
+        };
+        assert_eq!(text(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(text(951_782_399_999_999), "2000-02-28T23:59:59.999Z");
+        assert_eq!(text(951_782_400_000_000), "2000-02-29T00:00:00.000Z");
+        assert_eq!(text(1_794_796_453_123_456), "2026-11-16T02:34:13.123Z");
+    }
+}

@@ -1,0 +1,123 @@
+//! A client's stream, as hyper sees it: looked at on its way, and closed so that answers arrive.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::client::Client;
+use super::framing::Framing;
+
+pub(super) struct ClientIo<S> {
+    stream: S,
+    /// What was read to see which protocol it is.
+    start: Bytes,
+    /// `None` for HTTP/2, whose frames cannot be taken for another's.
+    framing: Option<Framing>,
+    client: Arc<Client>,
+    is_in_head: bool,
+    is_stalled: bool,
+    is_lingering: bool,
+}
+
+impl<S> ClientIo<S> {
+    pub(super) fn new(stream: S, start: Bytes, is_http1: bool, client: Arc<Client>) -> Self {
+        let framing = is_http1.then(Framing::default);
+        let (is_in_head, is_stalled, is_lingering) = (false, false, false);
+        Self { stream, start, framing, client, is_in_head, is_stalled, is_lingering }
+    }
+
+    fn look(&mut self, fresh: &mut [u8]) {
+        let Some(framing) = &mut self.framing else { return };
+        if self.client.activity.is_tunnel() {
+            self.framing = None;
+            return;
+        }
+        framing.follow(fresh);
+        if framing.in_head() != self.is_in_head {
+            self.is_in_head = framing.in_head();
+            self.client.activity.set_head(self.is_in_head);
+        }
+    }
+
+    fn watch<T>(&mut self, written: Poll<T>) -> Poll<T> {
+        if written.is_pending() != self.is_stalled {
+            self.is_stalled = written.is_pending();
+            self.client.activity.set_stalled(self.is_stalled);
+        }
+        written
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for ClientIo<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        if self.start.is_empty() {
+            ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        } else {
+            let length = self.start.len().min(buf.remaining());
+            buf.put_slice(&self.start[..length]);
+            self.start.advance(length);
+        }
+        self.look(&mut buf.filled_mut()[before..]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientIo<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.watch(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.watch(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.watch(flushed)
+    }
+
+    /// If the client is still sending, what it sends is read and dropped for a while: to close at
+    /// once would reset the connection, and the reset could overtake the answer.
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.is_lingering {
+            let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+            ready!(self.watch(shut))?;
+            if self.framing.as_ref().is_none_or(Framing::is_between_messages) {
+                return Poll::Ready(Ok(()));
+            }
+            self.is_lingering = true;
+            self.client.activity.linger();
+        }
+        let mut scratch = [0; 4096];
+        loop {
+            let mut buf = ReadBuf::new(&mut scratch);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buf))?;
+            if buf.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Everything that can go wrong with a request, and the one place where it becomes an answer.
+
+use std::error::Error;
+use std::fmt::{self, Display, Formatter};
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE};
+use http::{HeaderValue, Response, StatusCode};
+
+/// Why a request gets an answer of the gateway's own.
+#[derive(Debug)]
+pub(super) enum ProxyError {
+    /// The request cannot be passed on as it is.
+    BadRequest(&'static str),
+    /// The client asks for a tunnel to anywhere.
+    Connect,
+    TooManyHeaders,
+    BodyTooLarge,
+    /// The client stopped sending its body.
+    SlowBody,
+    /// The client's body ended early or broke its framing.
+    BrokenBody,
+    /// No upstream could be reached.
+    Unreachable(String),
+    /// An upstream was reached, and failed while it had the request.
+    Upstream(String),
+    UpstreamTimeout,
+    /// What stands before the proxy failed.
+    Internal(String),
+}
+
+impl ProxyError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::BadRequest(_) | Self::BrokenBody => StatusCode::BAD_REQUEST,
+            Self::Connect => StatusCode::METHOD_NOT_ALLOWED,
+            Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
+            Self::Unreachable(_) | Self::Upstream(_) => StatusCode::BAD_GATEWAY,
+            Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn code(&self) -> &'static str {
+        match self {
+            Self::BadRequest(_) => "BAD_REQUEST",
+            Self::BrokenBody => "BROKEN_BODY",
+            Self::Connect => "METHOD_NOT_ALLOWED",
+            Self::TooManyHeaders => "TOO_MANY_HEADERS",
+            Self::BodyTooLarge => "BODY_TOO_LARGE",
+            Self::SlowBody => "BODY_TIMEOUT",
+            Self::Unreachable(_) => "UPSTREAM_UNAVAILABLE",
+            Self::Upstream(_) => "UPSTREAM_FAILED",
+            Self::UpstreamTimeout => "UPSTREAM_TIMEOUT",
+            Self::Internal(_) => "INTERNAL",
+        }
+    }
+
+    /// What the client is told. Names of upstreams and causes are for the log only.
+    fn message(&self) -> &'static str {
+        match self {
+            Self::BadRequest(message) => message,
+            Self::BrokenBody => "the request's body ended early or is not well-formed",
+            Self::Connect => "this is no forward proxy: CONNECT is not allowed",
+            Self::TooManyHeaders => "the request has too many headers",
+            Self::BodyTooLarge => "the request's body is too large",
+            Self::SlowBody => "the request's body stopped arriving",
+            Self::Unreachable(_) => "no upstream could be reached",
+            Self::Upstream(_) => "the upstream failed while answering",
+            Self::UpstreamTimeout => "the upstream did not answer in time",
+            Self::Internal(_) => "the gateway failed",
+        }
+    }
+
+    /// Whether the client's request is at fault, so that nothing more is read from its connection.
+    fn ends_connection(&self) -> bool {
+        matches!(self, Self::BadRequest(_) | Self::BrokenBody | Self::BodyTooLarge | Self::SlowBody)
+    }
+
+    pub(super) fn into_response<B: From<Bytes>>(self, is_http1: bool) -> Response<B> {
+        if self.status().is_server_error() {
+            tracing::debug!(error = %self, "answered by the gateway");
+        }
+        let mut response = Response::new(B::from(body(self.code(), self.message())));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if is_http1 && self.ends_connection() {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if matches!(self, Self::Connect) {
+            let allowed = "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH, TRACE";
+            headers.insert(ALLOW, HeaderValue::from_static(allowed));
+        }
+        response
+    }
+}
+
+/// Neither text needs escaping: both are ours.
+pub(super) fn body(code: &str, message: &str) -> Bytes {
+    Bytes::from(format!("{{\"code\":\"{code}\",\"message\":\"{message}\"}}\n"))
+}
+
+impl Display for ProxyError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.message())?;
+        match self {
+            Self::Unreachable(why) | Self::Upstream(why) | Self::Internal(why) => {
+                write!(f, ": {why}")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Error for ProxyError {}
+
+/// An error with all its causes, on one line.
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,268 @@
+//! Where a message begins and ends in what an HTTP/1 client sends, by the strict reading.
+//!
+//! hyper is lenient where the standard allows it: it takes a bare line feed for the end of a line,
+//! drops a length that stands beside `Transfer-Encoding`, and merges two equal lengths. Whoever
+//! stands before the gateway may read such a message differently, which is how requests are
+//! smuggled. So the bytes are looked at before hyper sees them, and the line end at which a message
+//! breaks the rules is overwritten: hyper then refuses it with a 400 and closes the connection.
+
+use memchr::memchr;
+
+/// What is kept of a line that does not arrive in one piece. No line that matters is longer.
+const LINE_MAX: usize = 256;
+
+/// No line end, and not allowed anywhere in a head.
+const SPOILT: u8 = 0;
+
+/// Follows one connection.
+#[derive(Default)]
+pub(super) struct Framing {
+    state: State,
+    /// The beginning of a line whose end is yet to come.
+    line: Vec<u8>,
+    /// The last byte of that line so far, which may be beyond what is kept.
+    last: u8,
+    length: Option<u64>,
+    chunked: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+enum State {
+    /// Between messages.
+    #[default]
+    Start,
+    RequestLine,
+    Field,
+    Body(u64),
+    ChunkSize,
+    Chunk(u64),
+    ChunkEnd,
+    Trailer,
+    /// The rules were broken: there is nothing to follow any more.
+    Broken,
+}
+
+/// The rules are broken.
+#[derive(Debug, PartialEq)]
+struct Violation;
+
+impl Framing {
+    /// Whether a head has begun and is not complete.
+    pub(super) fn in_head(&self) -> bool {
+        matches!(self.state, State::RequestLine | State::Field)
+    }
+
+    /// Whether everything up to here was whole messages.
+    pub(super) fn is_between_messages(&self) -> bool {
+        self.state == State::Start
+    }
+
+    /// Takes what came next, and spoils it where it breaks the rules.
+    pub(super) fn follow(&mut self, bytes: &mut [u8]) {
+        let mut at = 0;
+        while at < bytes.len() && self.state != State::Broken {
+            at += match self.state {
+                State::Body(left) => self.skip(left, bytes.len() - at, State::Body, State::Start),
+                State::Chunk(left) => {
+                    self.skip(left, bytes.len() - at, State::Chunk, State::ChunkEnd)
+                }
+                State::Start => self.start(bytes[at]),
+                _ => self.take_line(&mut bytes[at..]),
+            };
+        }
+    }
+
+    fn start(&mut self, first: u8) -> usize {
+        // Empty lines before a request are to be ignored.
+        if first == b'\r' || first == b'\n' {
+            return 1;
+        }
+        (self.length, self.chunked) = (None, false);
+        self.state = State::RequestLine;
+        0
+    }
+
+    fn skip(&mut self, left: u64, there: usize, more: fn(u64) -> State, then: State) -> usize {
+        let there_u64 = there as u64;
+        self.state = if left > there_u64 { more(left - there_u64) } else { then };
+        left.min(there_u64) as usize
+    }
+
+    /// Takes bytes up to the end of the line, or all of them if it does not end here.
+    fn take_line(&mut self, bytes: &mut [u8]) -> usize {
+        let Some(end) = memchr(b'\n', bytes) else {
+            self.keep(bytes);
+            return bytes.len();
+        };
+        let next = if self.line.is_empty() {
+            self.next(bytes[..end].strip_suffix(b"\r"))
+        } else {
+            self.keep(&bytes[..end]);
+            let line = std::mem::take(&mut self.line);
+            let whole = (self.last == b'\r').then(|| line.strip_suffix(b"\r").unwrap_or(&line));
+            self.next(whole)
+        };
+        self.state = next.unwrap_or_else(|Violation| {
+            bytes[end] = SPOILT;
+            State::Broken
+        });
+        end + 1
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        let room = LINE_MAX.saturating_sub(self.line.len());
+        self.line.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        self.last = bytes.last().copied().unwrap_or(self.last);
+    }
+
+    /// What follows after this line, which is `None` if it did not end in a carriage return.
+    fn next(&mut self, line: Option<&[u8]>) -> Result<State, Violation> {
+        let line = line.ok_or(Violation)?;
+        match self.state {
+            State::RequestLine => Ok(State::Field),
+            State::Field if line.is_empty() => Ok(self.after_head()),
+            State::Field => self.field(line).map(|()| State::Field),
+            State::ChunkSize => chunk_size(line).map(|size| match size {
+                0 => State::Trailer,
+                size => State::Chunk(size),
+            }),
+            State::ChunkEnd if line.is_empty() => Ok(State::ChunkSize),
+            State::Trailer if line.is_empty() => Ok(State::Start),
+            State::Trailer => Ok(State::Trailer),
+            _ => Err(Violation),
+        }
+    }
+
+    fn after_head(&self) -> State {
+        match self.length {
+            _ if self.chunked => State::ChunkSize,
+            None | Some(0) => State::Start,
+            Some(length) => State::Body(length),
+        }
+    }
+
+    fn field(&mut self, line: &[u8]) -> Result<(), Violation> {
+        match line[0] {
+            b' ' | b'\t' => Err(Violation),
+            b'c' | b'C' => {
+                value(line, b"content-length").map_or(Ok(()), |value| self.length(value))
+            }
+            b't' | b'T' => {
+                value(line, b"transfer-encoding").map_or(Ok(()), |value| self.coding(value))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn length(&mut self, value: &[u8]) -> Result<(), Violation> {
+        if self.chunked || self.length.is_some() {
+            return Err(Violation);
+        }
+        self.length = Some(number(value, 10)?);
+        Ok(())
+    }
+
+    /// Only `chunked`: what another coding would do to a body is nothing that could be passed on.
+    fn coding(&mut self, value: &[u8]) -> Result<(), Violation> {
+        if self.chunked || self.length.is_some() || !value.eq_ignore_ascii_case(b"chunked") {
+            return Err(Violation);
+        }
+        self.chunked = true;
+        Ok(())
+    }
+}
+
+/// The value, if the field has that name. Spaces before the colon do not hide a name.
+fn value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let (start, rest) = line.split_at_checked(name.len())?;
+    if !start.eq_ignore_ascii_case(name) {
+        return None;
+    }
+    let rest = rest.trim_ascii_start().strip_prefix(b":")?;
+    Some(rest.trim_ascii())
+}
+
+fn chunk_size(line: &[u8]) -> Result<u64, Violation> {
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let (size, extension) = line.split_at(digits);
+    let extension = extension.trim_ascii_start();
+    let is_clean = extension.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control());
+    if !(extension.is_empty() || extension[0] == b';') || !is_clean {
+        return Err(Violation);
+    }
+    number(size, 16)
+}
+
+fn number(text: &[u8], radix: u32) -> Result<u64, Violation> {
+    // `from_str_radix` would take a plus sign.
+    if text.is_empty() || !text.iter().all(u8::is_ascii_alphanumeric) {
+        return Err(Violation);
+    }
+    let text = std::str::from_utf8(text).map_err(|_| Violation)?;
+    u64::from_str_radix(text, radix).map_err(|_| Violation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Follows the text at once and byte by byte: where is it spoilt, and what is the state after?
+    fn follow(text: &str) -> (Option<usize>, State) {
+        let (mut whole, mut framing) = (text.as_bytes().to_vec(), Framing::default());
+        framing.follow(&mut whole);
+        let (mut pieces, mut slow) = (text.as_bytes().to_vec(), Framing::default());
+        pieces.chunks_mut(1).for_each(|piece| slow.follow(piece));
+        assert_eq!((&whole, framing.state), (&pieces, slow.state), "{text:?}");
+        (whole.iter().position(|byte| *byte == SPOILT), framing.state)
+    }
+
+    #[test]
+    fn whole_messages_pass() {
+        for text in [
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "\r\nGET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\na\nbGET / HTTP/1.1\r\n\r\n",
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3;x=\"y\"\r\na\nb\r\n0\r\nT: 1\r\n\r\n",
+            "POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+        ] {
+            assert_eq!(follow(text), (None, State::Start), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_unfinished_is_not_between_messages() {
+        assert_eq!(follow("GET / HT").1, State::RequestLine);
+        assert_eq!(follow("GET / HTTP/1.1\r\nHos").1, State::Field);
+        assert_eq!(follow("POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\nabc").1, State::Body(6));
+    }
+
+    #[test]
+    fn a_message_that_breaks_the_rules_is_spoilt() {
+        for head in [
+            "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n",
+            "Content-Length: 3\r\nContent-Length: 3\r\n\r\n",
+            "Content-Length: 3, 3\r\n\r\n",
+            "Content-Length: +3\r\n\r\n",
+            "Content-Length: 0x3\r\n\r\n",
+            "Content-Length:\r\n\r\n",
+            "Content-Length: 18446744073709551616\r\n\r\n",
+            "Content-Length : 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "Transfer-Encoding: xchunked\r\n\r\n",
+            "Transfer-Encoding: gzip, chunked\r\n\r\n",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n",
+            "Transfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
+            "Transfer-Encoding: chunked\r\n\r\n3;a\nb\r\nabc\r\n0\r\n\r\n",
+            "Transfer-Encoding: chunked\r\n\r\n3 junk\r\nabc\r\n0\r\n\r\n",
+            "Transfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n",
+            "Transfer-Encoding: chunked\r\n\r\n-3\r\nabc\r\n0\r\n\r\n",
+            "Host: a\nX: b\r\n\r\n",
+            "Host: a\r\n folded\r\n\r\n",
+            "Host: a\r\n\n",
+        ] {
+            let text = format!("POST / HTTP/1.1\r\n{head}");
+            let (spoilt, state) = follow(&text);
+            assert!(spoilt.is_some() && state == State::Broken, "{text:?}: {spoilt:?} {state:?}");
+        }
+    }
+}

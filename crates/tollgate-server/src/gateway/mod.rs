@@ -1,0 +1,226 @@
+//! `tollgate gateway`: a reverse proxy with limits.
+//!
+//! A request's way: `worker` accepts the connection, `connection` finds out what it speaks, hyper
+//! reads the request through `client_io`, `front` checks it and gives it an id, the library's layer
+//! keeps the policy, with `stale` before it for what it refuses, and `proxy` passes it on over a `link` from the `pool`.
+
+mod access_log;
+mod answer_body;
+mod check;
+mod client;
+mod client_io;
+mod connection;
+mod drain;
+mod error;
+mod framing;
+mod front;
+mod headers;
+mod health;
+mod link;
+mod options;
+mod pool;
+mod proxy;
+mod request_body;
+mod request_id;
+mod shared;
+mod stale;
+mod stream;
+mod supervisor;
+mod ticks;
+mod tls;
+mod tunnel;
+mod upstream;
+mod watch;
+mod worker;
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use http::HeaderValue;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustls::pki_types::ServerName;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio_rustls::TlsConnector;
+use tollgate::shared::StoreState;
+use tollgate::{Gate, TollgateLayer};
+use tower_layer::Stack;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::admin::{self, Admin};
+use crate::failure::Failure;
+use crate::policy_file::PolicyFile;
+use access_log::AccessLogger;
+pub(crate) use options::Gateway;
+use options::LogFormat;
+use shared::{Shared, Upstream};
+use stale::StaleLayer;
+use tls::Certificate;
+use upstream::{Address, EjectionRule, Fitness, UPSTREAMS_MAX};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+
+impl Gateway {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        start_log(self.log);
+        raise_file_limit();
+        let policy = PolicyFile::open(self.policy.as_deref(), &self.trusted_proxies)?;
+        let certificate = self.certificate()?;
+        let shared = self.shared(certificate.as_ref(), policy)?;
+        let gate = shared.policy.gate();
+        tell_store_changes(gate);
+        // What the limits refuse, `stale` may answer: so it is outside of them.
+        let limits = TollgateLayer::new(gate.clone());
+        let wrap = Stack::new(limits, StaleLayer::new(gate.clone(), shared.ticks));
+        let (listener, workers) = (self.listen()?, self.workers());
+        let side_door = self.side_door(&shared)?;
+        let side_address = side_door.as_ref().and_then(|(listener, _)| listener.local_addr().ok());
+        let supervisor = supervisor::Supervisor::new(Arc::clone(&shared), certificate, side_door);
+        let supervisor = supervisor.map_err(Failure::io)?;
+        for index in 0..workers {
+            worker::start(index, &listener, Arc::clone(&shared), &wrap).map_err(Failure::io)?;
+        }
+        self.announce(&listener, workers, side_address).map_err(Failure::io)?;
+        drop(listener);
+        supervisor.run();
+        if let Some(log) = &shared.access_log {
+            log.flush();
+        }
+        Ok(())
+    }
+
+    fn shared(
+        &self,
+        certificate: Option<&Arc<Certificate>>,
+        policy: PolicyFile,
+    ) -> Result<Arc<Shared>, Failure> {
+        Ok(Arc::new(Shared {
+            upstreams: self.upstreams()?,
+            ejection: EjectionRule {
+                after: self.health.eject_after,
+                lasting: self.health.eject_for,
+            },
+            health: self.health.clone(),
+            timeouts: self.timeouts.clone(),
+            bounds: self.bounds.clone(),
+            policy: Arc::new(policy),
+            request_id_header: self.request_id_header.clone(),
+            access_log: AccessLogger::start(self.access_log).map_err(Failure::io)?,
+            tls: certificate.map(Certificate::acceptor).transpose()?,
+            drain: drain::Drain::default(),
+            ticks: ticks::Ticks::begin(),
+        }))
+    }
+
+    fn certificate(&self) -> Result<Option<Arc<Certificate>>, Failure> {
+        let files = self.tls_cert.clone().zip(self.tls_key.clone());
+        files.map(|(cert, key)| Certificate::load(cert, key)).transpose()
+    }
+
+    fn upstreams(&self) -> Result<Vec<Upstream>, Failure> {
+        if self.upstreams.len() > UPSTREAMS_MAX {
+            return Err(Failure::input(format!("there may be {UPSTREAMS_MAX} upstreams")));
+        }
+        let is_tls = self.upstreams.iter().any(|address| address.is_tls);
+        let connector = is_tls.then(|| tls::connector(self.upstream_ca.as_deref())).transpose()?;
+        self.upstreams.iter().map(|address| upstream(address, connector.as_ref())).collect()
+    }
+
+    fn listen(&self) -> Result<TcpListener, Failure> {
+        let bind = || -> io::Result<TcpListener> {
+            let domain = Domain::for_address(self.listen);
+            let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+            socket.set_reuse_address(true)?;
+            socket.set_nonblocking(true)?;
+            socket.bind(&self.listen.into())?;
+            socket.listen(BACKLOG)?;
+            Ok(socket.into())
+        };
+        bind().map_err(|error| Failure::io(format!("cannot listen on {}: {error}", self.listen)))
+    }
+
+    fn side_door(
+        &self,
+        shared: &Arc<Shared>,
+    ) -> Result<Option<(TcpListener, Arc<Admin>)>, Failure> {
+        let Some(address) = self.admin.0 else { return Ok(None) };
+        let listener = admin::listen(address).map_err(|error| {
+            let remedy = "choose another with --admin, or say --admin off";
+            Failure::io(format!("cannot listen on {address} for the admin side: {error}; {remedy}"))
+        })?;
+        let (of_serving, of_metrics) = (Arc::clone(shared), Arc::clone(shared));
+        let admin = Admin {
+            policy: Arc::clone(&shared.policy),
+            is_serving: Box::new(move || of_serving.drain.stage() == drain::Stage::Serve),
+            more_metrics: Box::new(move |page| of_metrics.tell_metrics(page)),
+        };
+        Ok(Some((listener, Arc::new(admin))))
+    }
+
+    fn workers(&self) -> usize {
+        let cores = || available_parallelism().map_or(1, usize::from);
+        self.workers.map_or_else(cores, usize::from)
+    }
+
+    fn announce(
+        &self,
+        listener: &TcpListener,
+        workers: usize,
+        side_door: Option<SocketAddr>,
+    ) -> io::Result<()> {
+        let scheme = if self.tls_cert.is_some() { "https" } else { "http" };
+        let upstreams: Vec<String> = self.upstreams.iter().map(Address::to_string).collect();
+        let (address, upstreams) = (listener.local_addr()?, upstreams.join(", "));
+        let workers =
+            if workers == 1 { "1 worker".to_string() } else { format!("{workers} workers") };
+        let mut out = io::stderr();
+        writeln!(out, "listening on {scheme}://{address} for {upstreams} ({workers})")?;
+        match &self.policy {
+            Some(policy) => writeln!(out, "limits: {}", policy.display())?,
+            None => writeln!(out, "limits: none; name a policy file to have some")?,
+        }
+        side_door.map_or(Ok(()), |address| writeln!(out, "admin: http://{address}/"))
+    }
+}
+
+fn upstream(address: &Address, connector: Option<&TlsConnector>) -> Result<Upstream, Failure> {
+    let unusable = |error: &dyn std::fmt::Display| Failure::input(format!("{address}: {error}"));
+    let name = || ServerName::try_from(address.host.clone()).map_err(|error| unusable(&error));
+    let tls = match connector.filter(|_| address.is_tls) {
+        Some(connector) => Some((connector.clone(), name()?)),
+        None => None,
+    };
+    let host = HeaderValue::try_from(address.to_string()).map_err(|error| unusable(&error))?;
+    let (name, fitness) = (address.to_string().into(), Fitness::default());
+    Ok(Upstream { address: address.clone(), tls, host, name, fitness })
+}
+
+/// Says when the store goes and comes back.
+fn tell_store_changes(gate: &Gate) {
+    gate.on_store_change(|state| match state {
+        StoreState::Down(error) => {
+            tracing::error!(%error, "the store is down; limits do what they were told to do then");
+        }
+        StoreState::Up => tracing::info!("the store answers"),
+        StoreState::Unknown => {}
+    });
+}
+
+/// Each connection is a file, and the usual limit of 1024 is for programs with a few.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "the limit on open files stays as it is");
+    }
+}
+
+fn start_log(format: LogFormat) {
+    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false);
+    let log = log.with_target(false).with_max_level(LevelFilter::INFO);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+}

@@ -1,0 +1,192 @@
+//! The upstreams: where they are, whose turn it is, and which are left out for a while.
+
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::Uri;
+use http::uri::Scheme;
+
+/// As many as fit the set of those that were tried for a request.
+pub(super) const UPSTREAMS_MAX: usize = 64;
+
+const EJECTION_MAX: Duration = Duration::from_secs(300);
+
+/// What `--upstream` names.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Address {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) is_tls: bool,
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong =
+            |why: &str| format!("{why}; an upstream is http://HOST:PORT or https://HOST:PORT");
+        let uri: Uri = text.parse().map_err(|_| wrong("not a URL"))?;
+        let is_tls = match uri.scheme() {
+            Some(scheme) if *scheme == Scheme::HTTP => false,
+            Some(scheme) if *scheme == Scheme::HTTPS => true,
+            _ => return Err(wrong("it does not begin with http:// or https://")),
+        };
+        if uri.path() != "/" || uri.query().is_some() {
+            return Err(wrong("it has a path, but paths are passed on as they come"));
+        }
+        if text.contains('@') {
+            return Err(wrong("it has a user, which is not supported"));
+        }
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("no host"))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
+        let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        Ok(Self { host, port, is_tls })
+    }
+}
+
+impl Display for Address {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// When an upstream is left out, as `--eject-after` and `--eject-for` say.
+#[derive(Clone, Copy)]
+pub(super) struct EjectionRule {
+    pub(super) after: u32,
+    pub(super) lasting: Duration,
+}
+
+/// How one upstream fares, shared by all workers. Times are microseconds on any one clock.
+#[derive(Default)]
+pub(super) struct Fitness {
+    failures: AtomicU32,
+    /// In a row, without a success between.
+    ejections: AtomicU32,
+    /// 0 unless it was ejected and has not had a success since.
+    ejected_until_us: AtomicU64,
+    /// What the last health checks said.
+    is_sick: AtomicBool,
+}
+
+impl Fitness {
+    /// Whether it should get requests. Asks for the time only if that matters.
+    pub(super) fn is_fit(&self, now_us: impl FnOnce() -> u64) -> bool {
+        let until = self.ejected_until_us.load(Ordering::Relaxed);
+        !self.is_sick.load(Ordering::Relaxed) && (until == 0 || now_us() >= until)
+    }
+
+    pub(super) fn succeed(&self) {
+        if self.is_failing() {
+            self.failures.store(0, Ordering::Relaxed);
+            self.ejections.store(0, Ordering::Relaxed);
+            self.ejected_until_us.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the last request failed, as far as is known.
+    pub(super) fn is_failing(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns for how long the upstream is ejected, if that begins now.
+    pub(super) fn fail(&self, rule: EjectionRule, now_us: u64) -> Option<Duration> {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if failures < rule.after || now_us < self.ejected_until_us.load(Ordering::Relaxed) {
+            return None;
+        }
+        let times = self.ejections.fetch_add(1, Ordering::Relaxed).min(20);
+        let lasting = rule.lasting.saturating_mul(1 << times).min(EJECTION_MAX.max(rule.lasting));
+        let until_us = now_us + lasting.as_micros() as u64;
+        self.ejected_until_us.store(until_us, Ordering::Relaxed);
+        Some(lasting)
+    }
+
+    /// Returns whether that is news.
+    pub(super) fn set_sick(&self, is_sick: bool) -> bool {
+        self.is_sick.swap(is_sick, Ordering::Relaxed) != is_sick
+    }
+}
+
+/// The upstreams that were tried for one request.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Tried(u64);
+
+impl Tried {
+    pub(super) fn add(&mut self, index: usize) {
+        self.0 |= 1 << index;
+    }
+
+    fn contains(self, index: usize) -> bool {
+        self.0 & (1 << index) != 0
+    }
+}
+
+/// Whose turn it is: the next that is fit; if none is, the next at all; `None` when all were tried.
+pub(super) fn pick<'a>(
+    upstreams: impl ExactSizeIterator<Item = &'a Fitness> + Clone,
+    turn: usize,
+    tried: Tried,
+    now_us: impl Fn() -> u64,
+) -> Option<usize> {
+    let count = upstreams.len();
+    let start = turn % count;
+    let in_turn = upstreams.enumerate().cycle().skip(start).take(count);
+    let mut untried = in_turn.filter(|(index, _)| !tried.contains(*index));
+    let fit = untried.clone().find(|(_, fitness)| fitness.is_fit(&now_us));
+    fit.or_else(|| untried.next()).map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULE: EjectionRule = EjectionRule { after: 2, lasting: Duration::from_secs(1) };
+    const SECOND: u64 = 1_000_000;
+
+    #[test]
+    fn an_upstream_is_a_host_and_a_port() {
+        let read = |text: &str| text.parse::<Address>().map(|address| address.to_string());
+        assert_eq!(read("http://a:9"), Ok("a:9".into()));
+        assert_eq!(read("https://a"), Ok("a:443".into()));
+        assert_eq!(read("http://[::1]:9/"), Ok("[::1]:9".into()));
+        for wrong in ["a:9", "ftp://a", "http://", "http://a/b", "http://a/?x", "http://u@a"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_ejection_begins_after_failures_in_a_row_and_doubles_until_a_success() {
+        let fitness = Fitness::default();
+        assert_eq!(fitness.fail(RULE, 0), None);
+        fitness.succeed();
+        assert_eq!(fitness.fail(RULE, 0), None);
+        assert_eq!(fitness.fail(RULE, 0), Some(Duration::from_secs(1)));
+        assert!(!fitness.is_fit(|| SECOND - 1) && fitness.is_fit(|| SECOND));
+        assert_eq!(fitness.fail(RULE, SECOND), Some(Duration::from_secs(2)));
+        assert!(!fitness.is_fit(|| 3 * SECOND - 1) && fitness.is_fit(|| 3 * SECOND));
+        fitness.succeed();
+        assert_eq!(fitness.fail(RULE, 4 * SECOND), None);
+    }
+
+    #[test]
+    fn they_take_turns_and_the_unfit_are_used_only_when_none_is_fit() {
+        let all = [Fitness::default(), Fitness::default(), Fitness::default()];
+        let next = |turn, tried| pick(all.iter(), turn, tried, || 0);
+        assert_eq!((next(0, Tried::default()), next(4, Tried::default())), (Some(0), Some(1)));
+        all[1].set_sick(true);
+        assert_eq!(next(1, Tried::default()), Some(2));
+        all[0].set_sick(true);
+        all[2].set_sick(true);
+        assert_eq!(next(1, Tried::default()), Some(1));
+        let mut tried = Tried::default();
+        (0..3).for_each(|index| tried.add(index));
+        assert_eq!(next(1, tried), None);
+    }
+}

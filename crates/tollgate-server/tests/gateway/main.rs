@@ -1,0 +1,14 @@
+//! `tollgate gateway` as a process, between real sockets.
+
+mod backend;
+mod client;
+mod drain;
+mod flash_sale;
+mod headers;
+mod hostile;
+mod http2;
+mod limits;
+mod process;
+mod streaming;
+mod tls;
+mod upstreams;
