@@ -21,7 +21,8 @@ pub(super) fn show(asked: &Asked<'_>, explained: &Explanation<'_>, states: &Stat
     out += &conclusion(explained);
     let rows: Vec<_> = applied(explained).collect();
     if !rows.is_empty() {
-        let heading = if explained.exempt.is_some() { "Would apply" } else { "Applies" };
+        let is_charged = explained.exempt.is_none() && !refuses(explained);
+        let heading = if is_charged { "Applies" } else { "Would apply" };
         let _ = write!(out, "\n{heading}\n{}", indented(&applied_rows(&rows, states)));
     }
     let others: Vec<_> = explained
@@ -78,6 +79,10 @@ fn conclusion(explained: &Explanation<'_>) -> String {
         None if applied(explained).next().is_none() => "\nNo limit applies\n".into(),
         None => String::new(),
     }
+}
+
+fn refuses(explained: &Explanation<'_>) -> bool {
+    explained.limits.iter().any(|verdict| matches!(verdict.outcome, Outcome::Refused(_)))
 }
 
 fn applied_rows(rows: &[&Applied], states: &States) -> Vec<Vec<String>> {
