@@ -436,7 +436,7 @@ static RAMP: Section = Section {
 };
 
 static WHEN_LIMITED: Section = Section {
-    what: "a choice",
+    what: "a when_limited",
     one_of: &["queue", "serve_stale"],
     fields: &[
         field(

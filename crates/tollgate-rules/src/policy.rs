@@ -180,6 +180,11 @@ impl Policy {
         &self.warnings
     }
 
+    /// The names of all identities, that of the client's address included.
+    pub fn identities(&self) -> impl Iterator<Item = &str> {
+        self.identities.iter().map(|identity| identity.name.as_str())
+    }
+
     /// The identities that the program has to give.
     pub fn custom_identities(&self) -> impl Iterator<Item = &str> {
         let custom =

@@ -1,8 +1,9 @@
 //! What is wrong with a policy: all of it, each with its place.
 
 use std::fmt;
+use std::ops::Range;
 
-use crate::yaml::Span;
+use crate::yaml::{Node, Span, Value};
 
 /// So many are told. A file with more has one cause.
 const PROBLEMS_MAX: usize = 100;
@@ -172,12 +173,33 @@ impl Problems {
 
     fn problem(&self, span: Span, message: String) -> Problem {
         let Span { line, column, width } = span;
-        let whole = line.checked_sub(1).and_then(|i| self.lines.get(i));
+        let whole = self.line(line);
+        let marked: String = whole.chars().skip(column.saturating_sub(1)).take(width).collect();
+        let width = marked.trim_end().chars().count();
         let cut = if column > LINE_MAX * 3 / 4 { column - LINE_MAX / 2 } else { 0 };
-        let text = whole.map_or_else(String::new, |line| {
-            line.chars().skip(cut).take(LINE_MAX).map(visible).collect()
-        });
+        let text = whole.chars().skip(cut).take(LINE_MAX).map(visible).collect();
         Problem { line, column, width, text, cut, message }
+    }
+
+    /// The place of a part of a scalar's text, given in bytes. A text that was written differently,
+    /// with escapes or over several lines, is shown whole.
+    pub(crate) fn span_of(&self, node: &Node, part: Range<usize>) -> Span {
+        let Value::Scalar { text, is_quoted } = &node.value else { return node.span };
+        if self.is_full() {
+            return node.span;
+        }
+        let before = node.span.column - 1 + usize::from(*is_quoted);
+        let written = self.line(node.span.line).chars().skip(before);
+        if text.is_empty() || !written.take(text.chars().count()).eq(text.chars()) {
+            return node.span;
+        }
+        let chars = |bytes: Range<usize>| text.get(bytes).map_or(0, |part| part.chars().count());
+        let column = before + 1 + chars(0..part.start);
+        Span { line: node.span.line, column, width: chars(part).max(1) }
+    }
+
+    fn line(&self, number: usize) -> &str {
+        number.checked_sub(1).and_then(|i| self.lines.get(i)).map_or("", String::as_str)
     }
 
     /// What stands there is not shown with problems.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::shape::{Section, Shape};
+use crate::shape::{Field, Section, Shape};
 
 /// The JSON Schema of a file of this shape.
 pub(crate) fn json_schema(root: &'static Section, title: &str) -> Json {
@@ -22,7 +22,7 @@ pub(crate) fn json_schema(root: &'static Section, title: &str) -> Json {
 fn shape_schema(shape: &Shape, definitions: &mut Map<String, Json>) -> Json {
     match shape {
         Shape::Text(what) => {
-            json!({ "type": ["string", "number", "boolean"], "description": what })
+            json!({ "type": ["string", "number", "boolean"], "minLength": 1, "description": what })
         }
         Shape::Form { what, pattern } => {
             json!({ "type": ["string", "number"], "description": what, "pattern": pattern })
@@ -35,13 +35,16 @@ fn shape_schema(shape: &Shape, definitions: &mut Map<String, Json>) -> Json {
             let one = |(word, doc): &(&str, &str)| json!({ "const": word, "description": doc });
             json!({ "oneOf": words.iter().map(one).collect::<Vec<_>>() })
         }
-        Shape::List(item) => json!({ "type": "array", "items": shape_schema(item, definitions) }),
+        Shape::List(item) => {
+            json!({ "type": "array", "minItems": 1, "items": shape_schema(item, definitions) })
+        }
         Shape::OneOrMany(item) => {
             let item = shape_schema(item, definitions);
-            json!({ "anyOf": [item.clone(), { "type": "array", "items": item }] })
+            json!({ "anyOf": [item.clone(), { "type": "array", "minItems": 1, "items": item }] })
         }
         Shape::Map(of) => {
-            json!({ "type": "object", "additionalProperties": shape_schema(of, definitions) })
+            let of = shape_schema(of, definitions);
+            json!({ "type": "object", "minProperties": 1, "additionalProperties": of })
         }
         Shape::Section(section) => reference(section, definitions),
         Shape::Tagged { tagged, plain, .. } => {
@@ -52,6 +55,15 @@ fn shape_schema(shape: &Shape, definitions: &mut Map<String, Json>) -> Json {
             json!({ "anyOf": each.collect::<Vec<_>>() })
         }
     }
+}
+
+/// A part with nothing in it yet.
+fn or_empty(schema: &Json, field: &Field) -> Json {
+    let nothing = match field.is_required {
+        true => json!({ "const": [] }),
+        false => json!({ "enum": [null, [], {}] }),
+    };
+    json!({ "anyOf": [schema, nothing] })
 }
 
 /// Sections are named once and referred to, for some contain themselves.
@@ -68,10 +80,9 @@ fn reference(section: &Section, definitions: &mut Map<String, Json>) -> Json {
 fn section_schema(section: &Section, definitions: &mut Map<String, Json>) -> Json {
     let mut properties = Map::new();
     for field in section.fields {
-        let mut schema = shape_schema(&field.shape, definitions);
-        if let Json::Object(schema) = &mut schema {
-            schema.insert("description".into(), field.doc.into());
-        }
+        let schema = shape_schema(&field.shape, definitions);
+        let mut schema = if field.may_be_empty { or_empty(&schema, field) } else { schema };
+        schema["description"] = field.doc.into();
         properties.insert(field.name.into(), schema);
     }
     let required = section.fields.iter().filter(|field| field.is_required).map(|field| field.name);

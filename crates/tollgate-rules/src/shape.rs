@@ -143,7 +143,7 @@ impl Shape {
         match suggestion {
             _ if node.is_null() || text.is_empty() => format!("a value is missing: {expected}"),
             Some(word) => {
-                format!("{} is none of {expected}; did you mean \"{word}\"?", quoted(text))
+                format!("{} is not {expected}; did you mean \"{word}\"?", quoted(text))
             }
             None => format!("expected {expected}, found {}", quoted(text)),
         }
@@ -176,7 +176,10 @@ impl Shape {
             Self::Boolean => "true or false".into(),
             Self::Choice(words) => {
                 let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-                words.join(", ")
+                match words[..] {
+                    [only] => only.into(),
+                    _ => format!("one of {}", words.join(", ")),
+                }
             }
             Self::List(item) => format!("a list, each item {}", item.expected()),
             Self::OneOrMany(item) => format!("{}, or a list of such", item.expected()),
@@ -209,15 +212,15 @@ impl Section {
             meant.contains(&name) || entries.iter().any(|(key, _)| key.text() == Some(name))
         };
         let first = entries.first().map_or(node.span, |(key, _)| key.span);
-        let missing = self.missing(is_there);
-        if !missing.is_empty() {
+        let missing = self.missing(&is_there);
+        if !missing.is_empty() && !is_there("<<") {
             let needs = missing.join(", and ");
             problems.report_also(first, format!("{} needs {needs}", self.what));
         }
         self.report_too_many(entries, problems);
     }
 
-    fn missing(&self, is_there: impl Fn(&str) -> bool) -> Vec<String> {
+    fn missing(&self, is_there: &dyn Fn(&str) -> bool) -> Vec<String> {
         let required = self.fields.iter().filter(|field| field.is_required);
         let missing = required.filter(|field| !is_there(field.name));
         let missing = missing.map(|Field { name, shape, .. }| match shape {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::build::values::{duration, header_name};
 use crate::identity::{Found, Missing};
-use crate::jwt::{Claims, JwtKey, JwtKeyError, JwtVerifier};
+use crate::jwt::{Claims, JwtKey, JwtVerifier};
 use crate::policy::Sources;
 use crate::problems::Problems;
 use crate::request::{Request, cookies};
@@ -56,13 +56,25 @@ impl Tokens {
         let header = node.get("header").and_then(|node| header_name(node, problems));
         let header = header.map(Place::Header);
         let place = text("cookie").map(Place::Cookie).or(header).unwrap_or_default();
-        let verifier = match key(node, sources) {
-            None => None,
-            Some((at, made)) => {
-                let made = made.and_then(|key| verifier(key, node, problems).map_err(said));
-                made.map_err(|why| problems.report(at.span, why)).ok()
+        let (issuer, audience) = (text("issuer"), text("audience"));
+        let leeway = node.get("leeway").and_then(|node| duration(node, problems));
+        let made = key(node, sources).and_then(|(at, key)| {
+            let made = key.and_then(|key| JwtVerifier::new(vec![key]).map_err(said));
+            made.map_err(|why| problems.report(at.span, why)).ok()
+        });
+        let made = made.and_then(|made| restrict(made, node.get("algorithms"), problems));
+        let verifier = made.map(|mut verifier| {
+            if let Some(issuer) = issuer {
+                verifier = verifier.with_issuer(&issuer);
             }
-        };
+            if let Some(audience) = audience {
+                verifier = verifier.with_audience(&audience);
+            }
+            match leeway {
+                Some(leeway) => verifier.with_leeway(leeway.as_secs()),
+                None => verifier,
+            }
+        });
         Self { verifier, place }
     }
 
@@ -126,21 +138,15 @@ fn key<'n>(node: &'n Node, sources: &dyn Sources) -> Option<(&'n Node, Result<Jw
     Some((at, jwks.and_then(|text| JwtKey::jwks(&text).map_err(said))))
 }
 
-fn verifier(key: JwtKey, node: &Node, problems: &mut Problems) -> Result<JwtVerifier, JwtKeyError> {
-    let mut verifier = JwtVerifier::new(vec![key])?;
-    if let Some(algorithms) = node.get("algorithms") {
-        let names = algorithms.items().iter().filter_map(Node::text);
-        let algorithms: Result<Vec<_>, _> = names.map(str::parse).collect();
-        verifier = verifier.with_algorithms(&algorithms?)?;
-    }
-    if let Some(issuer) = node.get("issuer").and_then(Node::text) {
-        verifier = verifier.with_issuer(issuer);
-    }
-    if let Some(audience) = node.get("audience").and_then(Node::text) {
-        verifier = verifier.with_audience(audience);
-    }
-    if let Some(leeway) = node.get("leeway").and_then(|node| duration(node, problems)) {
-        verifier = verifier.with_leeway(leeway.as_secs());
-    }
-    Ok(verifier)
+/// Only the algorithms that are named, if any are. Names that are none were told before.
+fn restrict(
+    verifier: JwtVerifier,
+    node: Option<&Node>,
+    problems: &mut Problems,
+) -> Option<JwtVerifier> {
+    let Some(node) = node else { return Some(verifier) };
+    let names = node.items().iter().filter_map(Node::text);
+    let algorithms: Vec<_> = names.map(str::parse).collect::<Result<_, _>>().ok()?;
+    let restricted = verifier.with_algorithms(&algorithms);
+    restricted.map_err(|error| problems.report(node.span, error.to_string())).ok()
 }

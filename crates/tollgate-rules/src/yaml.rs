@@ -78,20 +78,6 @@ impl Node {
             _ => std::slice::from_ref(self),
         }
     }
-
-    /// The place of a part of a scalar's text, given in bytes.
-    pub(crate) fn span_of(&self, part: std::ops::Range<usize>) -> Span {
-        let Value::Scalar { text, is_quoted } = &self.value else { return self.span };
-        let chars =
-            |bytes: std::ops::Range<usize>| text.get(bytes).map_or(0, |s| s.chars().count());
-        let quote = usize::from(*is_quoted);
-        // A text that was written differently, with escapes or over several lines, is shown whole.
-        if chars(0..text.len()) + 2 * quote != self.span.width {
-            return self.span;
-        }
-        let column = self.span.column + quote + chars(0..part.start);
-        Span { line: self.span.line, column, width: chars(part).max(1) }
-    }
 }
 
 /// The tree of a text, or nothing, with the reason among the problems.

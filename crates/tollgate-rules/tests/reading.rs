@@ -187,6 +187,13 @@ fn bombs() -> Vec<(&'static str, String)> {
         ("one name", limits(&lines(25_000, |_| "  - { name: l, rate: 1/s }\n".into()))),
         ("bad rates", limits(&lines(25_000, |n| format!("  - {{ name: l{n}, rate: {n}/x }}\n")))),
         (
+            "bad rates in a line",
+            format!(
+                "version: 1\nlimits: [{}]",
+                lines(25_000, |n| format!("{{ name: l{n}, rate: {n}/x }}, "))
+            ),
+        ),
+        (
             "unknown callers",
             limits(&lines(25_000, |n| format!("  - {{ name: l{n}, rate: 1/s, per: p{n} }}\n"))),
         ),

@@ -13,6 +13,8 @@ pub(crate) enum Failure {
     Input(String),
     /// Reading or writing failed: exit code 1.
     Io(String),
+    /// What was given cannot be used, and why has been told.
+    Told,
     /// Nobody reads the output any more, as with `| head`. That is not a failure.
     NoReader,
 }
@@ -35,6 +37,7 @@ impl Failure {
         let (message, code) = match self {
             Self::Input(message) => (message, 2),
             Self::Io(message) => (message, 1),
+            Self::Told => return 2.into(),
             Self::NoReader => return ExitCode::SUCCESS,
         };
         // If not even that can be written, the exit code has to do.

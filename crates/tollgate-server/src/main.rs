@@ -2,12 +2,16 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod check;
 mod choices;
+mod explain;
 mod failure;
 mod gateway;
 mod metrics;
 mod policy_file;
+mod policy_input;
 mod remote;
+mod schema;
 mod simulate;
 
 use std::io::Write;
@@ -32,6 +36,10 @@ struct Tollgate {
 #[derive(Subcommand)]
 enum Command {
     Gateway(Box<gateway::Gateway>),
+    Check(check::Check),
+    Explain(explain::Explain),
+    /// Print the JSON Schema of policy files, for editors
+    Schema,
     Simulate(simulate::Simulate),
     /// Print a completion script for your shell
     ///
@@ -49,6 +57,9 @@ fn main() -> ExitCode {
     }
     let done = match Tollgate::parse().command {
         Command::Gateway(command) => command.run(),
+        Command::Check(command) => command.run(),
+        Command::Explain(command) => command.run(),
+        Command::Schema => schema::run(),
         Command::Simulate(command) => command.run(),
         Command::Completions { shell } => completions(shell),
     };

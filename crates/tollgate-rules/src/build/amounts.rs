@@ -20,7 +20,7 @@ pub(super) fn rate(
         Ok(rate) => rate,
         Err(error) => {
             let error: tollgate_core::RateError = error;
-            problems.report(node.span_of(error.span()), error.message());
+            problems.report(problems.span_of(node, error.span()), error.message());
             return None;
         }
     };
@@ -61,6 +61,7 @@ fn algorithm(
         && algorithm != Algorithm::LeakyBucket
     {
         problems.report(told.span, format!("{algorithm} has no queue; use leaky_bucket"));
+        return None;
     }
     Some(algorithm)
 }

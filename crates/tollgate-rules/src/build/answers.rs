@@ -36,14 +36,15 @@ pub(super) fn answers(node: Option<&Node>, problems: &mut Problems) -> Answers {
 /// A message whose placeholders are known.
 pub(super) fn message(node: &Node, problems: &mut Problems) -> Option<String> {
     let text = node.text()?;
-    for part in text.split('{').skip(1) {
-        let Some((name, _)) = part.split_once('}') else { continue };
+    for (at, _) in text.match_indices('{') {
+        let Some((name, _)) = text[at + 1..].split_once('}') else { break };
         if !PLACEHOLDERS.contains(&name) {
-            let meant = closest(name, PLACEHOLDERS.into_iter()).unwrap_or("retry_after");
-            problems.report(
-                node.span,
-                format!("unknown placeholder {}; did you mean {{{meant}}}?", quoted(name)),
-            );
+            let place = problems.span_of(node, at..at + name.len() + 2);
+            let why = match closest(name, PLACEHOLDERS.into_iter()) {
+                Some(meant) => format!("did you mean {{{meant}}}?"),
+                None => format!("there are {{{}}}", PLACEHOLDERS.join("}, {")),
+            };
+            problems.report(place, format!("unknown placeholder {}; {why}", quoted(name)));
         }
     }
     Some(text.to_string())

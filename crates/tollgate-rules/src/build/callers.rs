@@ -50,7 +50,7 @@ impl Callers {
             });
         }
         callers.report_loops(entries, problems);
-        callers.tiers = root.get("tiers").and_then(|node| callers.read_tiers(node, problems));
+        callers.tiers = root.get("tiers").map(|node| callers.read_tiers(node, problems));
         callers
     }
 
@@ -154,16 +154,11 @@ impl Callers {
             let is_plain = |id: &usize| {
                 !matches!(self.identities[*id].source, Source::AllOf(_) | Source::FirstOf(_))
             };
-            if let Source::FirstOf(ids) | Source::AllOf(ids) = &self.identities[id].source {
-                if ids.is_empty() {
-                    problems.report(key.span, "a list of identities is missing");
-                }
-                if !ids.iter().all(is_plain) {
-                    problems.report(
-                        key.span,
-                        "first_of and all_of are made of identities that are neither",
-                    );
-                }
+            if let Source::FirstOf(ids) | Source::AllOf(ids) = &self.identities[id].source
+                && !ids.iter().all(is_plain)
+            {
+                let why = "first_of and all_of are made of identities that are neither";
+                problems.report(key.span, why);
             }
         }
     }
@@ -184,12 +179,14 @@ impl Callers {
         self.identities.iter().map(|identity| identity.name.as_str())
     }
 
-    fn read_tiers(&self, node: &Node, problems: &mut Problems) -> Option<Tiers> {
+    fn read_tiers(&self, node: &Node, problems: &mut Problems) -> Tiers {
         let names: Vec<_> = self.names().collect();
-        let of = find(node.get("of")?, &names, problems)?;
-        if matches!(self.identities[of].source, Source::AllOf(_)) {
-            problems
-                .report(node.get("of")?.span, "a tier is of one identity, not of several together");
+        // Without it, what else is wrong is still looked for.
+        let of = node.get("of").and_then(|node| find(node, &names, problems)).unwrap_or(0);
+        if let Some(node) = node.get("of")
+            && matches!(self.identities[of].source, Source::AllOf(_))
+        {
+            problems.report(node.span, "a tier is of one identity, not of several together");
         }
         let mut tiers = Tiers { of, names: Vec::new(), by_value: HashMap::new(), default: 0 };
         for node in node.get("names").map_or(&[][..], Node::items) {
@@ -212,9 +209,10 @@ impl Callers {
                 break;
             }
         }
-        let default = name(node.get("default")?, "a tier", problems)?;
-        tiers.default = tiers.id(default);
-        Some(tiers)
+        if let Some(default) = node.get("default").and_then(|node| name(node, "a tier", problems)) {
+            tiers.default = tiers.id(default);
+        }
+        tiers
     }
 
     /// The place of a tier in the list.

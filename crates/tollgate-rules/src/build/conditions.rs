@@ -62,7 +62,9 @@ fn host(node: &Node, problems: &mut Problems) -> Option<Glob> {
 
 fn pattern(node: &Node, problems: &mut Problems) -> Option<PathPattern> {
     let parsed = PathPattern::parse(node.text()?);
-    parsed.map_err(|error| problems.report(node.span_of(error.span()), error.to_string())).ok()
+    parsed
+        .map_err(|error| problems.report(problems.span_of(node, error.span()), error.to_string()))
+        .ok()
 }
 
 fn tests(node: Option<&Node>, are_headers: bool, problems: &mut Problems) -> Vec<(String, Test)> {

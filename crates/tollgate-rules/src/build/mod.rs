@@ -126,7 +126,7 @@ pub(crate) fn hide_secrets(root: &Node, problems: &mut Problems) {
     let Some(url) = root.get("store").and_then(|store| store.get("url")) else { return };
     let text = url.text().unwrap_or_default();
     if let (Some(start), Some(end)) = (text.find("://"), text.rfind('@')) {
-        problems.hide(url.span_of(start + 3..end.max(start + 3)));
+        problems.hide(problems.span_of(url, start + 3..end.max(start + 3)));
     }
 }
 

@@ -40,8 +40,8 @@ pub(super) fn when_down(node: &Node) -> Option<WhenDown> {
 
 pub(crate) fn duration(node: &Node, problems: &mut Problems) -> Option<Duration> {
     let parsed = parse_duration(node.text()?);
-    let parsed =
-        parsed.map_err(|error| problems.report(node.span_of(error.span()), error.message()));
+    let parsed = parsed
+        .map_err(|error| problems.report(problems.span_of(node, error.span()), error.message()));
     parsed.ok()
 }
 

@@ -1,0 +1,88 @@
+//! The request that is asked about.
+
+use std::cell::OnceCell;
+
+use tollgate::policy::Request;
+use tollgate::{Clock, Policy, SystemClock};
+
+use super::Explain;
+use crate::failure::Failure;
+
+pub(super) struct Asked<'a> {
+    pub(super) method: &'a str,
+    pub(super) path: &'a str,
+    pub(super) query: Option<&'a str>,
+    pub(super) host: Option<&'a str>,
+    options: &'a Explain,
+    custom: Box<dyn Fn(&str) -> Option<Vec<u8>> + 'a>,
+    now: OnceCell<u64>,
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn new(options: &'a Explain) -> Self {
+        let target = options.path.split_once('#').map_or(options.path.as_str(), |(path, _)| path);
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
+        let named = |(name, _): &&(String, String)| name == "host";
+        let in_header = options.headers.iter().find(named).map(|(_, value)| value.as_str());
+        let custom = |name: &str| {
+            let given = options.identities.iter().find(|(known, _)| known == name);
+            given.map(|(_, value)| value.clone().into_bytes())
+        };
+        Self {
+            method: &options.method,
+            path,
+            query,
+            host: options.host.as_deref().or(in_header),
+            options,
+            custom: Box::new(custom),
+            now: OnceCell::new(),
+        }
+    }
+
+    pub(super) fn request(&self) -> Request<'_> {
+        let now = self.now.get_or_init(|| SystemClock.now().get() / 1_000_000);
+        Request {
+            host: self.host,
+            query: self.query,
+            headers: &self.options.headers,
+            peer: self.options.peer,
+            custom: &*self.custom,
+            unix_secs: *now,
+            ..Request::new(self.method, self.path)
+        }
+    }
+
+    /// An identity that is not the program's to give would be passed over in silence.
+    pub(super) fn check_identities(&self, policy: &Policy) -> Result<(), Failure> {
+        let is_custom = |name: &str| policy.custom_identities().any(|known| known == name);
+        let mut given = self.options.identities.iter().map(|(name, _)| name.as_str());
+        match given.find(|name| !is_custom(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let why = format!(
+                    "the policy has no custom identity \"{name}\"; others are found in the request itself, as with --header"
+                );
+                Err(Failure::input(why))
+            }
+        }
+    }
+}
+
+/// Parses a header.
+pub(super) fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("a header is \"NAME: VALUE\"")?;
+    let name = name.trim().to_ascii_lowercase();
+    match name.is_empty() {
+        true => Err("the header has no name".into()),
+        false => Ok((name, value.trim().to_string())),
+    }
+}
+
+/// Parses the value of an identity.
+pub(super) fn identity(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("an identity is NAME=VALUE")?;
+    Ok((name.to_string(), value.to_string()))
+}

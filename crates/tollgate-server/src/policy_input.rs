@@ -1,0 +1,30 @@
+//! A policy file as it is named on the command line.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use tollgate::gate::{FileSources, read_policy};
+use tollgate::policy::StoreSettings;
+use tollgate::{Policy, PolicyErrors, RedisConfig};
+
+/// Reads a policy; `-` is standard input.
+pub(crate) fn read(path: &Path) -> Result<Policy, PolicyErrors> {
+    let sources = FileSources::beside(path);
+    if path.as_os_str() != "-" {
+        return read_policy(path, &sources);
+    }
+    let name = "standard input";
+    let mut bytes = Vec::new();
+    let unreadable = |error: io::Error| PolicyErrors::unreadable(name, error);
+    io::stdin().lock().read_to_end(&mut bytes).map_err(unreadable)?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| PolicyErrors::unreadable(name, "it is not UTF-8 text"))?;
+    Policy::parse(name, &text, &sources)
+}
+
+/// Where a policy keeps its counts, without any password; or why that is no address.
+pub(crate) fn address(settings: &StoreSettings) -> Result<String, String> {
+    let Some(url) = &settings.url else { return Ok("memory".into()) };
+    let store = RedisConfig::new(url).open().map_err(|error| error.to_string())?;
+    Ok(store.address().to_string())
+}

@@ -1,0 +1,56 @@
+//! `explain --state` against a real Redis.
+
+use std::fs;
+use std::process::Command;
+
+use tollgate_testkit::RedisServer;
+
+fn tollgate(args: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args).output().unwrap();
+    let told = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(told).unwrap())
+}
+
+/// What Redis holds after a request: a program that serves would have put it there.
+fn charge(url: &str, policy: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let policy = policy.replace("DEADLINE", "5s").replace("URL", url);
+        let policy = tollgate::Policy::parse("p", &policy, &tollgate::policy::NoSources).unwrap();
+        let gate = tollgate::Gate::new(policy).unwrap();
+        let peer = Some([203, 0, 113, 9].into());
+        let request =
+            tollgate::policy::Request { peer, ..tollgate::policy::Request::new("GET", "/") };
+        for _ in 0..3 {
+            assert!(gate.decide(&request).await.is_admitted());
+        }
+    });
+}
+
+const POLICY: &str = "version: 1
+store: { url: URL, deadline: DEADLINE }
+limits:
+  - { name: api, per: ip, rate: 10/hour burst 10 }
+";
+
+#[test]
+fn the_state_is_that_of_the_store() {
+    let server = RedisServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    fs::write(&file, POLICY.replace("URL", &server.url()).replace("DEADLINE", "5ms")).unwrap();
+    charge(&server.url(), POLICY);
+    let explain = ["explain", file.to_str().unwrap(), "--peer", "203.0.113.9", "--state"];
+    // Asked twice: to look charges nothing.
+    for _ in 0..2 {
+        let (code, told) = tollgate(&explain);
+        assert_eq!(code, Some(0), "{told}");
+        assert!(told.contains("7 of 10"), "{told}");
+    }
+    let (_, told) = tollgate(&[&explain[..], &["--format", "json"]].concat());
+    assert!(told.contains("\"remaining\": 7") && told.contains("\"answered\": true"), "{told}");
+    server.kill();
+    let (code, told) = tollgate(&explain);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("the store did not answer"), "{told}");
+}
