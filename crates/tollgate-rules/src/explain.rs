@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::facts::{Facts, NoIdentity};
 use crate::identity::{Missing, Source};
 use crate::policy::Policy;
@@ -46,7 +44,7 @@ pub struct Verdict<'p> {
 #[expect(clippy::large_enum_variant, reason = "there are as many as limits, for a person to read")]
 pub enum Outcome<'p> {
     /// It applies: the limit, and before it a class's share of it if there is one.
-    Applies(SmallVec<[Applied; 4]>),
+    Applies(Vec<Applied>),
     /// Its mode is `off`.
     Off,
     /// The request is not one that it is about.
@@ -103,7 +101,7 @@ impl Policy {
         if rule.group.is_some_and(|group| groups_done.contains(&group)) {
             return Outcome::NotFirst;
         }
-        let mut applied = SmallVec::new();
+        let mut applied = Vec::new();
         let done = self.apply(rule, facts, &mut applied);
         if rule.speaks_for_group(facts, &applied) {
             groups_done.extend(rule.group);

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::io::Write as _;
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
@@ -62,18 +63,26 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
     pub(crate) fn client(&self) -> Option<IpAddr> {
         *self.client.get_or_init(|| {
             let rule = &self.policy.client_ip;
+            let peer = self.request.peer.map(|peer| peer.to_canonical());
+            // Most peers are nobody's proxy, and then there is no header to look for.
+            if !peer.is_some_and(|peer| rule.is_trusted(peer)) {
+                return peer;
+            }
             let lines = self.request.headers.all(rule.header());
-            rule.find(self.request.peer, lines.iter().copied())
+            rule.find(peer, lines.iter().copied())
         })
     }
 
     /// The address or network that it is counted under.
     pub(crate) fn client_key(&self) -> Option<Vec<u8>> {
-        self.client().map(|ip| {
-            let network = self.policy.client_ip.key(ip);
-            let is_whole = network.prefix_len() == network.max_prefix_len();
-            if is_whole { network.addr().to_string() } else { network.to_string() }.into_bytes()
-        })
+        let network = self.policy.client_ip.key(self.client()?);
+        let mut key = Vec::with_capacity(48);
+        let is_whole = network.prefix_len() == network.max_prefix_len();
+        let _ = match is_whole {
+            true => write!(key, "{}", network.addr()),
+            false => write!(key, "{network}"),
+        };
+        Some(key)
     }
 
     #[cfg(feature = "jwt")]
@@ -160,12 +169,13 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
 
     /// Whatever is missing, there is a key: the client's address, or that of all anonymous ones.
     fn stand_in(&self, key: &mut Key, missing: WhenMissing) {
-        match self.client_key() {
-            Some(client) if missing == WhenMissing::Ip => {
+        let client = if missing == WhenMissing::Ip { self.client_key() } else { None };
+        match client {
+            Some(client) => {
                 key.instead("ip");
                 key.value(&client);
             }
-            _ => key.instead(""),
+            None => key.instead(""),
         }
     }
 }

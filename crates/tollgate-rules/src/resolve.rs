@@ -14,7 +14,6 @@ use crate::rule::{Amount, LimitRule, Mode};
 
 /// What a policy says about a request.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "the large one is the common one, and is not boxed")]
 pub enum Resolution<'p> {
     /// No limit applies, for it is exempt by this entry of the list, counted from 0.
     Exempt(usize),
@@ -26,7 +25,7 @@ pub enum Resolution<'p> {
         missing: NoIdentity<'p>,
     },
     /// It is to be charged to these, all or none.
-    Charged(SmallVec<[Applied; 4]>),
+    Charged(Vec<Applied>),
 }
 
 /// A limit that applies to a request.
@@ -66,7 +65,7 @@ impl Policy {
         if let Some(exempt) = self.exemption(&facts) {
             return Resolution::Exempt(exempt);
         }
-        let mut applied = SmallVec::new();
+        let mut applied = Vec::new();
         let mut groups_done: SmallVec<[usize; 4]> = SmallVec::new();
         for id in self.index.candidates(&facts) {
             let rule = &self.limits[id as usize];
@@ -101,7 +100,7 @@ impl Policy {
         &'p self,
         rule: &Arc<LimitRule>,
         facts: &Facts<'p, '_>,
-        applied: &mut SmallVec<[Applied; 4]>,
+        applied: &mut Vec<Applied>,
     ) -> Result<(), NoIdentity<'p>> {
         let tier = facts.tier();
         let Some(bound) = rule.bounds.of(tier) else { return Ok(()) };

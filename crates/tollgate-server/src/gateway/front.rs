@@ -13,7 +13,7 @@ use http::{HeaderValue, Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
-use tollgate::http::{Answered, PeerAddr};
+use tollgate::http::{Limited, PeerAddr};
 use tower_service::Service;
 
 use super::access_log::Entry;
@@ -59,8 +59,7 @@ where
     }
     let log = log.map(|mut entry| {
         let by = response.extensions_mut().remove::<AnsweredBy>();
-        let limit = response.extensions_mut().remove::<Answered>().filter(|it| !it.is_allowed);
-        let limit = limit.and_then(|answered| answered.limit);
+        let limit = response.extensions_mut().remove::<Limited>().map(|limited| limited.limit);
         entry.answered(response.status(), by.map(|AnsweredBy(name)| name), limit);
         entry
     });

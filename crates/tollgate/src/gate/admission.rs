@@ -6,9 +6,11 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate_core::{Cost, Decision, Limit, Micros};
 use tollgate_rules::{Applied, Headers, LimitRule, Missing};
+use tollgate_stores::Op;
 
 use super::Gate;
-use super::backend::{Origin, Permit};
+use super::admit::Permits;
+use super::backend::{Origin, rate};
 
 /// What becomes of a request.
 #[derive(Debug)]
@@ -33,26 +35,34 @@ impl Admission {
 #[derive(Debug)]
 #[must_use = "dropped, the request is no longer in flight"]
 pub struct Admitted {
-    /// The limit that is closest to refusing.
-    pub speaker: Option<Speaker>,
+    pub(crate) of: Vec<Applied>,
+    /// Of each of them, if it was charged and may have to be corrected.
+    pub(crate) marks: SmallVec<[Option<Mark>; 2]>,
+    pub(crate) speaker: Option<(usize, Decision)>,
     /// How long to hold the request before it goes on.
     pub delay: Duration,
     /// Was it decided without the store, which does not answer?
     pub is_degraded: bool,
+    pub(crate) permits: Permits,
     pub(crate) gate: Gate,
-    pub(crate) permits: SmallVec<[Permit; 1]>,
-    pub(crate) charged: SmallVec<[(Applied, Mark); 4]>,
+}
+
+/// When it was charged, and by whom: a correction wants to know.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark {
+    pub(crate) at: Micros,
+    pub(crate) origin: Origin,
 }
 
 /// The limit that speaks for all, and what it says.
-#[derive(Clone, Debug)]
-pub struct Speaker {
+#[derive(Clone, Copy, Debug)]
+pub struct Speaker<'a> {
     /// The limit of the policy.
-    pub rule: Arc<LimitRule>,
+    pub rule: &'a Arc<LimitRule>,
     /// In numbers, for this caller.
-    pub limit: Limit,
+    pub limit: &'a Limit,
     /// What it decided.
-    pub decision: Decision,
+    pub decision: &'a Decision,
 }
 
 /// A request that may not pass.
@@ -68,7 +78,12 @@ pub struct Refusal {
 #[derive(Clone, Debug)]
 pub enum Refused {
     /// It does not fit.
-    Limited(Speaker),
+    Limited {
+        /// The limit in numbers, for this caller.
+        limit: Limit,
+        /// What it decided.
+        decision: Decision,
+    },
     /// So many are in flight already.
     Busy {
         /// How many may be.
@@ -83,14 +98,26 @@ pub enum Refused {
     },
 }
 
-/// When it was charged, and by whom: a correction wants to know.
-#[derive(Clone, Debug)]
-pub(crate) struct Mark {
-    pub(crate) at: Micros,
-    pub(crate) origin: Origin,
+impl Refusal {
+    /// What the limit says, if it is one that counts.
+    pub fn speaker(&self) -> Option<Speaker<'_>> {
+        match &self.why {
+            Refused::Limited { limit, decision } => {
+                Some(Speaker { rule: &self.rule, limit, decision })
+            }
+            Refused::Busy { .. } | Refused::NoIdentity { .. } => None,
+        }
+    }
 }
 
 impl Admitted {
+    /// The limit that is closest to refusing.
+    pub fn speaker(&self) -> Option<Speaker<'_>> {
+        let (at, decision) = self.speaker.as_ref()?;
+        let one = &self.of[*at];
+        Some(Speaker { rule: &one.rule, limit: rate(one), decision })
+    }
+
     /// Is it in flight for a limit of concurrency?
     pub fn holds_permits(&self) -> bool {
         !self.permits.is_empty()
@@ -99,34 +126,32 @@ impl Admitted {
     /// Corrects the charge by what the answer says of its cost, each limit by its own rule. Without a
     /// word, the charge stays as it is.
     pub fn settle(&mut self, status: u16, headers: &dyn Headers) {
-        for (one, mark) in std::mem::take(&mut self.charged) {
-            match one.rule.cost_of_answer(status, headers) {
-                Some(actual) => self.correct(one, mark, actual),
-                None => self.charged.push((one, mark)),
-            }
-        }
+        self.correct(|one| one.rule.cost_of_answer(status, headers));
     }
 
     /// Corrects the charge to this much, with every limit that has not been settled. 0 gives all of it
     /// back.
     pub fn settle_as(&mut self, actual: u64) {
-        for (one, mark) in std::mem::take(&mut self.charged) {
-            self.correct(one, mark, actual);
-        }
+        self.correct(|_| Some(actual));
     }
 
-    fn correct(&self, one: Applied, mark: Mark, actual: u64) {
-        let estimate = one.cost.get();
-        let over = Cost::new(actual.saturating_sub(estimate));
-        let under = Cost::new(estimate.saturating_sub(actual));
-        let charged_at = mark.at;
-        let (op, cost) = match (over, under) {
-            (Some(over), _) => (tollgate_stores::Op::Charge, over),
-            (_, Some(under)) => (tollgate_stores::Op::Refund { charged_at }, under),
-            _ => return,
-        };
-        let mut one = one;
-        one.cost = cost;
-        self.gate.inner().backend.correct(op, one, mark, self.gate.now());
+    fn correct(&mut self, actual: impl Fn(&Applied) -> Option<u64>) {
+        for (one, mark) in self.of.iter().zip(&mut self.marks) {
+            if mark.is_none() {
+                continue;
+            }
+            let Some(actual) = actual(one) else { continue };
+            let (Some(mark), estimate) = (mark.take(), one.cost.get()) else { continue };
+            let over = Cost::new(actual.saturating_sub(estimate));
+            let under = Cost::new(estimate.saturating_sub(actual));
+            let (op, cost) = match (over, under) {
+                (Some(over), _) => (Op::Charge, over),
+                (_, Some(under)) => (Op::Refund { charged_at: mark.at }, under),
+                _ => continue,
+            };
+            let mut one = one.clone();
+            one.cost = cost;
+            self.gate.inner().backend.correct(op, one, mark, self.gate.now());
+        }
     }
 }

@@ -4,64 +4,63 @@
 use std::cmp::Reverse;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{Decision, Micros};
+use tollgate_core::{Decision, Micros, Wait};
 use tollgate_rules::{Amount, Applied};
 use tollgate_stores::{LIMITS_MAX, Op};
 
-use super::admission::{Admission, Admitted, Mark, Refusal, Refused, Speaker};
-use super::backend::{Checked, Permit, rate};
+use super::admission::{Admission, Admitted, Mark, Refusal, Refused};
+use super::backend::{Permit, rate};
 use super::live::Live;
 use super::{Gate, Inner};
 
 /// The limits that a request is to be charged to.
-pub(crate) type Charges = SmallVec<[Applied; 4]>;
+pub(crate) type Charges = Vec<Applied>;
 
-type Refs<'a> = SmallVec<[&'a Applied; 4]>;
+pub(crate) type Permits = SmallVec<[Permit; 1]>;
 
 impl Gate {
     /// The answer, if it can be had at once, as it can in memory.
-    pub(crate) fn admit_now(&self, live: &Arc<Live>, of: Charges) -> Result<Admission, Charges> {
+    pub(crate) fn admit_now(
+        &self,
+        live: &Live,
+        of: Charges,
+        now: Micros,
+    ) -> Result<Admission, Charges> {
         if self.inner.backend.memory().is_none() {
             return Err(of);
         }
-        let admission = pin!(self.admit(live, of));
+        let admission = pin!(self.admit(live, of, now));
         match admission.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(admission) => Ok(admission),
             Poll::Pending => unreachable!("a store in memory answers at once"),
         }
     }
 
-    pub(crate) async fn admit(&self, live: &Arc<Live>, of: Charges) -> Admission {
-        let mut permits = SmallVec::new();
-        let accepted = self.inner.enforce(live, &of, self.now(), &mut permits).await;
-        let Accepted { speaker, delay, marks } = match accepted {
+    pub(crate) async fn admit(&self, live: &Live, of: Charges, now: Micros) -> Admission {
+        let mut permits = Permits::new();
+        let accepted = self.inner.enforce(live, &of, now, &mut permits).await;
+        let Accepted { speaker, delay, mut marks } = match accepted {
             Ok(accepted) => accepted,
-            Err(refusal) => {
-                live.meter(&refusal.rule).count_denied();
-                return Admission::Refused(refusal);
+            Err((by, why)) => {
+                let rule = of[by].rule.clone();
+                live.meter(&rule).count_denied();
+                return Admission::Refused(Box::new(Refusal { rule, why }));
             }
         };
-        let is_degraded = marks.iter().any(|mark| mark.origin.is_degraded());
-        let mut marks = marks.into_iter();
-        let mut charged = SmallVec::new();
-        for one in of {
-            let mark = match one.is_enforced {
-                true if is_rate(&one) => marks.next(),
-                true => None,
-                false => self.inner.watch(live, &one, self.now(), &mut permits).await,
-            };
-            if one.is_enforced && !one.is_share() {
+        let is_degraded = marks.iter().flatten().any(|mark| mark.origin.is_degraded());
+        for (one, mark) in of.iter().zip(&mut marks) {
+            if !one.is_enforced {
+                *mark = self.inner.watch(live, one, now, &mut permits).await;
+            } else if !one.is_share() {
                 live.meter(&one.rule).count_allowed();
             }
-            charged.extend(mark.map(|mark| (one, mark)));
         }
         let gate = self.clone();
-        let admitted = Admitted { speaker, delay, is_degraded, gate, permits, charged };
+        let admitted = Admitted { of, marks, speaker, delay, is_degraded, permits, gate };
         Admission::Admitted(Box::new(admitted))
     }
 }
@@ -72,11 +71,15 @@ fn is_rate(one: &Applied) -> bool {
 
 /// Rates that accepted a request.
 struct Accepted {
-    speaker: Option<Speaker>,
+    /// The one that is closest to refusing, by its place, and what it decided.
+    speaker: Option<(usize, Decision)>,
     delay: Duration,
-    /// Of each, in their order.
-    marks: SmallVec<[Mark; 4]>,
+    /// When and by whom each was charged, in the order of all limits.
+    marks: SmallVec<[Option<Mark>; 2]>,
 }
+
+/// Which limit refuses, and why.
+type Refuses = (usize, Refused);
 
 impl Inner {
     /// Asks the limits that are enforced.
@@ -85,50 +88,55 @@ impl Inner {
         live: &Live,
         of: &[Applied],
         now: Micros,
-        permits: &mut SmallVec<[Permit; 1]>,
-    ) -> Result<Accepted, Box<Refusal>> {
-        let enforced = || of.iter().filter(|one| one.is_enforced);
-        for one in enforced() {
-            let Amount::Concurrency { max, .. } = one.amount() else { continue };
-            let Some(permit) = self.backend.acquire(live, one).await else {
-                let why = Refused::Busy { max: *max };
-                return Err(Box::new(Refusal { rule: one.rule.clone(), why }));
+        permits: &mut Permits,
+    ) -> Result<Accepted, Refuses> {
+        let mut rates: SmallVec<[usize; 8]> = SmallVec::new();
+        for (i, one) in of.iter().enumerate().filter(|(_, one)| one.is_enforced) {
+            let Amount::Concurrency { max, .. } = one.amount() else {
+                rates.push(i);
+                continue;
             };
-            permits.push(permit);
+            let permit = self.backend.acquire(live, one).await;
+            permits.push(permit.ok_or((i, Refused::Busy { max: *max }))?);
         }
-        let rates: Refs<'_> = enforced().filter(|one| is_rate(one)).collect();
-        self.check(&rates, now).await.map_err(|speaker| {
-            let rule = speaker.rule.clone();
-            Box::new(Refusal { rule, why: Refused::Limited(speaker) })
-        })
+        self.check(of, &rates, now).await
     }
 
-    /// Charges all of them or none; more than one step can take are charged step by step, and given
+    /// Charges all of these or none; more than one step can take are charged step by step, and given
     /// back if a later one refuses.
-    async fn check(&self, rates: &[&Applied], now: Micros) -> Result<Accepted, Speaker> {
-        let mut accepted =
-            Accepted { speaker: None, delay: Duration::ZERO, marks: SmallVec::new() };
+    async fn check(
+        &self,
+        of: &[Applied],
+        rates: &[usize],
+        now: Micros,
+    ) -> Result<Accepted, Refuses> {
+        let marks = of.iter().map(|_| None).collect();
+        let mut accepted = Accepted { speaker: None, delay: Duration::ZERO, marks };
         for part in rates.chunks(LIMITS_MAX) {
-            let checked = self.backend.apply(Op::Check, part, now).await;
-            let speaker = speaker(part[checked.verdict.decided_by()], *checked.verdict);
-            if !checked.verdict.allowed() {
-                self.give_back(rates, &accepted.marks, now).await;
-                return Err(speaker);
+            let asked: SmallVec<[&Applied; 4]> = part.iter().map(|i| &of[*i]).collect();
+            let checked = self.backend.apply(Op::Check, &asked, now).await;
+            let speaker = (part[checked.decided_by], checked.decision);
+            if !checked.decision.allowed() {
+                self.give_back(of, &accepted.marks, now).await;
+                let (limit, decision) = (rate(&of[speaker.0]).clone(), checked.decision);
+                return Err((speaker.0, Refused::Limited { limit, decision }));
             }
-            accepted.delay = accepted.delay.max(checked.verdict.delay());
-            let is_tighter = |known: &Speaker| strictness(&speaker) > strictness(known);
-            if accepted.speaker.as_ref().is_none_or(is_tighter) {
+            accepted.delay = accepted.delay.max(checked.delay);
+            let is_tighter =
+                |known: (usize, Decision)| strictness(&speaker.1) > strictness(&known.1);
+            if accepted.speaker.is_none_or(is_tighter) {
                 accepted.speaker = Some(speaker);
             }
-            let mark = Mark { at: checked.verdict.at(), origin: checked.origin };
-            accepted.marks.extend(std::iter::repeat_n(mark, part.len()));
+            part.iter().for_each(|i| accepted.marks[*i] = Some(checked.mark.clone()));
         }
         Ok(accepted)
     }
 
-    async fn give_back(&self, rates: &[&Applied], marks: &[Mark], now: Micros) {
-        for (one, mark) in rates.iter().zip(marks) {
-            self.backend.apply(Op::Refund { charged_at: mark.at }, &[one], now).await;
+    async fn give_back(&self, of: &[Applied], marks: &[Option<Mark>], now: Micros) {
+        for (one, mark) in of.iter().zip(marks) {
+            if let Some(mark) = mark {
+                self.backend.apply(Op::Refund { charged_at: mark.at }, &[one], now).await;
+            }
         }
     }
 
@@ -138,19 +146,16 @@ impl Inner {
         live: &Live,
         one: &Applied,
         now: Micros,
-        permits: &mut SmallVec<[Permit; 1]>,
+        permits: &mut Permits,
     ) -> Option<Mark> {
-        let (fits, mark) = match one.amount() {
-            Amount::Rate(_) => {
-                let Checked { verdict, origin } = self.backend.apply(Op::Check, &[one], now).await;
-                (verdict.allowed(), Some(Mark { at: verdict.at(), origin }))
-            }
-            Amount::Concurrency { .. } => {
-                let permit = self.backend.acquire(live, one).await;
-                let fits = permit.is_some();
-                permits.extend(permit);
-                (fits, None)
-            }
+        let (fits, mark) = if is_rate(one) {
+            let checked = self.backend.apply(Op::Check, &[one], now).await;
+            (checked.decision.allowed(), Some(checked.mark))
+        } else {
+            let permit = self.backend.acquire(live, one).await;
+            let fits = permit.is_some();
+            permits.extend(permit);
+            (fits, None)
         };
         match fits {
             true if one.is_share() => {}
@@ -161,10 +166,6 @@ impl Inner {
     }
 }
 
-fn speaker(one: &Applied, decision: Decision) -> Speaker {
-    Speaker { rule: one.rule.clone(), limit: rate(one).clone(), decision }
-}
-
-fn strictness(speaker: &Speaker) -> (tollgate_core::Wait, Reverse<u64>) {
-    (speaker.decision.wait(), Reverse(speaker.decision.remaining()))
+fn strictness(decision: &Decision) -> (Wait, Reverse<u64>) {
+    (decision.wait(), Reverse(decision.remaining()))
 }

@@ -1,8 +1,10 @@
 //! Where a gate's counts are kept: in this process, or in a store that is shared.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tollgate_core::{Limit, Micros};
+use smallvec::SmallVec;
+use tollgate_core::{Decision, Limit, Micros};
 use tollgate_rules::{Amount, Applied, StoreSettings};
 use tollgate_stores::{Charge, MemoryStore, Op, Verdict};
 
@@ -24,10 +26,25 @@ pub(crate) enum Backend {
     Leased(Arc<Ladder<LeasedStore<RedisStore>>>, RedisStore),
 }
 
-/// A verdict, and whether the store itself gave it.
+/// What a store says of several limits at once, as far as it matters here.
 pub(crate) struct Checked {
-    pub(crate) verdict: Verdict,
-    pub(crate) origin: Origin,
+    /// The decision of the limit that speaks for all.
+    pub(crate) decision: Decision,
+    /// Which of them that is.
+    pub(crate) decided_by: usize,
+    pub(crate) delay: Duration,
+    pub(crate) mark: Mark,
+}
+
+impl Checked {
+    fn new(verdict: &Verdict, origin: Origin) -> Self {
+        Self {
+            decision: **verdict,
+            decided_by: verdict.decided_by(),
+            delay: verdict.delay(),
+            mark: Mark { at: verdict.at(), origin },
+        }
+    }
 }
 
 /// Who gave a verdict. Corrections go to the same.
@@ -95,11 +112,7 @@ impl Backend {
     /// Does `op` with all of them or none. There are no more than one step can take.
     pub(crate) async fn apply(&self, op: Op, of: &[&Applied], now: Micros) -> Checked {
         match self {
-            Self::Memory(store) => {
-                let charges: smallvec::SmallVec<[_; 4]> = of.iter().map(|a| charge(a)).collect();
-                let verdict = store.apply_now(op, &charges, now);
-                Checked { verdict: verdict.expect(FITS), origin: Origin::Store }
-            }
+            Self::Memory(store) => apply_here(store, op, of, now),
             #[cfg(feature = "redis")]
             Self::Redis(ladder, _) => apply_shared(ladder, op, of).await,
             #[cfg(feature = "redis")]
@@ -204,6 +217,17 @@ impl Backend {
     }
 }
 
+fn apply_here(store: &MemoryStore, op: Op, of: &[&Applied], now: Micros) -> Checked {
+    if let ([one], Op::Check) = (of, op) {
+        let decision = store.check(&charge(one), now);
+        let mark = Mark { at: now, origin: Origin::Store };
+        return Checked { decision, decided_by: 0, delay: decision.delay(), mark };
+    }
+    let charges: SmallVec<[_; 4]> = of.iter().map(|one| charge(one)).collect();
+    let verdict = store.apply_now(op, &charges, now).expect(FITS);
+    Checked::new(&verdict, Origin::Store)
+}
+
 #[cfg(feature = "redis")]
 async fn apply_shared<S: SharedStore + Send + Sync + 'static>(
     ladder: &Arc<Ladder<S>>,
@@ -213,7 +237,7 @@ async fn apply_shared<S: SharedStore + Send + Sync + 'static>(
     let charges: Vec<_> = of.iter().map(|one| (charge(one), one.rule.when_down())).collect();
     let answer = ladder.apply(op, &charges).await.expect(FITS);
     let origin = answer.degraded().cloned().map_or(Origin::Store, Origin::Instead);
-    Checked { verdict: *answer.verdict(), origin }
+    Checked::new(answer.verdict(), origin)
 }
 
 #[cfg(feature = "redis")]

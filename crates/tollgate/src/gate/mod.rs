@@ -128,7 +128,7 @@ impl Gate {
     pub async fn decide(&self, request: &Request<'_>) -> Admission {
         let live = self.live();
         match self.resolve(&live, request) {
-            Ok(applied) => self.admit(&live, applied).await,
+            Ok(applied) => self.admit(&live, applied, self.now()).await,
             Err(admission) => *admission,
         }
     }
@@ -140,7 +140,7 @@ impl Gate {
             return None;
         }
         let checked = self.inner.backend.apply(Op::Peek, &[one], self.now()).await;
-        Some((*checked.verdict, !checked.origin.is_degraded()))
+        Some((checked.decision, !checked.mark.origin.is_degraded()))
     }
 
     /// What a request is to be charged to; or the answer, if there is nothing to charge.

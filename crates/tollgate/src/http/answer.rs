@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde_json::json;
+use tollgate_core::Limit;
 use tollgate_rules::{Answers, BodyKind, WhenLimited};
 
 use super::body::ResponseBody;
@@ -29,17 +30,12 @@ pub struct Limited {
     pub when_limited: WhenLimited,
 }
 
-/// In the extensions of an answer to a request that was decided upon, for logs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answered {
-    /// The limit that spoke, if one did.
-    pub limit: Option<std::sync::Arc<str>>,
-    /// Did it pass?
-    pub is_allowed: bool,
-}
-
 /// What is left, on the answer to a request that was allowed.
-pub(super) fn tell_allowed(answers: &Answers, speaker: Option<&Speaker>, headers: &mut HeaderMap) {
+pub(super) fn tell_allowed(
+    answers: &Answers,
+    speaker: Option<Speaker<'_>>,
+    headers: &mut HeaderMap,
+) {
     if let Some(speaker) = speaker
         && answers.on_allowed
     {
@@ -47,14 +43,14 @@ pub(super) fn tell_allowed(answers: &Answers, speaker: Option<&Speaker>, headers
     }
 }
 
-fn tell(answers: &Answers, speaker: &Speaker, headers: &mut HeaderMap) {
+fn tell(answers: &Answers, speaker: Speaker<'_>, headers: &mut HeaderMap) {
     let Speaker { rule, limit, decision } = speaker;
     let reset = secs_up(decision.reset_after());
     if answers.ratelimit {
-        let (name, quota, window) = (rule.name(), limit.quota(), secs_up(window(speaker)));
-        let remaining = decision.remaining();
-        set(headers, RATELIMIT_POLICY, format_args!("\"{name}\";q={quota};w={window}"));
-        set(headers, RATELIMIT, format_args!("\"{name}\";r={remaining};t={reset}"));
+        let (name, window) = (rule.name(), secs_up(window(limit)));
+        let (quota, remaining) = (limit.quota(), decision.remaining());
+        set(headers, RATELIMIT_POLICY, item(name, [(";q=", quota), (";w=", window)]));
+        set(headers, RATELIMIT, item(name, [(";r=", remaining), (";t=", reset)]));
     }
     if answers.x_ratelimit {
         set_number(headers, X_LIMIT, limit.quota());
@@ -64,9 +60,9 @@ fn tell(answers: &Answers, speaker: &Speaker, headers: &mut HeaderMap) {
 }
 
 /// How long the whole quota takes to come back.
-fn window(speaker: &Speaker) -> Duration {
-    let (rate, quota) = (speaker.limit.rate(), speaker.limit.quota());
-    if !speaker.limit.algorithm().has_burst() {
+fn window(limit: &Limit) -> Duration {
+    let (rate, quota) = (limit.rate(), limit.quota());
+    if !limit.algorithm().has_burst() {
         return rate.period();
     }
     let micros = rate.period().as_micros() * u128::from(quota) / u128::from(rate.count());
@@ -77,10 +73,22 @@ fn secs_up(span: Duration) -> u64 {
     span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }
 
-fn set(headers: &mut HeaderMap, name: HeaderName, value: std::fmt::Arguments<'_>) {
-    let mut text = String::with_capacity(48);
-    let _ = text.write_fmt(value);
-    if let Ok(value) = HeaderValue::try_from(text) {
+/// A name in quotes and two numbers. It is written for every answer, so without the formatter.
+fn item(name: &str, numbers: [(&str, u64); 2]) -> String {
+    let mut text = String::with_capacity(name.len() + 48);
+    text.push('"');
+    text.push_str(name);
+    text.push('"');
+    let mut digits = itoa::Buffer::new();
+    for (mark, number) in numbers {
+        text.push_str(mark);
+        text.push_str(digits.format(number));
+    }
+    text
+}
+
+fn set(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    if let Ok(value) = HeaderValue::try_from(value) {
         headers.insert(name, value);
     }
 }
@@ -98,7 +106,7 @@ pub(super) fn refuse<B>(
     let mut response = Response::new(ResponseBody::default());
     let headers = response.headers_mut();
     let mut wait = None;
-    if let Refused::Limited(speaker) = &refusal.why {
+    if let Some(speaker) = refusal.speaker() {
         tell(answers, speaker, headers);
         wait = speaker.decision.retry_after();
         if let Some(secs) = speaker.decision.retry_after_secs() {
@@ -116,7 +124,6 @@ pub(super) fn refuse<B>(
         }
     }
     let (limit, when_limited) = (refusal.rule.shared_name().clone(), refusal.rule.when_limited());
-    response.extensions_mut().insert(Answered { limit: Some(limit.clone()), is_allowed: false });
     response.extensions_mut().insert(Limited { limit, when_limited });
     response
 }
@@ -137,7 +144,7 @@ fn refuse_grpc<B>(response: &mut Response<ResponseBody<B>>, refusal: &Refusal, m
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     set_number(headers, HeaderName::from_static("grpc-status"), code);
-    set(headers, HeaderName::from_static("grpc-message"), format_args!("{}", escape(message)));
+    set(headers, HeaderName::from_static("grpc-message"), escape(message));
 }
 
 /// As gRPC has it: all but printable ASCII percent-encoded.
@@ -155,7 +162,7 @@ fn escape(message: &str) -> String {
 
 fn code(refusal: &Refusal) -> &'static str {
     match &refusal.why {
-        Refused::Limited(_) => "RATE_LIMITED",
+        Refused::Limited { .. } => "RATE_LIMITED",
         Refused::Busy { .. } => "TOO_MANY_IN_FLIGHT",
         Refused::NoIdentity { .. } => "IDENTITY_REQUIRED",
     }
@@ -170,7 +177,7 @@ fn message(answers: &Answers, refusal: &Refusal) -> String {
             );
         }
         Refused::Busy { max } => (None, *max),
-        Refused::Limited(speaker) => (speaker.decision.retry_after_secs(), speaker.limit.quota()),
+        Refused::Limited { limit, decision } => (decision.retry_after_secs(), limit.quota()),
     };
     let template = refusal.rule.message().or(answers.message.as_deref());
     match (template, secs) {

@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::ActualCost;
-use super::answer::{Answered, refuse, tell_allowed};
+use super::answer::{refuse, tell_allowed};
 use super::body::ResponseBody;
 use super::layer::InMap;
 use crate::gate::{Admission, Admitted, Live};
@@ -132,12 +132,9 @@ fn tell<R: Body<Data = Bytes>>(
         if let Some(ActualCost(actual)) = parts.extensions.get() {
             admitted.settle_as(*actual);
         }
-        let speaker = admitted.speaker.as_ref();
         if let Some(live) = live {
-            tell_allowed(live.policy().answers(), speaker, &mut parts.headers);
+            tell_allowed(live.policy().answers(), admitted.speaker(), &mut parts.headers);
         }
-        let limit = speaker.map(|speaker| speaker.rule.shared_name().clone());
-        parts.extensions.insert(Answered { limit, is_allowed: true });
         admitted
     });
     // Nothing is in flight once an empty answer is given.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, header};
 use http_body::Body;
+use tollgate_core::Micros;
 use tollgate_rules::{Headers, Policy, PolicyErrors};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -140,11 +141,11 @@ where
         let (parts, body) = request.into_parts();
         let is_grpc = is_grpc(&parts.headers);
         let gate = &self.shared.gate;
-        let live = gate.live();
-        let resolved = self.shared.resolve(&live, &parts);
+        let (live, now) = (gate.live(), gate.now());
+        let resolved = self.shared.resolve(&live, &parts, now);
         let admission = match resolved {
             Err(admission) => Ok(*admission),
-            Ok(charges) => gate.admit_now(&live, charges),
+            Ok(charges) => gate.admit_now(&live, charges, now),
         };
         let request = Request::from_parts(parts, body);
         match admission {
@@ -162,7 +163,7 @@ where
             }
             Err(charges) => {
                 let (gate, of) = (gate.clone(), live.clone());
-                let decided = async move { gate.admit(&of, charges).await };
+                let decided = async move { gate.admit(&of, charges, now).await };
                 ResponseFuture::waiting(self.take_ready(), request, live, is_grpc, decided)
             }
         }
@@ -178,7 +179,12 @@ impl<S: Clone> Tollgate<S> {
 }
 
 impl Shared {
-    fn resolve(&self, live: &Live, parts: &Parts) -> Result<crate::gate::Charges, Box<Admission>> {
+    fn resolve(
+        &self,
+        live: &Live,
+        parts: &Parts,
+        now: Micros,
+    ) -> Result<crate::gate::Charges, Box<Admission>> {
         let custom = |name: &str| {
             let (_, find) = self.custom.iter().find(|(known, _)| known == name)?;
             find(parts)
@@ -196,7 +202,7 @@ impl Shared {
             headers: &InMap(&parts.headers),
             peer,
             custom: &custom,
-            unix_secs: self.gate.now().get() / 1_000_000,
+            unix_secs: now.get() / 1_000_000,
         };
         self.gate.resolve(live, &request)
     }

@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tollgate::Gate;
-use tollgate::http::{Answered, Limited};
+use tollgate::http::Limited;
 use tollgate::policy::WhenLimited;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -128,9 +128,7 @@ impl Shared {
         if let Ok(status) = HeaderValue::try_from(status) {
             response.headers_mut().insert(CACHE_STATUS, status);
         }
-        if let Some(answered) = refusal.extensions().get::<Answered>() {
-            response.extensions_mut().insert(answered.clone());
-        }
+        response.extensions_mut().insert(limited.clone());
         Some(response)
     }
 }
