@@ -25,6 +25,10 @@ type Refs<'a> = SmallVec<[&'a Applied; 4]>;
 
 impl Gate {
     /// The answer, if it can be had at once, as it can in memory.
+    #[expect(
+        clippy::result_large_err,
+        reason = "what comes back is used at once, on the way of every request"
+    )]
     pub(crate) fn admit_now(&self, live: &Arc<Live>, of: Charges) -> Result<Admission, Charges> {
         if self.inner.backend.memory().is_none() {
             return Err(of);
