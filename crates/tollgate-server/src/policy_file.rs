@@ -26,7 +26,9 @@ impl PolicyFile {
     pub(crate) fn open(path: Option<&Path>, trusted: &[IpNet]) -> Result<Self, Failure> {
         let path = path.map(Path::to_path_buf);
         let (policy, seen) = read(path.as_deref(), trusted);
-        let gate = Gate::new(policy.map_err(Failure::input)?).map_err(Failure::input)?;
+        let policy = policy.map_err(Failure::input)?;
+        tell_warnings(&policy);
+        let gate = Gate::new(policy).map_err(Failure::input)?;
         Ok(Self { gate, path, trusted: trusted.to_vec(), seen: Mutex::new(seen) })
     }
 
@@ -41,7 +43,9 @@ impl PolicyFile {
         let offered = self.gate.offer(policy);
         match &offered {
             Ok(()) => {
-                let limits = self.gate.live().policy().limits().len();
+                let live = self.gate.live();
+                tell_warnings(live.policy());
+                let limits = live.policy().limits().len();
                 tracing::info!(version = self.gate.loaded().version, limits, "policy loaded");
             }
             Err(error) => tracing::error!("the policy stays as it was:\n{error}"),
@@ -57,6 +61,13 @@ impl PolicyFile {
         if have_changed {
             let _ = self.reload();
         }
+    }
+}
+
+fn tell_warnings(policy: &Policy) {
+    for warning in policy.warnings() {
+        let (line, column) = (warning.line(), warning.column());
+        tracing::warn!(line, column, "policy: {}", warning.message());
     }
 }
 

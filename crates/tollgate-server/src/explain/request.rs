@@ -8,13 +8,16 @@ use tollgate::{Clock, Policy, SystemClock};
 use super::Explain;
 use crate::failure::Failure;
 
+/// The values of custom identities, by name.
+type Custom<'a> = dyn Fn(&str) -> Option<Vec<u8>> + 'a;
+
 pub(super) struct Asked<'a> {
     pub(super) method: &'a str,
     pub(super) path: &'a str,
     pub(super) query: Option<&'a str>,
     pub(super) host: Option<&'a str>,
     options: &'a Explain,
-    custom: Box<dyn Fn(&str) -> Option<Vec<u8>> + 'a>,
+    custom: Box<Custom<'a>>,
     now: OnceCell<u64>,
 }
 
