@@ -147,7 +147,7 @@ impl<'t> Builder<'t> {
             Some(Err(error)) => {
                 let mark = error.marker();
                 let span = Span { line: mark.line(), column: mark.col() + 1, width: 1 };
-                Err((span, format!("this is not YAML: {}", error.info())))
+                Err((span, format!("this is not YAML: {}{}", error.info(), remedy(error.info()))))
             }
             None => Ok((Event::StreamEnd, Span::default())),
         }
@@ -257,4 +257,15 @@ fn span_of(marks: Marks) -> Span {
         false => 0,
     };
     Span { line: start.line(), column: start.col() + 1, width }
+}
+
+/// Two slips that the characters of our own patterns lead to.
+fn remedy(error: &str) -> &'static str {
+    if error.contains("unknown anchor") {
+        return "; a value that begins with * has to be quoted: \"*.example.com\"";
+    }
+    if error.contains("flow mapping") {
+        return "; within braces, a value with braces of its own has to be quoted: \"/users/{id}\"";
+    }
+    ""
 }
