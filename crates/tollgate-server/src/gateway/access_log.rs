@@ -2,11 +2,11 @@
 //! dropped and counted, and requests do not wait.
 
 use std::fmt::Write as _;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Stdout, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -18,18 +18,29 @@ use super::options::AccessLog;
 use super::ticks::Ticks;
 
 /// Entries that wait to be written.
-const WAITING_MAX: usize = 16 * 1024;
+const WAITING_MAX: usize = 32 * 1024;
+
+/// How often they are. To wake the thread for each would cost requests more than all the rest.
+const WRITE_EVERY: Duration = Duration::from_millis(50);
 
 /// Clones write to one log.
 #[derive(Clone)]
 pub(super) struct AccessLogger {
-    sender: SyncSender<Message>,
+    lines: SyncSender<Box<Line>>,
+    flushes: SyncSender<Flush>,
     dropped: Arc<AtomicU64>,
 }
 
-enum Message {
-    Line(Box<Line>),
-    Flush(SyncSender<()>),
+/// Is told when everything so far is written.
+type Flush = SyncSender<()>;
+
+/// The other end: what the thread has.
+struct Writer {
+    lines: Receiver<Box<Line>>,
+    flushes: Receiver<Flush>,
+    dropped: Arc<AtomicU64>,
+    write: fn(&Line, &mut String) -> std::fmt::Result,
+    out: BufWriter<Stdout>,
 }
 
 /// A request that is being answered. It is logged when this is dropped.
@@ -63,12 +74,14 @@ impl AccessLogger {
             AccessLog::Text => Line::write_text,
             AccessLog::Json => Line::write_json,
         };
-        let (sender, receiver) = sync_channel(WAITING_MAX);
+        let (lines, all_lines) = sync_channel(WAITING_MAX);
+        let (flushes, all_flushes) = sync_channel(1);
         let dropped = Arc::new(AtomicU64::new(0));
-        let log = Self { sender, dropped: Arc::clone(&dropped) };
-        thread::Builder::new()
-            .name("access-log".to_string())
-            .spawn(move || write_all(&receiver, &dropped, write))?;
+        let log = Self { lines, flushes, dropped: Arc::clone(&dropped) };
+        let out = BufWriter::with_capacity(64 * 1024, io::stdout());
+        let writer = Writer { lines: all_lines, flushes: all_flushes, dropped, write, out };
+        let thread = thread::Builder::new().name("access-log".to_string());
+        thread.spawn(move || writer.run())?;
         Ok(Some(log))
     }
 
@@ -98,13 +111,13 @@ impl AccessLogger {
     /// Waits until everything so far is written, but not for long.
     pub(super) fn flush(&self) {
         let (done, wait) = sync_channel(1);
-        if self.sender.send(Message::Flush(done)).is_ok() {
+        if self.flushes.send(done).is_ok() {
             _ = wait.recv_timeout(Duration::from_secs(2));
         }
     }
 
     fn log(&self, line: Box<Line>) {
-        if let Err(TrySendError::Full(_)) = self.sender.try_send(Message::Line(line)) {
+        if let Err(TrySendError::Full(_)) = self.lines.try_send(line) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -133,28 +146,29 @@ impl Drop for Entry {
     }
 }
 
-type WriteLine = fn(&Line, &mut String) -> std::fmt::Result;
-
-fn write_all(messages: &Receiver<Message>, dropped: &AtomicU64, write: WriteLine) {
-    let mut out = BufWriter::with_capacity(64 * 1024, io::stdout());
-    let mut text = String::new();
-    while let Ok(first) = messages.recv() {
-        for message in std::iter::once(first).chain(messages.try_iter().take(WAITING_MAX)) {
-            match message {
-                Message::Line(line) => {
-                    text.clear();
-                    // Writing to a string does not fail, and nobody can be told of a broken pipe.
-                    _ = write(&line, &mut text);
-                    _ = out.write_all(text.as_bytes());
-                }
-                Message::Flush(done) => {
-                    _ = out.flush();
-                    _ = done.send(());
-                }
+impl Writer {
+    fn run(mut self) {
+        loop {
+            let asked = self.flushes.recv_timeout(WRITE_EVERY);
+            self.write_all();
+            match asked {
+                Ok(done) => _ = done.send(()),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         }
-        _ = out.flush();
-        let lost = dropped.swap(0, Ordering::Relaxed);
+    }
+
+    fn write_all(&mut self) {
+        let mut text = String::new();
+        for line in self.lines.try_iter() {
+            text.clear();
+            // Writing to a string does not fail, and nobody can be told of a broken pipe.
+            _ = (self.write)(&line, &mut text);
+            _ = self.out.write_all(text.as_bytes());
+        }
+        _ = self.out.flush();
+        let lost = self.dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
             tracing::warn!(lost, "access log cannot keep up");
         }
@@ -182,7 +196,7 @@ impl Line {
         write_time(self.at_us, out)?;
         write!(out, "\",\"ip\":\"{}\",\"method\":\"{}\",\"target\":\"", self.ip, self.method)?;
         write_escaped(&self.uri.to_string(), out);
-        let status = self.status.map_or(0, |status| status.as_u16());
+        let status = self.status.as_ref().map_or("null", StatusCode::as_str);
         write!(
             out,
             "\",\"status\":{status},\"bytes\":{},\"took_us\":{}",

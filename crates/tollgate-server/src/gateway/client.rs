@@ -140,8 +140,8 @@ impl Activity {
             (owed_since, timeouts.body, "answer not taken"),
             (self.lingering_since.load(Relaxed), LINGER, "lingering"),
         ];
-        let mut fine_until =
-            now_us + micros(timeouts.header.min(timeouts.body).min(timeouts.idle).min(LINGER));
+        let soonest = timeouts.header.min(timeouts.body).min(timeouts.idle);
+        let mut fine_until = now_us + micros(soonest);
         for (since, patience, what) in waits.into_iter().filter(|(since, ..)| *since > 0) {
             let due = since + micros(patience);
             if due <= now_us {

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::client::Client;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+static HOP_BY_HOP: [HeaderName; 5] = [CONNECTION, TRANSFER_ENCODING, TE, UPGRADE, KEEP_ALIVE];
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -69,31 +70,35 @@ fn keep_upgrade(headers: &mut HeaderMap, upgrade: Option<HeaderValue>) {
 }
 
 fn strip(headers: &mut HeaderMap, ours: &HeaderName) {
-    // Most messages have none of these, and to look is cheaper than to remove.
+    // To look is cheaper than to remove what is not there, and many messages have none of these.
     if !headers.keys().any(is_hop_by_hop) {
         return;
     }
     let named: Vec<HeaderName> = named(headers).collect();
     let is_safe = |name: &HeaderName| *name != HOST && *name != CONTENT_LENGTH && name != ours;
-    let found: Vec<HeaderName> =
-        headers.keys().filter(|name| is_hop_by_hop(name)).cloned().collect();
-    for name in named.iter().filter(|name| is_safe(name)).chain(&found) {
+    for name in named.iter().filter(|name| is_safe(name)).chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+    while let Some(name) = headers.keys().find(|name| is_for_proxies(name)).cloned() {
         headers.remove(name);
     }
 }
 
 fn is_hop_by_hop(name: &HeaderName) -> bool {
-    *name == CONNECTION
-        || *name == TRANSFER_ENCODING
-        || *name == TE
-        || *name == UPGRADE
-        || *name == KEEP_ALIVE
-        || name.as_str().starts_with("proxy-")
+    HOP_BY_HOP.contains(name) || is_for_proxies(name)
 }
 
-/// The headers that `Connection` names.
+fn is_for_proxies(name: &HeaderName) -> bool {
+    name.as_str().starts_with("proxy-")
+}
+
+/// The headers that `Connection` names. These three are no headers.
 fn named(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
-    tokens(headers, &CONNECTION).filter_map(|token| HeaderName::try_from(token).ok())
+    let is_option = |token: &&str| {
+        ["keep-alive", "close", "upgrade"].iter().any(|known| token.eq_ignore_ascii_case(known))
+    };
+    let names = tokens(headers, &CONNECTION).filter(move |token| !is_option(token));
+    names.filter_map(|token| HeaderName::try_from(token).ok())
 }
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {

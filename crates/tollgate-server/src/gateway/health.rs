@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST, USER_AGENT};
@@ -17,6 +18,8 @@ use super::shared::{Shared, Upstream};
 
 /// One answer that is missing may be bad luck.
 const FAILURES: u32 = 2;
+/// An answer may take as long as there is between two questions, and at least this.
+const PATIENCE_MIN: Duration = Duration::from_secs(1);
 
 /// Watches all upstreams for as long as the gateway runs.
 pub(super) fn start(shared: &Arc<Shared>) {
@@ -28,11 +31,13 @@ pub(super) fn start(shared: &Arc<Shared>) {
 
 async fn watch(shared: Arc<Shared>, index: usize, path: String) {
     let upstream = &shared.upstreams[index];
-    let mut turns = interval(shared.health.health_interval);
+    let every = shared.health.health_interval;
+    let patience = every.max(PATIENCE_MIN).min(shared.timeouts.response);
+    let mut turns = interval(every);
     let mut failures = 0;
     loop {
         turns.tick().await;
-        let asked = timeout(shared.timeouts.response, ask(upstream, &path)).await;
+        let asked = timeout(patience, ask(upstream, &path)).await;
         let why = match asked.unwrap_or_else(|late| Err(late.into())) {
             Ok(status) if status.is_success() || status.is_redirection() => None,
             Ok(status) => Some(status.to_string()),

@@ -22,7 +22,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use super::error::ProxyError;
 use super::request_body::{RequestBody, blame};
 use super::shared::Upstream;
-use super::stream::UpstreamStream;
+use super::stream::{Listening, UpstreamStream};
 
 /// What is read ahead of an answer, and how large its head may be.
 const BUFFER_MAX: usize = 64 * 1024;
@@ -33,7 +33,7 @@ const PROBE: TcpKeepalive =
 
 pub(super) struct Link {
     sender: SendRequest<RequestBody>,
-    connection: Connection<TokioIo<UpstreamStream>, RequestBody>,
+    connection: Connection<TokioIo<Listening>, RequestBody>,
     /// One timer for all requests: to move it on is cheaper than to make another.
     deadline: Pin<Box<Sleep>>,
     is_done: bool,
@@ -49,8 +49,10 @@ pub(super) enum SendError {
 impl Link {
     pub(super) async fn open(upstream: &Upstream, patience: Duration) -> io::Result<Box<Self>> {
         let stream = timeout(patience, connect(upstream)).await??;
-        let handshake =
-            Builder::new().max_buf_size(BUFFER_MAX).handshake(TokioIo::new(stream)).await;
+        let handshake = Builder::new()
+            .max_buf_size(BUFFER_MAX)
+            .handshake(TokioIo::new(Listening::new(stream)))
+            .await;
         let (sender, connection) = handshake.map_err(io::Error::other)?;
         let deadline = Box::pin(sleep_until(Instant::now()));
         Ok(Box::new(Self { sender, connection, deadline, is_done: false }))
@@ -110,7 +112,7 @@ impl Link {
             poll_fn(|cx| self.connection.poll_without_shutdown(cx)).await?;
         }
         let parts = self.connection.into_parts();
-        Ok((parts.io.into_inner(), parts.read_buf))
+        Ok((parts.io.into_inner().into_inner(), parts.read_buf))
     }
 }
 

@@ -175,7 +175,7 @@ pub(super) struct Bounds {
     pub(super) max_connections: u32,
 
     /// The most unused connections that a worker keeps to one upstream
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(super) upstream_pool: u16,
 }
 

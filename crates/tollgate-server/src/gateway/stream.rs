@@ -13,6 +13,83 @@ pub(super) enum UpstreamStream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+/// A stream whose writing never fails: an upstream may answer and close before it has read the whole
+/// request, and its answer is not to be lost to the failure to send the rest. If it gave no answer,
+/// reading will tell.
+pub(super) struct Listening {
+    stream: UpstreamStream,
+    is_deaf: bool,
+}
+
+impl Listening {
+    pub(super) fn new(stream: UpstreamStream) -> Self {
+        Self { stream, is_deaf: false }
+    }
+
+    pub(super) fn into_inner(self) -> UpstreamStream {
+        self.stream
+    }
+
+    fn write<T>(
+        &mut self,
+        write: impl FnOnce(Pin<&mut UpstreamStream>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if self.is_deaf {
+            return Poll::Pending;
+        }
+        let written = write(Pin::new(&mut self.stream));
+        if matches!(written, Poll::Ready(Err(_))) {
+            self.is_deaf = true;
+            return Poll::Pending;
+        }
+        written
+    }
+}
+
+impl AsyncRead for Listening {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Listening {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.write(|stream| stream.poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.write(|stream| match slices {
+            // Most requests are one, and to send is cheaper than to gather.
+            [one] => stream.poll_write(cx, one),
+            _ => stream.poll_write_vectored(cx, slices),
+        })
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.write(|stream| stream.poll_flush(cx))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
 macro_rules! each {
     ($self:ident, $stream:ident => $call:expr) => {
         match $self.get_mut() {

@@ -61,6 +61,23 @@ fn requests_over_http2_pass_with_their_authority_as_host() {
 }
 
 #[test]
+fn a_large_upload_arrives_whole() {
+    let backend = Backend::start(|head, wire| {
+        let body = wire.try_body(&head).unwrap();
+        answer(wire, &body.len().to_string())
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    run(async {
+        let mut sender = connect(&gateway).await;
+        let body = Full::from(vec![1; 20 << 20]);
+        let answer = sender.send_request(Request::post("http://a/").body(body).unwrap()).await;
+        assert_eq!(text(answer.unwrap()).await, (20 << 20).to_string());
+    });
+    let peak = gateway.peak_memory_kb();
+    assert!(peak < 40_000, "{peak} kB");
+}
+
+#[test]
 fn requests_over_one_connection_do_not_wait_for_each_other() {
     let (go, wait) = channel();
     let wait = Mutex::new(wait);

@@ -218,6 +218,27 @@ fn an_answer_that_breaks_off_is_not_taken_for_a_whole_one() {
 }
 
 #[test]
+fn an_upstream_that_answers_before_the_upload_is_over_is_heard() {
+    const LENGTH: usize = 20 << 20;
+    let backend = Backend::start(|_, wire| {
+        wire.send("HTTP/1.1 413 Too Much\r\nContent-Length: 3\r\nConnection: close\r\n\r\nno!");
+        // It closes without having read anything.
+        false
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    for _ in 0..20 {
+        let mut client = gateway.connect();
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n"));
+        let mut stream = client.0.stream().try_clone().unwrap();
+        let upload = std::thread::spawn(move || _ = stream.write_all(&vec![1; LENGTH]));
+        let answer = client.answer();
+        assert_eq!((answer.status(), answer.body.as_str()), (413, "no!"));
+        drop(client);
+        upload.join().unwrap();
+    }
+}
+
+#[test]
 fn a_large_upload_is_not_gathered_in_memory() {
     const LENGTH: usize = 50 << 20;
     let (go, may_read) = channel();

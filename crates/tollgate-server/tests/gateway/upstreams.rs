@@ -1,9 +1,10 @@
 //! Which upstream gets a request, and what happens when it cannot answer.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 
-use tollgate_testkit::wait_until;
+use tollgate_testkit::{LIMIT, wait_until};
 
 use crate::backend::{Backend, answer, nobody};
 use crate::process::Gateway;
@@ -59,17 +60,20 @@ fn a_request_that_reached_an_upstream_is_never_sent_again() {
 
 #[test]
 fn a_connection_that_was_closed_while_idle_is_no_failure() {
-    let backend = Backend::start(|head, wire| {
+    let (closed, wait) = channel();
+    let closed = Mutex::new(closed);
+    let backend = Backend::start(move |head, wire| {
         _ = wire.try_body(&head);
         answer(wire, "hello");
+        wire.end();
+        closed.lock().unwrap().send(()).unwrap();
         false
     });
     let gateway = Gateway::before(&backend, &["--workers", "1", "--eject-after", "1"]);
     let mut client = gateway.connect();
     for number in 1..=20 {
         assert_eq!(client.ask(POST).body, "hello", "request {number}");
-        // Its end has arrived here, and so at the gateway.
-        wait_until("the connection is closed", || backend.connections() == number);
+        wait.recv_timeout(LIMIT).expect("the connection is closed");
     }
     assert!(!gateway.log().contains("left out"), "{}", gateway.log());
 }
