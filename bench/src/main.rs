@@ -45,7 +45,9 @@ fn main() {
         ["redis"] => redis::report(redis::FULL),
         ["redis", "quick"] => redis::report(redis::QUICK),
         _ => {
-            eprintln!("usage: tollgate-bench [quick|speed|algorithms|memory|clocks|policy|redis [quick]]");
+            eprintln!(
+                "usage: tollgate-bench [quick|speed|algorithms|memory|clocks|policy|redis [quick]]"
+            );
             std::process::exit(2);
         }
     }

@@ -63,10 +63,8 @@ fn resolve() {
     println!("| limits | ns a request |\n|---|---|");
     let sizes = [1, 10, 100, 1_000, 9_000];
     let policies: Vec<_> = sizes.iter().map(|n| many(*n)).collect();
-    let headers = vec![
-        ("x-user".to_string(), "ann".to_string()),
-        ("accept".to_string(), "*/*".to_string()),
-    ];
+    let headers =
+        vec![("x-user".to_string(), "ann".to_string()), ("accept".to_string(), "*/*".to_string())];
     let request = tollgate::policy::Request {
         headers: &headers,
         host: Some("shop.example.com"),
@@ -112,6 +110,7 @@ fn layer() {
     let quiet = format!("{SHOP}answers: {{ headers: none }}\n");
     let apps = [
         ("bare", app()),
+        ("a layer that does nothing", app().layer(tower::layer::layer_fn(|service| service))),
         ("one line: 1000000/s per ip", app().layer(tollgate::layer("1000000/s per ip").unwrap())),
         ("a policy, two of three limits apply", limited(Gate::new(policy(SHOP)).unwrap())),
         ("the same without RateLimit headers", limited(Gate::new(policy(&quiet)).unwrap())),

@@ -88,19 +88,21 @@ impl Verdict {
         at: Micros,
         mut act: impl FnMut(usize, Op, &Charge<'_>) -> Decision,
     ) -> Self {
-        let mut act_on_all = |op_of: &dyn Fn(usize) -> Op| {
-            Self::build(charges, at, |i, charge| act(i, op_of(i), charge))
-        };
         if op != Op::Check {
-            return act_on_all(&|_| op);
+            return Self::build(charges, at, |i, charge| act(i, op, charge));
         }
-        let peeked = act_on_all(&|_| Op::Peek);
-        if peeked.allowed() {
-            return act_on_all(&|_| Op::Check);
-        }
+        // A bit for each that denies. Charges to the same usage deny together.
+        let firsts = (0..charges.len()).filter(|i| first_of(charges, *i) == *i);
+        let denies = firsts.fold(0_u32, |denies, i| {
+            let allowed = act(i, Op::Peek, &merge(charges, i)).allowed();
+            denies | u32::from(!allowed) << i
+        });
         // Those that deny are asked in earnest: a log may count rejected attempts.
-        let denies = |i: usize| !peeked.decisions()[i].allowed();
-        act_on_all(&|i| if denies(i) { Op::Check } else { Op::Peek })
+        let op_of = |i: usize| match denies == 0 || denies & (1 << i) != 0 {
+            true => Op::Check,
+            false => Op::Peek,
+        };
+        Self::build(charges, at, |i, charge| act(i, op_of(i), charge))
     }
 
     /// The verdict of a decision for each charge, of which there are 1 to [`LIMITS_MAX`]. Charges to
