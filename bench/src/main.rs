@@ -5,10 +5,13 @@
 //!
 //! `policy` measures what a policy and the layer cost a request, in half a minute.
 //!
+//! `gateway` measures the gateway against nginx, in four minutes and the time that it takes to build.
+//!
 //! `redis` measures scripts and the store on a redis-server that it starts itself, in about five
 //! minutes; `redis quick` does the same with less of everything.
 
 mod contenders;
+mod gateway;
 mod memory;
 mod policy;
 mod redis;
@@ -40,13 +43,15 @@ fn main() {
         ["memory"] => memory::report(),
         ["memory", who] => memory::measure_here(who),
         ["clocks"] => clocks(),
+        ["gateway"] => gateway::report(gateway::FULL),
+        ["gateway", "quick"] => gateway::report(gateway::QUICK),
         ["policy"] => policy::report(),
         ["policy", "layer"] => policy::profile(),
         ["redis"] => redis::report(redis::FULL),
         ["redis", "quick"] => redis::report(redis::QUICK),
         _ => {
             eprintln!(
-                "usage: tollgate-bench [quick|speed|algorithms|memory|clocks|policy|redis [quick]]"
+                "usage: tollgate-bench [quick|speed|algorithms|memory|clocks|policy|gateway [quick]|redis [quick]]"
             );
             std::process::exit(2);
         }

@@ -68,10 +68,12 @@ pub use tollgate_core::{
 pub use tollgate_rules as policy;
 #[cfg(feature = "policy")]
 pub use tollgate_rules::{Policy, PolicyErrors};
-pub use tollgate_stores::{Charge, ChargesError, LIMITS_MAX, MemoryStats, MemoryStore, Verdict};
+pub use tollgate_stores::{
+    Charge, ChargesError, LIMITS_MAX, MemoryStats, MemoryStore, Op, StoreError, Verdict,
+};
 #[cfg(feature = "redis")]
 pub use tollgate_stores::{
-    LeasedStore, RedisConfig, RedisStore, RedisUrlError, SharedStore, Store, StoreError,
+    LeasedStore, RedisConfig, RedisStore, RedisUrlError, SharedStore, Store,
 };
 #[cfg(feature = "tokio")]
 pub use wait::{WAITERS_MAX, WaitError};

@@ -175,13 +175,18 @@ impl Gateway {
         let (address, upstreams) = (listener.local_addr()?, upstreams.join(", "));
         let workers =
             if workers == 1 { "1 worker".to_string() } else { format!("{workers} workers") };
-        let mut out = io::stderr();
-        writeln!(out, "listening on {scheme}://{address} for {upstreams} ({workers})")?;
-        match &self.policy {
-            Some(policy) => writeln!(out, "limits: {}", policy.display())?,
-            None => writeln!(out, "limits: none; name a policy file to have some")?,
-        }
-        side_door.map_or(Ok(()), |address| writeln!(out, "admin: http://{address}/"))
+        let limits = match &self.policy {
+            Some(policy) => policy.display().to_string(),
+            None => "none; name a policy file to have some".to_string(),
+        };
+        let admin = side_door.map(|address| format!("admin: http://{address}/\n"));
+        let admin = admin.unwrap_or_default();
+        // It serves also if nobody listens to what it says.
+        let _ = write!(
+            io::stderr(),
+            "listening on {scheme}://{address} for {upstreams} ({workers})\nlimits: {limits}\n{admin}"
+        );
+        Ok(())
     }
 }
 

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{Decision, Limit, Micros};
+use tollgate_core::{Decision, Limit, Micros, WhenDown};
 use tollgate_rules::{Amount, Applied, StoreSettings};
-use tollgate_stores::{Charge, MemoryStore, Op, Verdict};
+use tollgate_stores::{Charge, ChargesError, MemoryStore, Op, StoreError, Verdict};
 
+use super::Decided;
 use super::admission::Mark;
 use super::live::Live;
 
 #[cfg(feature = "redis")]
 use {
     crate::shared::{AcquireError, Degraded, Ladder, LadderStats, SharedConcurrency, StoreState},
-    tollgate_core::WhenDown,
     tollgate_stores::{LeasedStore, RedisConfig, RedisStore, SharedStore},
 };
 
@@ -120,6 +120,39 @@ impl Backend {
         }
     }
 
+    /// Does `op` with limits of the caller's own.
+    pub(crate) async fn apply_to(
+        &self,
+        op: Op,
+        charges: &[(Charge<'_>, WhenDown)],
+        now: Micros,
+    ) -> Result<Decided, ChargesError> {
+        match self {
+            Self::Memory(store) => {
+                let charges: SmallVec<[_; 4]> = charges.iter().map(|(charge, _)| *charge).collect();
+                let verdict = store.apply_now(op, &charges, now)?;
+                Ok(Decided { verdict, is_degraded: false })
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(ladder, _) => decided(&ladder.apply(op, charges).await?),
+            #[cfg(feature = "redis")]
+            Self::Leased(ladder, _) => decided(&ladder.apply(op, charges).await?),
+        }
+    }
+
+    pub(crate) async fn reset(&self, charge: &Charge<'_>) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(store) => {
+                store.reset(charge);
+                Ok(())
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(ladder, _) => ladder.reset(charge).await,
+            #[cfg(feature = "redis")]
+            Self::Leased(ladder, _) => ladder.reset(charge).await,
+        }
+    }
+
     /// A permit, unless so many are in flight.
     pub(crate) async fn acquire(&self, live: &Live, of: &Applied) -> Option<Permit> {
         let Amount::Concurrency { name, max } = of.amount() else { return None };
@@ -215,6 +248,12 @@ impl Backend {
             WhenDown::Deny => None,
         }
     }
+}
+
+#[cfg(feature = "redis")]
+fn decided(answer: &crate::shared::Answer) -> Result<Decided, ChargesError> {
+    let is_degraded = answer.degraded().is_some();
+    Ok(Decided { verdict: *answer.verdict(), is_degraded })
 }
 
 fn apply_here(store: &MemoryStore, op: Op, of: &[&Applied], now: Micros) -> Checked {

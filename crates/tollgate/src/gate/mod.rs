@@ -11,13 +11,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tollgate_core::{Decision, Micros};
+use tollgate_core::{Decision, Micros, WhenDown};
 use tollgate_rules::{Policy, PolicyErrors, Request, Resolution, Sources};
-use tollgate_stores::Op;
+use tollgate_stores::{Charge, ChargesError, MemoryStore, Op, StoreError, Verdict};
 
 use crate::clock::{Clock, SystemClock};
 
 pub use admission::{Admission, Admitted, Refusal, Refused, Speaker};
+#[cfg(feature = "tower")]
 pub(crate) use admit::Charges;
 pub use live::Live;
 pub use meter::{LimitStats, Loaded};
@@ -133,6 +134,49 @@ impl Gate {
         }
     }
 
+    /// Decides at once, without waiting; `None` if counts are not kept in memory.
+    pub fn decide_now(&self, request: &Request<'_>) -> Option<Admission> {
+        self.inner.backend.memory()?;
+        let live = self.live();
+        match self.resolve(&live, request) {
+            Ok(applied) => self.admit_now(&live, applied, self.now()).ok(),
+            Err(admission) => Some(*admission),
+        }
+    }
+
+    /// Does `op` with limits that are in no policy, over the same store, by the same clock and with the
+    /// same ladder: all of them or none.
+    ///
+    /// ```
+    /// use tollgate::{Charge, Gate, Limit, Op, Policy, WhenDown};
+    ///
+    /// let gate = Gate::new(Policy::one_line("100/minute per ip")?)?;
+    /// let limit = Limit::token_bucket("5/s burst 10")?.named("mine");
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let charges = [(Charge::new(&limit, "ann"), WhenDown::Local)];
+    /// let decided = gate.apply(Op::Check, &charges).await.unwrap();
+    /// assert_eq!(decided.verdict.remaining(), 9);
+    /// # });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn apply(
+        &self,
+        op: Op,
+        charges: &[(Charge<'_>, WhenDown)],
+    ) -> Result<Decided, ChargesError> {
+        self.inner.backend.apply_to(op, charges, self.now()).await
+    }
+
+    /// Makes the key of a limit that is in no policy as good as new.
+    pub async fn reset(&self, charge: &Charge<'_>) -> Result<(), StoreError> {
+        self.inner.backend.reset(charge).await
+    }
+
+    /// The store, if it is in this process: it can be asked without waiting, at [`Gate::now`].
+    pub fn memory(&self) -> Option<&MemoryStore> {
+        self.inner.backend.memory()
+    }
+
     /// What a rate has left for a key at present, and whether the store itself says so. Changes
     /// nothing. `None` for a limit of concurrency.
     pub async fn peek(&self, one: &tollgate_rules::Applied) -> Option<(Decision, bool)> {
@@ -239,6 +283,15 @@ pub fn read_policy(path: &Path, sources: &dyn Sources) -> Result<Policy, PolicyE
     let text = String::from_utf8(bytes)
         .map_err(|_| PolicyErrors::unreadable(&name, "it is not UTF-8 text"))?;
     Policy::parse(&name, &text, sources)
+}
+
+/// What was decided about limits that are in no policy.
+#[derive(Clone, Debug)]
+pub struct Decided {
+    /// The decisions.
+    pub verdict: Verdict,
+    /// Was it decided without the store, which does not answer?
+    pub is_degraded: bool,
 }
 
 /// Why a policy cannot be kept.

@@ -202,7 +202,7 @@ impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
     }
 
     /// Makes a key as good as new, here and in the store.
-    pub(super) async fn reset(self: &Arc<Self>, charge: &Charge<'_>) -> Result<(), StoreError> {
+    pub(crate) async fn reset(self: &Arc<Self>, charge: &Charge<'_>) -> Result<(), StoreError> {
         self.start();
         let share = self.share(charge.limit());
         self.local.reset(&charge.under(&share));
