@@ -9,6 +9,7 @@ mod sources;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tollgate_core::{Decision, Micros, WhenDown};
@@ -26,6 +27,9 @@ pub use sources::FileSources;
 
 use backend::Backend;
 use meter::Meters;
+
+/// How often a policy that is watched is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A policy over a store: decides about requests, and can be given another policy at any time
 /// without losing a count.
@@ -106,6 +110,42 @@ impl Gate {
     pub fn reload(&self, path: impl AsRef<Path>) -> Result<(), GateError> {
         let path = path.as_ref();
         self.offer(read_policy(path, &FileSources::beside(path)))
+    }
+
+    /// Looks at the file, and at those that it refers to, every second for as long as there is this gate,
+    /// and reads it again when one has changed. Whatever comes of that goes to `tell`. Must be called
+    /// in a tokio runtime.
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tollgate::Gate;
+    ///
+    /// let gate = Gate::open("policy.yaml")?;
+    /// gate.watch("policy.yaml", |reloaded| match reloaded {
+    ///     Ok(()) => println!("a new policy is in force"),
+    ///     Err(error) => eprintln!("the old policy stays:\n{error}"),
+    /// });
+    /// # Ok(()) }
+    /// ```
+    pub fn watch(
+        &self,
+        path: impl AsRef<Path>,
+        tell: impl Fn(Result<(), GateError>) + Send + 'static,
+    ) {
+        let (inner, path) = (Arc::downgrade(&self.inner), path.as_ref().to_path_buf());
+        let mut seen = FileSources::beside(&path);
+        // What else the policy refers to is known once it has been read.
+        let _ = read_policy(&path, &seen);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK_EVERY).await;
+                let Some(inner) = inner.upgrade() else { return };
+                if seen.have_changed() {
+                    seen = FileSources::beside(&path);
+                    tell(Gate { inner }.offer(read_policy(&path, &seen)));
+                }
+            }
+        });
     }
 
     /// Keeps this policy from now on; if it is no good, the old one stays and [`Gate::loaded`] tells
