@@ -5,9 +5,18 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Arg, Command, Error};
+use clap::{Arg, Command, Error, ValueEnum};
 use tollgate_core::{ALGORITHMS, Algorithm, LimitError, Rate};
 use tollgate_lab::{PATTERNS, Pattern};
+
+/// For whom to print.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Text,
+    /// One JSON document
+    Json,
+}
 
 /// One algorithm, or all of them side by side.
 #[derive(Clone, Copy, PartialEq)]
