@@ -212,6 +212,19 @@ impl Gate {
         self.inner.backend.reset(charge).await
     }
 
+    /// A permit to be in flight, one of so many of this name and key; `None` if all are held. Dropped, it
+    /// is given back.
+    pub async fn acquire(
+        &self,
+        name: &Arc<str>,
+        key: &[u8],
+        max: u64,
+        when_down: WhenDown,
+    ) -> Option<InFlight> {
+        let asked = backend::Asked { name, key, max };
+        self.inner.backend.acquire_one(&self.live(), asked, when_down).await.map(InFlight)
+    }
+
     /// The store, if it is in this process: it can be asked without waiting, at [`Gate::now`].
     pub fn memory(&self) -> Option<&MemoryStore> {
         self.inner.backend.memory()
@@ -324,6 +337,11 @@ pub fn read_policy(path: &Path, sources: &dyn Sources) -> Result<Policy, PolicyE
         .map_err(|_| PolicyErrors::unreadable(&name, "it is not UTF-8 text"))?;
     Policy::parse(&name, &text, sources)
 }
+
+/// The right to be in flight, from [`Gate::acquire`], until it is dropped.
+#[derive(Debug)]
+#[must_use = "dropped, it is given back"]
+pub struct InFlight(#[expect(dead_code, reason = "held for what its drop does")] backend::Permit);
 
 /// What was decided about limits that are in no policy.
 #[derive(Clone, Debug)]
