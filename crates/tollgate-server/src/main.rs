@@ -7,11 +7,14 @@ mod choices;
 mod explain;
 mod failure;
 mod gateway;
+mod log;
 mod metrics;
 mod policy_file;
 mod policy_input;
+mod process;
 mod remote;
 mod schema;
+mod serve;
 mod simulate;
 
 use std::io::Write;
@@ -35,6 +38,7 @@ struct Tollgate {
 
 #[derive(Subcommand)]
 enum Command {
+    Serve(Box<serve::Serve>),
     Gateway(Box<gateway::Gateway>),
     Check(check::Check),
     Explain(explain::Explain),
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         return Failure::input(error).report();
     }
     let done = match Tollgate::parse().command {
+        Command::Serve(command) => command.run(),
         Command::Gateway(command) => command.run(),
         Command::Check(command) => command.run(),
         Command::Explain(command) => command.run(),

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use ipnet::IpNet;
 use tollgate::gate::{FileSources, read_policy};
 use tollgate::policy::NoSources;
+use tollgate::shared::StoreState;
 use tollgate::{Gate, GateError, Policy, PolicyErrors};
 
 use crate::failure::Failure;
@@ -29,6 +30,7 @@ impl PolicyFile {
         let policy = policy.map_err(Failure::input)?;
         tell_warnings(&policy);
         let gate = Gate::new(policy).map_err(Failure::input)?;
+        tell_store_changes(&gate);
         Ok(Self { gate, path, trusted: trusted.to_vec(), seen: Mutex::new(seen) })
     }
 
@@ -62,6 +64,17 @@ impl PolicyFile {
             let _ = self.reload();
         }
     }
+}
+
+/// Says when the store goes and comes back.
+fn tell_store_changes(gate: &Gate) {
+    gate.on_store_change(|state| match state {
+        StoreState::Down(error) => {
+            tracing::error!(%error, "the store is down; limits do what they were told to do then");
+        }
+        StoreState::Up => tracing::info!("the store answers"),
+        StoreState::Unknown => {}
+    });
 }
 
 fn tell_warnings(policy: &Policy) {

@@ -165,12 +165,16 @@ impl Gate {
         self.inner.live.load_full()
     }
 
-    /// Decides about a request.
-    pub async fn decide(&self, request: &Request<'_>) -> Admission {
-        let live = self.live();
-        match self.resolve(&live, request) {
-            Ok(applied) => self.admit(&live, applied, self.now()).await,
-            Err(admission) => *admission,
+    /// Decides about a request. The request is looked at before this returns; only the store is waited
+    /// for.
+    pub fn decide(&self, request: &Request<'_>) -> impl Future<Output = Admission> + Send + use<> {
+        let (gate, live) = (self.clone(), self.live());
+        let resolved = self.resolve(&live, request);
+        async move {
+            match resolved {
+                Ok(applied) => gate.admit(&live, applied, gate.now()).await,
+                Err(admission) => *admission,
+            }
         }
     }
 
