@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 
 mod cluster;
+mod nginx;
 mod programs;
 mod proxy;
 mod redis;
@@ -15,6 +16,7 @@ mod servers;
 mod tls;
 
 pub use cluster::RedisCluster;
+pub use nginx::Nginx;
 pub use proxy::{Fault, FaultProxy};
 pub use redis::RedisServer;
 pub use sentinel::RedisSentinel;

@@ -12,6 +12,13 @@ pub(crate) fn redis_cli() -> PathBuf {
     installed("redis-cli")
 }
 
+pub(crate) fn nginx() -> PathBuf {
+    // Debian keeps it where only root looks.
+    in_path("nginx")
+        .or_else(|| Some(PathBuf::from("/usr/sbin/nginx")).filter(|file| file.is_file()))
+        .unwrap_or_else(|| missing("nginx"))
+}
+
 pub(crate) fn valkey_server() -> PathBuf {
     env::var_os("TOLLGATE_VALKEY_SERVER")
         .map(PathBuf::from)

@@ -1,0 +1,292 @@
+//! `tollgate serve` as a process: its HTTP door, and a real nginx that asks it.
+
+#[path = "gateway/client.rs"]
+#[allow(dead_code, reason = "the gateway's tests use more of it")]
+mod client;
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use client::{Answer, Client};
+use serde_json::{Value, json};
+use tollgate_testkit::{Nginx, RedisServer, wait_until};
+
+/// A running server, gone when this is dropped.
+struct Server {
+    child: Child,
+    http: SocketAddr,
+    admin: SocketAddr,
+}
+
+impl Server {
+    fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .args(args)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut address = |name: &str| -> SocketAddr {
+            let line = lines.find(|line| line.starts_with(name)).expect("it says where it listens");
+            let address = line.trim_start_matches(name).trim_end_matches('/');
+            address.parse().expect("an address")
+        };
+        let (http, admin) = (address("http: http://"), address("admin: http://"));
+        // What else it says is read, so that it never waits for a reader.
+        thread::spawn(move || lines.for_each(drop));
+        Self { child, http, admin }
+    }
+
+    fn connect(&self) -> Client {
+        Client::connect(self.http)
+    }
+
+    fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        let answer = post(&mut self.connect(), path, &body.to_string());
+        (answer.status(), serde_json::from_str(&answer.body).unwrap_or(Value::Null))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn post(client: &mut Client, path: &str, body: &str) -> Answer {
+    let length = body.len();
+    client
+        .ask(&format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}"))
+}
+
+/// A policy file, gone when this is dropped.
+fn policy(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    std::fs::write(file.path(), format!("version: 1\n{text}\n")).unwrap();
+    file
+}
+
+#[test]
+fn a_check_is_200_or_429_with_the_same_body_and_headers() {
+    let server = Server::start(&[]);
+    let body = r#"{"key":"user:42","rate":"2/hour burst 2","algorithm":"token_bucket","cost":1}"#;
+    let mut client = server.connect();
+    let answers: Vec<_> = (0..3).map(|_| post(&mut client, "/v1/check", body)).collect();
+    let statuses: Vec<_> = answers.iter().map(Answer::status).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+    let fields = |answer: &Answer| {
+        let body: Value = serde_json::from_str(&answer.body).unwrap();
+        body.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(fields(&answers[0]), fields(&answers[2]));
+    let denied: Value = serde_json::from_str(&answers[2].body).unwrap();
+    assert_eq!((&denied["allowed"], &denied["limit"]), (&json!(false), &json!(2)));
+    assert!(denied["retry_after_ms"].as_u64().unwrap() > 1_700_000, "{denied}");
+    assert_eq!(answers[0].head.get("ratelimit-policy").as_deref(), Some("\"api\";q=2;w=3600"));
+    assert_eq!(answers[2].head.get("retry-after").as_deref(), Some("1800"));
+}
+
+#[test]
+fn several_checks_are_charged_all_or_none() {
+    let server = Server::start(&[]);
+    let both = json!({"checks": [
+        {"key": "ann", "rate": "5/hour", "name": "user"},
+        {"key": "acme", "rate": "2/hour", "name": "tenant"},
+    ]});
+    let statuses: Vec<_> = (0..4).map(|_| server.post("/v1/check", both.clone()).0).collect();
+    assert_eq!(statuses, [200, 200, 429, 429]);
+    let (_, left) =
+        server.post("/v1/peek", json!({"key": "ann", "rate": "5/hour", "name": "user"}));
+    assert_eq!(left["remaining"], 3, "the two that were refused took nothing");
+    let (_, denied) = server.post("/v1/check", both);
+    assert_eq!(denied["limit_name"], "tenant");
+    assert_eq!(denied["decisions"][0]["allowed"], true);
+}
+
+#[test]
+fn peeking_resetting_reserving_and_settling() {
+    let server = Server::start(&[]);
+    let key = |cost: u64| json!({"key": "k", "rate": "100/hour burst 100", "cost": cost});
+    assert_eq!(server.post("/v1/check", key(60)).1["remaining"], 40);
+    assert_eq!(server.post("/v1/peek", key(60)), server.post("/v1/peek", key(60)));
+    assert_eq!(server.post("/v1/peek", key(60)).0, 200);
+    let (status, reserved) = server.post("/v1/reserve", key(40));
+    assert_eq!((status, &reserved["remaining"]), (200, &json!(0)));
+    let settle = json!({"reservation": reserved["reservation"], "cost": 10});
+    assert_eq!(server.post("/v1/settle", settle.clone()).1["remaining"], 30);
+    assert_eq!(server.post("/v1/settle", settle).0, 410, "only once");
+    assert_eq!(server.post("/v1/reset", json!({"key": "k", "rate": "100/hour burst 100"})).0, 200);
+    assert_eq!(server.post("/v1/peek", key(1)).1["remaining"], 100);
+}
+
+#[test]
+fn permits_are_held_until_they_are_released_or_their_time_is_over() {
+    let server = Server::start(&[]);
+    let acquire = json!({"key": "exports", "max": 1, "valid_ms": 3_600_000});
+    let (_, held) = server.post("/v1/acquire", acquire.clone());
+    assert_eq!(server.post("/v1/acquire", acquire.clone()).0, 429);
+    let release = json!({"permit": held["permit"]});
+    assert_eq!(server.post("/v1/release", release.clone()).0, 200);
+    assert_eq!(server.post("/v1/release", release).0, 410);
+    let short = json!({"key": "exports", "max": 1, "valid_ms": 1});
+    assert_eq!(server.post("/v1/acquire", short).0, 200);
+    wait_until("it comes back by itself", || server.post("/v1/acquire", acquire.clone()).0 == 200);
+}
+
+#[test]
+fn a_request_is_judged_by_the_policy() {
+    let file = policy(
+        "
+identify: { user: { header: x-user, missing: deny } }
+exempt: [ { path: /healthz } ]
+limits: [{ name: checkout, match: { path: /checkout }, per: user, rate: 1/hour }]",
+    );
+    let server = Server::start(&[file.path().to_str().unwrap()]);
+    let ask = |path: &str, user: &str| {
+        let request =
+            json!({"request": {"method": "POST", "path": path, "headers": {"X-User": user}}});
+        server.post("/v1/check", request)
+    };
+    assert_eq!(ask("/checkout", "ann").0, 200);
+    let (status, denied) = ask("//checkout/", "ann");
+    assert_eq!((status, &denied["limit_name"]), (429, &json!("checkout")));
+    assert_eq!(ask("/checkout", "bob").0, 200);
+    assert_eq!(ask("/checkout", "").0, 401);
+    assert_eq!(ask("/healthz", "").0, 200);
+}
+
+#[test]
+fn a_wrong_question_is_answered_with_what_would_do() {
+    let server = Server::start(&[]);
+    let (status, body) = server.post("/v1/check", json!({"key": "k", "rte": "1/s"}));
+    assert_eq!(status, 400);
+    assert!(body["message"].as_str().unwrap().contains("did you mean \"rate\"?"), "{body}");
+    assert_eq!(server.post("/v1/chek", json!({})).0, 404);
+    assert_eq!(server.connect().get("/v1/check").status(), 405);
+    let large = format!("{{\"key\":\"{}\"}}", "x".repeat(100_000));
+    assert_eq!(post(&mut server.connect(), "/v1/check", &large).status(), 413);
+    let document: Value =
+        serde_json::from_str(&server.connect().get("/openapi.json").body).unwrap();
+    for path in document["paths"].as_object().unwrap().keys() {
+        assert_ne!(post(&mut server.connect(), path, "{}").status(), 404, "{path}");
+    }
+}
+
+#[test]
+fn only_those_who_have_a_token_are_answered() {
+    let tokens = policy("");
+    std::fs::write(tokens.path(), "# callers\nalpha\nbeta\n").unwrap();
+    let server = Server::start(&["--tokens", tokens.path().to_str().unwrap()]);
+    let body = r#"{"key":"k","rate":"9/s"}"#;
+    let ask = |header: &str| {
+        let length = body.len();
+        let request = format!(
+            "POST /v1/check HTTP/1.1\r\nHost: a\r\n{header}Content-Length: {length}\r\n\r\n{body}"
+        );
+        server.connect().ask(&request).status()
+    };
+    assert_eq!(ask("Authorization: Bearer beta\r\n"), 200);
+    assert_eq!(ask("Authorization: Bearer gamma\r\n"), 401);
+    assert_eq!(ask(""), 401);
+    assert_eq!(server.connect().get("/healthz").status(), 200);
+}
+
+#[test]
+fn others_are_not_let_in_by_accident() {
+    let tried = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["serve", "--http", "0.0.0.0:0", "--admin", "off"])
+        .output()
+        .unwrap();
+    assert_eq!(tried.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&tried.stderr);
+    assert!(error.contains("--insecure-public"), "{error}");
+}
+
+#[test]
+fn without_its_store_it_answers_and_says_so() {
+    let redis = RedisServer::start();
+    let file = policy(&format!("store: {{ url: '{}' , deadline: 1s }}\nlimits: []", redis.url()));
+    let server = Server::start(&[file.path().to_str().unwrap()]);
+    let check = json!({"key": "k", "rate": "100/hour"});
+    wait_until("the store answers", || {
+        server.post("/v1/check", check.clone()).1["degraded"] == false
+    });
+    redis.kill();
+    wait_until("it does not", || server.post("/v1/check", check.clone()).1["degraded"] == true);
+    wait_until("the admin side says so", || {
+        Client::connect(server.admin).get("/readyz").body.contains("\"down\"")
+    });
+}
+
+#[test]
+fn asked_to_end_under_load_it_ends() {
+    let mut server = Server::start(&[]);
+    let answered = AtomicUsize::new(0);
+    let id = server.child.id().to_string();
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = server.connect();
+                loop {
+                    let body = r#"{"key":"k","rate":"1000000/s"}"#;
+                    let length = body.len();
+                    let request = format!("POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}");
+                    // Closed while it is idle, a connection takes no request any more.
+                    if client.0.try_send(&request).is_err() {
+                        return;
+                    }
+                    match client.try_answer() {
+                        Ok(answer) => assert_eq!(answer.status(), 200),
+                        Err(_) => return,
+                    }
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        wait_until("there is load", || answered.load(Ordering::Relaxed) > 200);
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    });
+    let mut status = None;
+    wait_until("it ends", || {
+        status = server.child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn nginx_asks_before_it_passes_a_request_on() {
+    let file = policy(
+        "limits: [{ name: checkout, match: { method: POST, path: /checkout }, per: ip, rate: 2/hour }]",
+    );
+    let server = Server::start(&[file.path().to_str().unwrap()]);
+    let http = server.http;
+    let nginx = Nginx::start(&format!(
+        "location = /auth {{ internal; proxy_pass http://{http}/v1/auth?deny=403;
+           proxy_pass_request_body off; proxy_set_header Content-Length \"\";
+           proxy_set_header X-Original-URI $request_uri; proxy_set_header X-Original-Method $request_method;
+           proxy_set_header X-Forwarded-For $remote_addr; proxy_set_header Host $host; }}
+         location / {{ auth_request /auth; auth_request_set $left $upstream_http_ratelimit;
+           auth_request_set $wait $upstream_http_retry_after; error_page 403 = @denied;
+           add_header RateLimit $left always; try_files /nothing @served; }}
+         location @served {{ return 200 served; }}
+         location @denied {{ add_header Retry-After $wait always; return 429 wait; }}"
+    ));
+    let address = ([127, 0, 0, 1], nginx.port()).into();
+    let ask = |line: &str| {
+        Client::connect(address)
+            .ask(&format!("{line} HTTP/1.1\r\nHost: shop\r\nContent-Length: 0\r\n\r\n"))
+    };
+    assert_eq!(ask("POST /checkout").status(), 200);
+    assert_eq!(ask("POST /%63heckout?x=1").status(), 200);
+    let denied = ask("POST /checkout");
+    assert_eq!((denied.status(), denied.body.as_str()), (429, "wait"));
+    assert!(denied.head.get("retry-after").is_some());
+    assert_eq!(ask("GET /checkout").status(), 200);
+}
