@@ -23,7 +23,7 @@ Signals: SIGTERM and SIGINT answer what is under way and end; SIGHUP reads the p
 
 Exit codes: 0 done, 1 it cannot listen, 2 what was given cannot be used.\n";
 
-/// Answer \"may this pass?\" for programs that are not Rust
+/// Answer "may this pass?" for programs that are not Rust
 ///
 /// Listens on loopback unless told otherwise. Without a policy, callers bring their own rates.
 #[derive(Args)]
