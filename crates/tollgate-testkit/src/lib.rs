@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 
 mod cluster;
+mod envoy;
 mod programs;
 mod proxy;
 mod redis;
@@ -15,6 +16,7 @@ mod servers;
 mod tls;
 
 pub use cluster::RedisCluster;
+pub use envoy::{Envoy, EnvoySetup};
 pub use proxy::{Fault, FaultProxy};
 pub use redis::RedisServer;
 pub use sentinel::RedisSentinel;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde_json::json;
-use tollgate_core::Limit;
+use tollgate_core::{Decision, Limit};
 use tollgate_rules::{Answers, BodyKind, WhenLimited};
 
 use super::body::ResponseBody;
@@ -45,9 +45,21 @@ pub(super) fn tell_allowed(
 
 fn tell(answers: &Answers, speaker: Speaker<'_>, headers: &mut HeaderMap) {
     let Speaker { rule, limit, decision } = speaker;
+    limit_headers(answers, rule.name(), limit, decision, headers);
+}
+
+/// Writes what a limit has left, in the families of headers that `answers` names. The limit's name has
+/// no quotes and no backslashes in it.
+pub fn limit_headers(
+    answers: &Answers,
+    name: &str,
+    limit: &Limit,
+    decision: &Decision,
+    headers: &mut HeaderMap,
+) {
     let reset = secs_up(decision.reset_after());
     if answers.ratelimit {
-        let (name, window) = (rule.name(), secs_up(window(limit)));
+        let window = secs_up(window(limit));
         let (quota, remaining) = (limit.quota(), decision.remaining());
         set(headers, RATELIMIT_POLICY, item(name, [(";q=", quota), (";w=", window)]));
         set(headers, RATELIMIT, item(name, [(";r=", remaining), (";t=", reset)]));
