@@ -41,7 +41,6 @@ pub struct Verdict<'p> {
 
 /// Whether a limit applies, or why not.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there are as many as limits, for a person to read")]
 pub enum Outcome<'p> {
     /// It applies: the limit, and before it a class's share of it if there is one.
     Applies(Vec<Applied>),

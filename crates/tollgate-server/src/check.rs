@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Value as Json, json};
 use tollgate::policy::Problem;
 use tollgate::{Policy, PolicyErrors};
 
+use crate::choices::Format;
 use crate::failure::Failure;
 use crate::policy_input;
 
@@ -22,14 +23,6 @@ pub(crate) struct Check {
     /// What to print
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-}
-
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Format {
-    /// A line for each good file; errors as they stand in the file
-    Text,
-    /// One JSON document
-    Json,
 }
 
 impl Check {

@@ -1,13 +1,24 @@
 //! What an option may be, taken from the lists that the library keeps.
 
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Arg, Command, Error};
+use clap::{Arg, Command, Error, ValueEnum};
+use ipnet::IpNet;
 use tollgate_core::{ALGORITHMS, Algorithm, LimitError, Rate};
 use tollgate_lab::{PATTERNS, Pattern};
+
+/// For whom to print.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Text,
+    /// One JSON document
+    Json,
+}
 
 /// One algorithm, or all of them side by side.
 #[derive(Clone, Copy, PartialEq)]
@@ -100,4 +111,35 @@ pub(crate) fn negative_rate(args: impl Iterator<Item = OsString>) -> Option<Stri
 /// Parses a span such as `10s` or `2m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     tollgate_core::parse_duration(text).map_err(|error| error.message().to_string())
+}
+
+/// Where to listen, if at all.
+#[derive(Clone, Copy)]
+pub(crate) struct Address(pub(crate) Option<SocketAddr>);
+
+/// Parses an address and a port, or "off".
+pub(crate) fn address(text: &str) -> Result<Address, String> {
+    match text {
+        "off" => Ok(Address(None)),
+        _ => text.parse().map(|address| Address(Some(address))).map_err(|_| {
+            "not an address and a port such as 127.0.0.1:9090, and not \"off\"".to_string()
+        }),
+    }
+}
+
+/// Parses a network, or one address.
+pub(crate) fn network(text: &str) -> Result<IpNet, String> {
+    let one = || text.parse().map(|ip: std::net::IpAddr| IpNet::from(ip));
+    text.parse().or_else(|_| one()).map_err(|_| "not a network such as 10.0.0.0/8".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trusted_proxy_is_a_network_or_an_address() {
+        assert!(network("10.0.0.0/8").is_ok() && network("::1").is_ok());
+        assert!(network("10.0.0.0/33").is_err() && network("proxy").is_err());
+    }
 }

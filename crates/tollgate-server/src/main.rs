@@ -7,9 +7,11 @@ mod choices;
 mod explain;
 mod failure;
 mod gateway;
+mod log;
 mod metrics;
 mod policy_file;
 mod policy_input;
+mod process;
 mod remote;
 mod schema;
 mod serve;
@@ -36,8 +38,8 @@ struct Tollgate {
 
 #[derive(Subcommand)]
 enum Command {
-    Gateway(Box<gateway::Gateway>),
     Serve(Box<serve::Serve>),
+    Gateway(Box<gateway::Gateway>),
     Check(check::Check),
     Explain(explain::Explain),
     /// Print the JSON Schema of policy files, for editors
@@ -58,8 +60,8 @@ fn main() -> ExitCode {
         return Failure::input(error).report();
     }
     let done = match Tollgate::parse().command {
-        Command::Gateway(command) => command.run(),
         Command::Serve(command) => command.run(),
+        Command::Gateway(command) => command.run(),
         Command::Check(command) => command.run(),
         Command::Explain(command) => command.run(),
         Command::Schema => schema::run(),

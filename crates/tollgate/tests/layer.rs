@@ -422,3 +422,28 @@ async fn gates_refuse_grpc_calls_as_grpc_has_it() {
     assert_eq!(refused.header("grpc-status"), "8");
     assert_eq!(refused.header("grpc-message"), "zu viel f%C3%BCr a");
 }
+
+#[tokio::test]
+async fn a_policy_that_is_watched_is_taken_up_when_it_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.yaml");
+    let write = |rate: &str| {
+        let new = path.with_extension("new");
+        std::fs::write(&new, format!("version: 1\nlimits: [{{ name: a, rate: {rate} }}]\n"))
+            .unwrap();
+        std::fs::rename(&new, &path).unwrap();
+    };
+    write("1/hour");
+    let gate = Gate::open(&path).unwrap();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    gate.watch(&path, move |reloaded| tell.send(reloaded.is_ok()).unwrap());
+    assert_eq!(statuses(&gate, "GET /", 2).await, [200, 429]);
+    write("no rate at all");
+    assert_eq!(told.recv().await, Some(false));
+    assert_eq!(ask(&gate, "GET /").await.status, 429);
+    write("30/hour");
+    assert_eq!(told.recv().await, Some(true));
+    assert_eq!(ask(&gate, "GET /").await.status, 200);
+    drop(gate);
+    assert_eq!(told.recv().await, None, "the watch ends with the gate");
+}

@@ -9,10 +9,11 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tollgate::Gate;
 use tollgate::policy::Explanation;
 
+use crate::choices::Format;
 use crate::failure::Failure;
 use crate::policy_input;
 use request::Asked;
@@ -67,14 +68,6 @@ pub(crate) struct Explain {
     /// What to print
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-}
-
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Format {
-    /// Tables, for people
-    Text,
-    /// One JSON document
-    Json,
 }
 
 impl Explain {

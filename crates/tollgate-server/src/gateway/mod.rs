@@ -39,21 +39,19 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use http::HeaderValue;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::ServerName;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio_rustls::TlsConnector;
-use tollgate::shared::StoreState;
-use tollgate::{Gate, TollgateLayer};
+use tollgate::TollgateLayer;
 use tower_layer::Stack;
-use tracing_subscriber::filter::LevelFilter;
 
 use crate::admin::{self, Admin};
 use crate::failure::Failure;
+use crate::log;
 use crate::policy_file::PolicyFile;
+use crate::process;
 use access_log::AccessLogger;
 pub(crate) use options::Gateway;
-use options::LogFormat;
 use shared::{Shared, Upstream};
 use stale::StaleLayer;
 use tls::Certificate;
@@ -64,13 +62,12 @@ const BACKLOG: i32 = 4096;
 
 impl Gateway {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        start_log(self.log);
-        raise_file_limit();
+        log::start(self.log);
+        process::raise_file_limit();
         let policy = PolicyFile::open(self.policy.as_deref(), &self.trusted_proxies)?;
         let certificate = self.certificate()?;
         let shared = self.shared(certificate.as_ref(), policy)?;
         let gate = shared.policy.gate();
-        tell_store_changes(gate);
         // What the limits refuse, `stale` may answer: so it is outside of them.
         let limits = TollgateLayer::new(gate.clone());
         let wrap = Stack::new(limits, StaleLayer::new(gate.clone(), shared.ticks));
@@ -200,32 +197,4 @@ fn upstream(address: &Address, connector: Option<&TlsConnector>) -> Result<Upstr
     let host = HeaderValue::try_from(address.to_string()).map_err(|error| unusable(&error))?;
     let (name, fitness) = (address.to_string().into(), Fitness::default());
     Ok(Upstream { address: address.clone(), tls, host, name, fitness })
-}
-
-/// Says when the store goes and comes back.
-fn tell_store_changes(gate: &Gate) {
-    gate.on_store_change(|state| match state {
-        StoreState::Down(error) => {
-            tracing::error!(%error, "the store is down; limits do what they were told to do then");
-        }
-        StoreState::Up => tracing::info!("the store answers"),
-        StoreState::Unknown => {}
-    });
-}
-
-/// Each connection is a file, and the usual limit of 1024 is for programs with a few.
-fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!(%error, "the limit on open files stays as it is");
-    }
-}
-
-fn start_log(format: LogFormat) {
-    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false);
-    let log = log.with_target(false).with_max_level(LevelFilter::INFO);
-    match format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().init(),
-    }
 }

@@ -1,38 +1,56 @@
 //! What `tollgate serve` can be told.
 
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use ipnet::IpNet;
 use tollgate::policy::Answers;
 
-use crate::choices::duration;
+use crate::choices::{Address, address, duration, network};
+use crate::log::LogFormat;
 
 const EXAMPLES: &str = "\
 Examples:
+  At once, in memory:
+    tollgate serve
+    curl -i http://127.0.0.1:8080/v1/check -d '{\"key\":\"user:42\",\"rate\":\"100/minute\"}'
+
+  With a policy, for requests described in JSON and for proxies that ask before they pass one on:
+    tollgate serve policy.yaml
+
   For Envoy, with files of envoyproxy/ratelimit:
     tollgate serve --grpc 127.0.0.1:8081 --envoy-config /etc/ratelimit
 
-  As a replacement of envoyproxy/ratelimit, set up by its environment variables:
-    RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit GRPC_PORT=8081 tollgate serve
+  In the place of envoyproxy/ratelimit, set up by its environment variables:
+    RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit REDIS_URL=redis:6379 tollgate serve
 
-Signals: SIGTERM and SIGINT finish what is under way and end, a second one ends at once.
+Signals: SIGTERM and SIGINT answer what is under way and end; SIGHUP reads the policy again.
 
 Exit codes: 0 done, 1 it cannot listen, 2 what was given cannot be used.\n";
 
-/// Decide for others: a server that proxies and programs ask
+/// Answer "may this pass?" for programs that are not Rust
+///
+/// Listens on loopback unless told otherwise. Without a policy, callers bring their own rates.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
-    /// The policy file, for where counts are kept [default: in memory]
+    /// The policy file; a changed file is taken up within seconds
     #[arg(value_name = "POLICY")]
     pub(super) policy: Option<PathBuf>,
 
-    /// Where to listen for Envoy, which asks over gRPC; port 0 picks a free one, which is printed
-    #[arg(long, value_name = "IP:PORT", help_heading = "Envoy")]
-    pub(super) grpc: Option<SocketAddr>,
+    /// Where to answer questions over HTTP; or "off"
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080", value_parser = address)]
+    pub(super) http: Address,
+
+    /// Where to listen for those who run it: health, metrics, the policy's state; or "off"
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9090", value_parser = address)]
+    pub(super) admin: Address,
+
+    /// Where Envoy may ask over gRPC; or "off" [default: 127.0.0.1:8081, if there are limits for it]
+    #[arg(long, value_name = "IP:PORT", value_parser = address, help_heading = "Envoy")]
+    pub(super) grpc: Option<Address>,
 
     /// The folder with files of envoyproxy/ratelimit; changes are taken up within seconds
     #[arg(long, value_name = "DIR", help_heading = "Envoy")]
@@ -42,13 +60,45 @@ pub(crate) struct Serve {
     #[arg(long, value_enum, value_name = "WHICH", default_value_t, help_heading = "Envoy")]
     pub(super) envoy_headers: EnvoyHeaders,
 
-    /// Threads that answer [default: one for each core]
-    #[arg(long, value_name = "N")]
-    pub(super) workers: Option<NonZeroUsize>,
+    /// Only answer those who have one of these bearer tokens (a file with one on each line)
+    #[arg(long, value_name = "FILE")]
+    pub(super) tokens: Option<PathBuf>,
 
-    /// How long requests that are under way have when it ends
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    /// Listen on addresses other than loopback although there is no TLS and no token
+    #[arg(long)]
+    pub(super) insecure_public: bool,
+
+    /// Believe what these proxies say about clients, beside loopback and those that the policy trusts
+    #[arg(long = "trusted-proxy", value_name = "CIDR", value_parser = network)]
+    pub(super) trusted_proxies: Vec<IpNet>,
+
+    /// Threads of each door [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(super) workers: Option<u16>,
+
+    /// The most connections of a worker of a door
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub(super) max_connections: usize,
+
+    /// How the log looks, which goes to standard error
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub(super) log: LogFormat,
+
+    /// How long to wait for what is under way when asked to end
+    #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "30s")]
     pub(super) drain: Duration,
+}
+
+impl Serve {
+    /// The addresses that others can reach.
+    pub(super) fn public(
+        &self,
+        grpc: Option<SocketAddr>,
+    ) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        let doors = [("--http", self.http.0), ("--grpc", grpc), ("--admin", self.admin.0)];
+        let told = doors.into_iter().filter_map(|(name, address)| Some((name, address?)));
+        told.filter(|(_, address)| !address.ip().is_loopback())
+    }
 }
 
 /// Families of headers.

@@ -14,6 +14,7 @@ use tollgate_testkit::wait_until;
 pub(crate) struct Server {
     child: Child,
     address: SocketAddr,
+    http: SocketAddr,
     log: Arc<Mutex<String>>,
     folder: TempDir,
 }
@@ -27,7 +28,8 @@ impl Server {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("limits.yaml"), file).expect("a file");
         let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--grpc", address, "--envoy-headers", "all", "--envoy-config"])
+            .args(["serve", "--http", "127.0.0.1:0", "--admin", "off"])
+            .args(["--grpc", address, "--envoy-headers", "all", "--envoy-config"])
             .arg(folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -38,17 +40,22 @@ impl Server {
         let mut address = None;
         wait_until("the server listens", || {
             let text = log.lock().unwrap().clone();
-            let found = text.split_once("grpc://").and_then(|(_, rest)| rest.split_once(' '));
-            address = found.map(|(address, _)| address.parse().expect("an address"));
+            address = found(&text, "grpc://").zip(found(&text, "try: curl -i http://"));
             let ended = child.try_wait().expect("a child can be asked");
             assert!(ended.is_none(), "the server ended: {text}");
             address.is_some()
         });
-        Self { child, address: address.unwrap(), log, folder }
+        let (address, http) = address.unwrap();
+        Self { child, address, http, log, folder }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it can be asked in JSON.
+    pub(crate) fn http(&self) -> SocketAddr {
+        self.http
     }
 
     /// Writes one of the files anew.
@@ -84,6 +91,13 @@ impl Drop for Server {
         _ = self.child.kill();
         _ = self.child.wait();
     }
+}
+
+/// The address that follows this in a text.
+fn found(text: &str, before: &str) -> Option<SocketAddr> {
+    let (_, rest) = text.split_once(before)?;
+    let (address, _) = rest.split_once([' ', '/'])?;
+    Some(address.parse().expect("an address"))
 }
 
 fn collect(from: impl std::io::Read + Send + 'static) -> Arc<Mutex<String>> {

@@ -311,3 +311,26 @@ limits:
     assert!(admin(&gateway, "GET /readyz").body.contains("\"store\": \"down\""));
     assert!(admin(&gateway, "GET /metrics").body.contains("tollgate_store_up 0"));
 }
+
+#[test]
+fn gateways_that_share_a_store_share_every_limit() {
+    let redis = tollgate_testkit::RedisServer::start();
+    let backend = Backend::says("hello");
+    let policy = PolicyFile::new(&format!(
+        "store: {{ url: '{}', deadline: 2s }}\nlimits: [{{ name: a, per: ip, rate: 50/hour burst 50 }}]",
+        redis.url()
+    ));
+    let gateways = [gateway(&backend, &policy, &[]), gateway(&backend, &policy, &[])];
+    let served: usize = thread::scope(|scope| {
+        let callers: Vec<_> = (0..8)
+            .map(|i| {
+                let mut client = gateways[i % 2].connect();
+                let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+                scope.spawn(move || statuses(&mut client, request, 20))
+            })
+            .collect();
+        let statuses = callers.into_iter().flat_map(|caller| caller.join().unwrap());
+        statuses.filter(|status| *status == 200).count()
+    });
+    assert_eq!((served, backend.requests()), (50, 50));
+}

@@ -61,6 +61,14 @@ impl Origin {
     }
 }
 
+/// A permit that is asked for: of this name, for this key, one of so many.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) name: &'a Arc<str>,
+    pub(crate) key: &'a [u8],
+    pub(crate) max: u64,
+}
+
 /// The right to be in flight.
 #[derive(Debug)]
 pub(crate) enum Permit {
@@ -156,24 +164,37 @@ impl Backend {
     /// A permit, unless so many are in flight.
     pub(crate) async fn acquire(&self, live: &Live, of: &Applied) -> Option<Permit> {
         let Amount::Concurrency { name, max } = of.amount() else { return None };
+        let asked = Asked { name, key: of.key.as_bytes(), max: *max };
+        self.acquire_one(live, asked, of.rule.when_down()).await
+    }
+
+    /// The same for a limit of the caller's own.
+    pub(crate) async fn acquire_one(
+        &self,
+        live: &Live,
+        asked: Asked<'_>,
+        when_down: WhenDown,
+    ) -> Option<Permit> {
+        let Asked { name, key, max } = asked;
         let here = |max: u64| {
             let max = usize::try_from(max).unwrap_or(usize::MAX);
-            live.permits(name).try_acquire_of(max, of.key.as_bytes()).map(Permit::Here)
+            live.permits(name).try_acquire_of(max, key).map(Permit::Here)
         };
         #[cfg(feature = "redis")]
         if let Self::Redis(_, store) | Self::Leased(_, store) = self {
             self.start();
-            let fleet = SharedConcurrency::new(name, *max, store.clone());
+            let fleet = SharedConcurrency::new(name, max, store.clone());
             if self.is_asked() {
-                match fleet.acquire(of.key.as_bytes()).await {
+                match fleet.acquire(key).await {
                     Ok(permit) => return Some(Permit::Fleet(permit)),
                     Err(AcquireError::NoPermits { .. }) => return None,
                     Err(AcquireError::Store(_)) => {}
                 }
             }
-            return self.permit_instead(*max, of, here);
+            return self.permit_instead(max, when_down, here);
         }
-        here(*max)
+        let _ = when_down;
+        here(max)
     }
 
     /// Corrects a charge where it was made. In a shared store that goes on in the background: an
@@ -238,11 +259,11 @@ impl Backend {
     fn permit_instead(
         &self,
         max: u64,
-        of: &Applied,
+        when_down: WhenDown,
         here: impl Fn(u64) -> Option<Permit>,
     ) -> Option<Permit> {
         let nodes = self.ladder_stats().map_or(1, |stats| u64::from(stats.nodes.max(1)));
-        match of.rule.when_down() {
+        match when_down {
             WhenDown::Local => here((max / nodes).max(1)),
             WhenDown::Allow => here(u64::MAX),
             WhenDown::Deny => None,

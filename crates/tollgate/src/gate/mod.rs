@@ -9,6 +9,7 @@ mod sources;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tollgate_core::{Decision, Micros, WhenDown};
@@ -26,6 +27,9 @@ pub use sources::FileSources;
 
 use backend::Backend;
 use meter::Meters;
+
+/// How often a policy that is watched is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A policy over a store: decides about requests, and can be given another policy at any time
 /// without losing a count.
@@ -108,6 +112,42 @@ impl Gate {
         self.offer(read_policy(path, &FileSources::beside(path)))
     }
 
+    /// Looks at the file, and at those that it refers to, every second for as long as there is this gate,
+    /// and reads it again when one has changed. Whatever comes of that goes to `tell`. Must be called
+    /// in a tokio runtime.
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tollgate::Gate;
+    ///
+    /// let gate = Gate::open("policy.yaml")?;
+    /// gate.watch("policy.yaml", |reloaded| match reloaded {
+    ///     Ok(()) => println!("a new policy is in force"),
+    ///     Err(error) => eprintln!("the old policy stays:\n{error}"),
+    /// });
+    /// # Ok(()) }
+    /// ```
+    pub fn watch(
+        &self,
+        path: impl AsRef<Path>,
+        tell: impl Fn(Result<(), GateError>) + Send + 'static,
+    ) {
+        let (inner, path) = (Arc::downgrade(&self.inner), path.as_ref().to_path_buf());
+        let mut seen = FileSources::beside(&path);
+        // What else the policy refers to is known once it has been read.
+        let _ = read_policy(&path, &seen);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK_EVERY).await;
+                let Some(inner) = inner.upgrade() else { return };
+                if seen.have_changed() {
+                    seen = FileSources::beside(&path);
+                    tell(Gate { inner }.offer(read_policy(&path, &seen)));
+                }
+            }
+        });
+    }
+
     /// Keeps this policy from now on; if it is no good, the old one stays and [`Gate::loaded`] tells
     /// why.
     pub fn offer(&self, policy: Result<Policy, PolicyErrors>) -> Result<(), GateError> {
@@ -125,12 +165,16 @@ impl Gate {
         self.inner.live.load_full()
     }
 
-    /// Decides about a request.
-    pub async fn decide(&self, request: &Request<'_>) -> Admission {
-        let live = self.live();
-        match self.resolve(&live, request) {
-            Ok(applied) => self.admit(&live, applied, self.now()).await,
-            Err(admission) => *admission,
+    /// Decides about a request. The request is looked at before this returns; only the store is waited
+    /// for.
+    pub fn decide(&self, request: &Request<'_>) -> impl Future<Output = Admission> + Send + use<> {
+        let (gate, live) = (self.clone(), self.live());
+        let resolved = self.resolve(&live, request);
+        async move {
+            match resolved {
+                Ok(applied) => gate.admit(&live, applied, gate.now()).await,
+                Err(admission) => *admission,
+            }
         }
     }
 
@@ -170,6 +214,19 @@ impl Gate {
     /// Makes the key of a limit that is in no policy as good as new.
     pub async fn reset(&self, charge: &Charge<'_>) -> Result<(), StoreError> {
         self.inner.backend.reset(charge).await
+    }
+
+    /// A permit to be in flight, one of so many of this name and key; `None` if all are held. Dropped, it
+    /// is given back.
+    pub async fn acquire(
+        &self,
+        name: &Arc<str>,
+        key: &[u8],
+        max: u64,
+        when_down: WhenDown,
+    ) -> Option<InFlight> {
+        let asked = backend::Asked { name, key, max };
+        self.inner.backend.acquire_one(&self.live(), asked, when_down).await.map(InFlight)
     }
 
     /// The store, if it is in this process: it can be asked without waiting, at [`Gate::now`].
@@ -284,6 +341,11 @@ pub fn read_policy(path: &Path, sources: &dyn Sources) -> Result<Policy, PolicyE
         .map_err(|_| PolicyErrors::unreadable(&name, "it is not UTF-8 text"))?;
     Policy::parse(&name, &text, sources)
 }
+
+/// The right to be in flight, from [`Gate::acquire`], until it is dropped.
+#[derive(Debug)]
+#[must_use = "dropped, it is given back"]
+pub struct InFlight(#[expect(dead_code, reason = "held for what its drop does")] backend::Permit);
 
 /// What was decided about limits that are in no policy.
 #[derive(Clone, Debug)]

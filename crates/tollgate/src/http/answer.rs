@@ -10,7 +10,6 @@ use serde_json::json;
 use tollgate_core::{Decision, Limit};
 use tollgate_rules::{Answers, BodyKind, WhenLimited};
 
-use super::body::ResponseBody;
 use crate::gate::{Refusal, Refused, Speaker};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -43,20 +42,22 @@ pub(super) fn tell_allowed(
     }
 }
 
-fn tell(answers: &Answers, speaker: Speaker<'_>, headers: &mut HeaderMap) {
+/// Says in headers what a limit says.
+pub fn tell(answers: &Answers, speaker: Speaker<'_>, headers: &mut HeaderMap) {
     let Speaker { rule, limit, decision } = speaker;
-    limit_headers(answers, rule.name(), limit, decision, headers);
+    tell_limit(answers, (rule.name(), limit), decision, headers);
 }
 
-/// Writes what a limit has left, in the families of headers that `answers` names. The limit's name has
-/// no quotes and no backslashes in it.
-pub fn limit_headers(
+/// The same of a limit that is in no policy, with its name.
+pub fn tell_limit(
     answers: &Answers,
-    name: &str,
-    limit: &Limit,
+    (name, limit): (&str, &Limit),
     decision: &Decision,
     headers: &mut HeaderMap,
 ) {
+    if let Some(secs) = decision.retry_after_secs() {
+        set_number(headers, RETRY_AFTER, secs);
+    }
     let reset = secs_up(decision.reset_after());
     if answers.ratelimit {
         let window = secs_up(window(limit));
@@ -109,21 +110,14 @@ fn set_number(headers: &mut HeaderMap, name: HeaderName, value: u64) {
     headers.insert(name, HeaderValue::from(value));
 }
 
-/// The answer to a request that was refused.
-pub(super) fn refuse<B>(
-    answers: &Answers,
-    refusal: &Refusal,
-    is_grpc: bool,
-) -> Response<ResponseBody<B>> {
-    let mut response = Response::new(ResponseBody::default());
+/// The answer to a request that was refused, in the words of gRPC if it was asked in those.
+pub fn refuse(answers: &Answers, refusal: &Refusal, is_grpc: bool) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
     let mut wait = None;
     if let Some(speaker) = refusal.speaker() {
         tell(answers, speaker, headers);
         wait = speaker.decision.retry_after();
-        if let Some(secs) = speaker.decision.retry_after_secs() {
-            set_number(headers, RETRY_AFTER, secs);
-        }
     }
     let message = message(answers, refusal);
     match is_grpc {
@@ -132,7 +126,7 @@ pub(super) fn refuse<B>(
             let body = body(answers.body, refusal, &message, wait);
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type(answers.body)));
             *response.status_mut() = status(answers, refusal);
-            *response.body_mut() = ResponseBody::own(body);
+            *response.body_mut() = body;
         }
     }
     let (limit, when_limited) = (refusal.rule.shared_name().clone(), refusal.rule.when_limited());
@@ -148,7 +142,7 @@ fn status(answers: &Answers, refusal: &Refusal) -> StatusCode {
 }
 
 /// gRPC tells in headers that stand for trailers; to its callers, 429 would mean that nobody is there.
-fn refuse_grpc<B>(response: &mut Response<ResponseBody<B>>, refusal: &Refusal, message: &str) {
+fn refuse_grpc(response: &mut Response<Bytes>, refusal: &Refusal, message: &str) {
     let code = match &refusal.why {
         Refused::NoIdentity { .. } => 16,
         _ => 8,

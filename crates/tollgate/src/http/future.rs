@@ -109,7 +109,8 @@ where
                         Admission::Refused(refusal) => {
                             let live = this.live.as_ref().expect("it is there until the answer is");
                             let answers = live.policy().answers();
-                            return Poll::Ready(Ok(refuse(answers, &refusal, is_grpc)));
+                            let refused = refuse(answers, &refusal, is_grpc);
+                            return Poll::Ready(Ok(refused.map(ResponseBody::own)));
                         }
                     };
                     let answer = service.call(request);

@@ -151,7 +151,8 @@ where
         match admission {
             Ok(Admission::Exempt) => ResponseFuture::calling(self.inner.call(request), live, None),
             Ok(Admission::Refused(refusal)) => {
-                ResponseFuture::refused(refuse(live.policy().answers(), &refusal, is_grpc))
+                let refused = refuse(live.policy().answers(), &refusal, is_grpc);
+                ResponseFuture::refused(refused.map(ResponseBody::own))
             }
             Ok(Admission::Admitted(admitted)) if admitted.delay.is_zero() => {
                 ResponseFuture::calling(self.inner.call(request), live, Some(admitted))

@@ -4,16 +4,18 @@
 //! keeps a copy of while it goes by.
 
 mod cache;
+mod copied;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::HeaderName;
-use http::{HeaderMap, HeaderValue, Request, Response};
-use http_body::{Body, Frame, SizeHint};
+use http::{HeaderValue, Request, Response};
+use http_body::Body;
+use http_body_util::{Either, Full};
 use pin_project_lite::pin_project;
 use tollgate::Gate;
 use tollgate::http::Limited;
@@ -22,7 +24,11 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::ticks::Ticks;
-use cache::{ANSWER_MAX, Asked, Cache};
+use cache::{Asked, Cache};
+use copied::{Copied, Copy};
+
+/// What the upstream sends, or what it has sent before.
+type StaleBody<B> = Either<Copied<B>, Full<Bytes>>;
 
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
@@ -96,7 +102,7 @@ where
         let this = self.project();
         this.answer.poll(context).map_ok(|response| match this.asked.take() {
             Some(asked) => this.shared.answer(asked, response),
-            None => response.map(StaleBody::passed),
+            None => response.map(|body| Either::Left(Copied::new(body, None))),
         })
     }
 }
@@ -108,13 +114,9 @@ impl Shared {
         }
         let may_be_kept = asked.may_be_kept(response.status(), response.headers());
         let (parts, body) = response.into_parts();
-        let copy = may_be_kept.then(|| Copy {
-            asked,
-            headers: parts.headers.clone(),
-            so_far: BytesMut::new(),
-            shared: self.clone(),
-        });
-        Response::from_parts(parts, StaleBody { body: Either::Passed { body }, copy })
+        let shared = self.clone();
+        let copy = may_be_kept.then(|| Copy::begin(asked, parts.headers.clone(), shared));
+        Response::from_parts(parts, Either::Left(Copied::new(body, copy)))
     }
 
     /// What was answered before, if a limit that refused says that this is better.
@@ -122,108 +124,12 @@ impl Shared {
         let limited = refusal.extensions().get::<Limited>()?;
         let WhenLimited::ServeStale(age_max) = limited.when_limited else { return None };
         let (found, body) = self.cache.find(asked, age_max, self.ticks.now_us())?;
-        let mut response =
-            found.map(|()| StaleBody { body: Either::Kept { bytes: Some(body) }, copy: None });
+        let mut response = found.map(|()| Either::Right(Full::from(body)));
         let status = format!("tollgate; hit; detail=\"limited by {}\"", limited.limit);
         if let Ok(status) = HeaderValue::try_from(status) {
             response.headers_mut().insert(CACHE_STATUS, status);
         }
         response.extensions_mut().insert(limited.clone());
         Some(response)
-    }
-}
-
-pin_project! {
-    /// An answer on its way, of which a copy may be made.
-    pub(super) struct StaleBody<B> {
-        #[pin]
-        body: Either<B>,
-        copy: Option<Copy>,
-    }
-}
-
-pin_project! {
-    #[project = EitherPinned]
-    enum Either<B> {
-        Passed { #[pin] body: B },
-        Kept { bytes: Option<Bytes> },
-    }
-}
-
-struct Copy {
-    asked: Asked,
-    headers: HeaderMap,
-    so_far: BytesMut,
-    shared: Arc<Shared>,
-}
-
-impl Copy {
-    fn keep(self) {
-        let Self { asked, headers, so_far, shared } = self;
-        shared.cache.keep(asked, headers, so_far.freeze(), shared.ticks.now_us());
-    }
-}
-
-impl<B> StaleBody<B> {
-    fn passed(body: B) -> Self {
-        Self { body: Either::Passed { body }, copy: None }
-    }
-}
-
-impl<B: Body<Data = Bytes>> Body for StaleBody<B> {
-    type Data = Bytes;
-    type Error = B::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let this = self.project();
-        let body = match this.body.project() {
-            EitherPinned::Kept { bytes } => {
-                return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
-            }
-            EitherPinned::Passed { body } => body,
-        };
-        let Some(copy) = this.copy else { return body.poll_frame(context) };
-        let mut body = body;
-        let polled = body.as_mut().poll_frame(context);
-        match &polled {
-            Poll::Ready(Some(Ok(frame))) => {
-                let data =
-                    frame.data_ref().filter(|data| data.len() + copy.so_far.len() <= ANSWER_MAX);
-                match data {
-                    Some(data) => copy.so_far.extend_from_slice(data),
-                    // Too long, or with trailers.
-                    None => *this.copy = None,
-                }
-            }
-            Poll::Ready(Some(Err(_))) => *this.copy = None,
-            Poll::Ready(None) | Poll::Pending => {}
-        }
-        // Whoever knows the length does not ask again after the last byte.
-        if !polled.is_pending()
-            && (matches!(polled, Poll::Ready(None)) || body.is_end_stream())
-            && let Some(copy) = this.copy.take()
-        {
-            copy.keep();
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match &self.body {
-            Either::Passed { body } => body.is_end_stream(),
-            Either::Kept { bytes } => bytes.is_none(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.body {
-            Either::Passed { body } => body.size_hint(),
-            Either::Kept { bytes } => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
-            }
-        }
     }
 }

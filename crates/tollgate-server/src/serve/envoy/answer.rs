@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use http::HeaderMap;
-use http::header::RETRY_AFTER;
-use tollgate::http::limit_headers;
+use tollgate::http::tell_limit;
 use tollgate::policy::envoy::{Amount, Unit};
 
 use super::DoorSettings;
@@ -85,10 +84,7 @@ fn headers(turns: &[Turn<'_>], settings: &DoorSettings) -> Vec<HeaderValue> {
         return Vec::new();
     }
     let mut headers = HeaderMap::new();
-    limit_headers(answers, &quotable(speaker.limit.label()), limit, decision, &mut headers);
-    if let Some(secs) = decision.retry_after_secs() {
-        headers.insert(RETRY_AFTER, secs.into());
-    }
+    tell_limit(answers, (&quotable(speaker.limit.label()), limit), decision, &mut headers);
     let to_wire = |(name, value): (&http::HeaderName, &http::HeaderValue)| HeaderValue {
         key: name.as_str().to_string(),
         value: value.to_str().unwrap_or_default().to_string(),

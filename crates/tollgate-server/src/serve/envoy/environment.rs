@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 const ROOT: &str = "/srv/runtime_data/current";
 
+/// Tells the value of a variable.
+type Variables<'v> = &'v dyn Fn(&str) -> Option<String>;
+
 /// What the variables say. What they do not say is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Environment {
@@ -44,11 +47,7 @@ impl Environment {
     }
 }
 
-fn address(
-    get: impl Fn(&str) -> Option<String>,
-    host: &str,
-    port: &str,
-) -> Result<Option<SocketAddr>, String> {
+fn address(get: Variables<'_>, host: &str, port: &str) -> Result<Option<SocketAddr>, String> {
     let Some(port_text) = get(port) else { return Ok(None) };
     let number = port_text.parse::<u16>();
     let number = number.map_err(|_| format!("{port} is \"{port_text}\", which is no port"))?;
@@ -61,7 +60,7 @@ fn address(
     Ok(Some(SocketAddr::new(ip, number)))
 }
 
-fn config(get: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+fn config(get: Variables<'_>) -> Option<PathBuf> {
     let (root, below) = (get("RUNTIME_ROOT"), get("RUNTIME_SUBDIRECTORY"));
     if root.is_none() && below.is_none() {
         return None;
@@ -71,7 +70,7 @@ fn config(get: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     Some(folder.join(get("RUNTIME_APPDIRECTORY").unwrap_or_else(|| "config".into())))
 }
 
-fn store(get: impl Fn(&str) -> Option<String>, is_tls: bool) -> Result<Option<String>, String> {
+fn store(get: Variables<'_>, is_tls: bool) -> Result<Option<String>, String> {
     let Some(url) = get("REDIS_URL") else { return Ok(None) };
     if let Some(kind) = get("REDIS_SOCKET_TYPE").filter(|kind| kind != "tcp") {
         return Err(format!("REDIS_SOCKET_TYPE is {kind}, but only tcp is supported"));

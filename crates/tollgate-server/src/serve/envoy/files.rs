@@ -1,22 +1,17 @@
-//! The folder with the files, looked at every second.
+//! The folder with the files, looked at now and then.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate::PolicyErrors;
 use tollgate::policy::envoy::{EnvoyConfig, EnvoyErrors};
-
-use super::EnvoyDoor;
-
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The names and texts of files, sorted by name.
 type Texts = Vec<(String, String)>;
 
 /// A folder of files, and what has become of them.
-pub(crate) struct EnvoyFiles {
+pub(super) struct EnvoyFiles {
     folder: PathBuf,
     state: Mutex<State>,
 }
@@ -28,7 +23,7 @@ struct State {
 
 impl EnvoyFiles {
     /// Reads the folder for the first time.
-    pub(crate) fn open(folder: &Path) -> Result<(Self, EnvoyConfig), EnvoyErrors> {
+    pub(super) fn open(folder: &Path) -> Result<(Self, EnvoyConfig), EnvoyErrors> {
         let texts = read(folder).map_err(|errors| EnvoyErrors::from(*errors))?;
         let config = EnvoyConfig::parse(&texts)?;
         let state = Mutex::new(State { seen: Ok(texts), error: None });
@@ -36,17 +31,16 @@ impl EnvoyFiles {
     }
 
     /// What is wrong with the files as they are now, if the limits in force are older ones.
-    #[allow(dead_code, reason = "for the admin side")]
-    pub(crate) fn error(&self) -> Option<String> {
+    pub(super) fn error(&self) -> Option<String> {
         self.lock().error.clone()
     }
 
-    /// Reads the folder again, and has the door keep what is new in it. A bad set changes nothing.
-    pub(crate) fn reload_if_changed(&self, door: &EnvoyDoor) {
+    /// Reads the folder again, and returns what is in it if that is new and good.
+    pub(super) fn reload_if_changed(&self) -> Option<EnvoyConfig> {
         let texts = read(&self.folder).map_err(|errors| errors.to_string());
         let mut state = self.lock();
         if state.seen == texts {
-            return;
+            return None;
         }
         let parsed = match &texts {
             Ok(texts) => EnvoyConfig::parse(texts).map_err(|errors| errors.to_string()),
@@ -54,29 +48,18 @@ impl EnvoyFiles {
         };
         state.seen = texts;
         state.error = parsed.as_ref().err().cloned();
-        match parsed {
+        match &parsed {
             Ok(config) => {
                 let (domains, limits) = (config.domains().len(), config.limits().len());
                 tracing::info!(domains, limits, "rate limit files loaded");
-                door.replace(config);
             }
             Err(error) => tracing::error!("the limits stay as they were:\n{error}"),
         }
+        parsed.ok()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Takes up what changes, for as long as the program runs.
-pub(crate) async fn watch(files: Arc<EnvoyFiles>, door: Arc<EnvoyDoor>) {
-    let mut look = tokio::time::interval(LOOK_EVERY);
-    loop {
-        look.tick().await;
-        let (files, door) = (Arc::clone(&files), Arc::clone(&door));
-        // A folder may be on a slow disk, and requests are waiting.
-        let _ = tokio::task::spawn_blocking(move || files.reload_if_changed(&door)).await;
     }
 }
 

@@ -8,7 +8,6 @@
 mod answer;
 mod environment;
 mod files;
-#[cfg_attr(not(test), allow(dead_code, reason = "for the HTTP door"))]
 mod json;
 mod proto;
 mod service;
@@ -16,24 +15,27 @@ mod service;
 mod tests;
 mod turns;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use tollgate::policy::Answers;
-use tollgate::policy::envoy::EnvoyConfig;
+use tollgate::policy::envoy::{EnvoyConfig, EnvoyErrors};
 use tollgate::{ChargesError, Gate};
 
 pub(crate) use environment::Environment;
-pub(crate) use files::{EnvoyFiles, watch};
 pub(crate) use service::serve;
 
+use crate::metrics::{Labels, Page};
+use files::EnvoyFiles;
 use proto::{RateLimitRequest, RateLimitResponse};
 
 /// Decides about descriptors.
 pub(crate) struct EnvoyDoor {
     gate: Gate,
     config: ArcSwap<EnvoyConfig>,
+    files: Option<EnvoyFiles>,
     settings: DoorSettings,
     counters: Counters,
 }
@@ -76,14 +78,36 @@ impl From<ChargesError> for Invalid {
 }
 
 impl EnvoyDoor {
-    pub(crate) fn new(gate: Gate, config: EnvoyConfig, settings: DoorSettings) -> Self {
-        let config = ArcSwap::from_pointee(config);
-        Self { gate, config, settings, counters: Counters::default() }
+    /// A door with the limits of a folder.
+    pub(crate) fn open(
+        folder: &Path,
+        gate: Gate,
+        settings: DoorSettings,
+    ) -> Result<Self, EnvoyErrors> {
+        let (files, config) = EnvoyFiles::open(folder)?;
+        Ok(Self { files: Some(files), ..Self::new(gate, config, settings) })
     }
 
-    /// Decides by these limits from now on. Counts are kept.
-    pub(crate) fn replace(&self, config: EnvoyConfig) {
+    fn new(gate: Gate, config: EnvoyConfig, settings: DoorSettings) -> Self {
+        let config = ArcSwap::from_pointee(config);
+        Self { gate, config, files: None, settings, counters: Counters::default() }
+    }
+
+    /// Decides by what is new in the folder from now on. Counts are kept, and a bad set of files
+    /// changes nothing.
+    pub(crate) fn reload_if_changed(&self) {
+        if let Some(config) = self.files.as_ref().and_then(EnvoyFiles::reload_if_changed) {
+            self.replace(config);
+        }
+    }
+
+    fn replace(&self, config: EnvoyConfig) {
         self.config.store(Arc::new(config));
+    }
+
+    /// What is wrong with the files as they are now, if the limits in force are older ones.
+    pub(crate) fn error(&self) -> Option<String> {
+        self.files.as_ref().and_then(EnvoyFiles::error)
     }
 
     /// The limits that are in force.
@@ -102,7 +126,27 @@ impl EnvoyDoor {
         }
     }
 
-    #[cfg_attr(not(test), allow(dead_code, reason = "for the HTTP door"))]
+    /// The numbers of the door, for those who run it.
+    pub(crate) fn tell_metrics(&self, page: &mut Page) {
+        let DoorStats { ok, over_limit, shadow_over_limit, invalid } = self.stats();
+        let answered = |answer, count| (Labels(vec![("answer", answer)]), count);
+        page.counter(
+            "tollgate_envoy_requests_total",
+            "Requests for Envoy, by what they were answered.",
+            [answered("ok", ok), answered("over_limit", over_limit), answered("invalid", invalid)],
+        );
+        page.counter(
+            "tollgate_envoy_shadow_over_limit_total",
+            "Requests that a limit in shadow mode would have refused.",
+            [(Labels::default(), shadow_over_limit)],
+        );
+        page.gauge(
+            "tollgate_envoy_config_is_current",
+            "0 if the files as they are now cannot be used, and older limits are in force.",
+            [(Labels::default(), u8::from(self.error().is_none()))],
+        );
+    }
+
     /// A request's body in JSON, as for `/json`: the status and the body of the answer.
     pub(crate) async fn answer_json(&self, body: &[u8]) -> (u16, String) {
         json::answer(self, body).await

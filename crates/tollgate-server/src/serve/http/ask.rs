@@ -1,0 +1,242 @@
+//! What a caller asks, read from JSON.
+
+use serde_json::{Map, Value};
+use tollgate::{Algorithm, Cost, Limit, Rate};
+
+/// The most limits in one question.
+pub(super) const CHECKS_MAX: usize = tollgate::LIMITS_MAX;
+const KEY_MAX: usize = 1_024;
+
+/// One limit, one key, one cost.
+#[derive(Debug)]
+pub(super) struct Check {
+    pub(super) limit: Limit,
+    pub(super) key: String,
+    pub(super) cost: Cost,
+}
+
+/// A request to be judged by the policy.
+#[derive(Debug, Default)]
+pub(super) struct Described {
+    pub(super) method: String,
+    pub(super) path: String,
+    pub(super) query: Option<String>,
+    pub(super) host: Option<String>,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) peer: Option<std::net::IpAddr>,
+}
+
+/// What can be asked.
+#[derive(Debug)]
+pub(super) enum Question {
+    Checks(Vec<Check>),
+    Request(Box<Described>),
+}
+
+/// What is wrong with a question, and what would do.
+pub(super) type Wrong = String;
+
+impl Question {
+    pub(super) fn read(body: &[u8]) -> Result<Self, Wrong> {
+        let object = object(body)?;
+        if let Some(request) = object.get("request") {
+            only(&object, &["request"])?;
+            return described(request).map(|request| Self::Request(Box::new(request)));
+        }
+        if let Some(checks) = object.get("checks") {
+            only(&object, &["checks"])?;
+            let list = checks.as_array().ok_or("\"checks\" is a list")?;
+            if list.is_empty() || list.len() > CHECKS_MAX {
+                return Err(format!(
+                    "\"checks\" has 1 to {CHECKS_MAX} entries, not {}",
+                    list.len()
+                ));
+            }
+            let each = list.iter().map(|check| match check.as_object() {
+                Some(check) => Check::read(check, &[]),
+                None => Err("each of \"checks\" is an object with a key and a rate".into()),
+            });
+            return each.collect::<Result<_, _>>().map(Self::Checks);
+        }
+        Check::read(&object, &[]).map(|check| Self::Checks(vec![check]))
+    }
+}
+
+impl Check {
+    /// A check, and other fields that may stand beside it.
+    pub(super) fn read(object: &Map<String, Value>, others: &[&str]) -> Result<Self, Wrong> {
+        only(object, &[&["key", "rate", "algorithm", "cost", "name"], others].concat())?;
+        let key = key(object)?;
+        let rate = text(object, "rate")?
+            .ok_or("a rate is missing, such as {\"key\":\"user:42\",\"rate\":\"100/minute\"}")?;
+        let rate: Rate =
+            rate.parse().map_err(|error: tollgate::RateError| error.message().to_string())?;
+        let algorithm = match text(object, "algorithm")? {
+            Some(name) => name.parse().map_err(|error: tollgate::LimitError| error.to_string())?,
+            None if rate.burst().is_some() => Algorithm::TokenBucket,
+            None => Algorithm::default(),
+        };
+        let limit = Limit::new(rate, algorithm).map_err(|error| error.to_string())?;
+        let name = text(object, "name")?.unwrap_or("api");
+        Ok(Self { limit: limit.named(&checked_name(name)?), key, cost: cost(object)? })
+    }
+}
+
+/// Names are answered in headers.
+fn checked_name(name: &str) -> Result<String, Wrong> {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':');
+    match !name.is_empty() && name.len() <= 64 && name.chars().all(is_fine) {
+        true => Ok(name.to_string()),
+        false => Err("a name is letters, digits, - _ . / : and at most 64 of them".into()),
+    }
+}
+
+pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, Wrong> {
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err("the body is a JSON object".into()),
+        Err(error) => Err(format!("the body is no JSON: {error}")),
+    }
+}
+
+pub(super) fn key(object: &Map<String, Value>) -> Result<String, Wrong> {
+    let key = text(object, "key")?.ok_or("a key is missing, such as \"user:42\"")?;
+    match key.len() {
+        0 => Err("the key is empty".into()),
+        len if len > KEY_MAX => Err(format!("the key has {len} bytes; at most {KEY_MAX}")),
+        _ => Ok(key.to_string()),
+    }
+}
+
+pub(super) fn text<'o>(
+    object: &'o Map<String, Value>,
+    name: &str,
+) -> Result<Option<&'o str>, Wrong> {
+    match object.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(format!("\"{name}\" is a text")),
+    }
+}
+
+pub(super) fn number(object: &Map<String, Value>, name: &str) -> Result<Option<u64>, Wrong> {
+    match object.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => {
+            let number = value.as_u64();
+            number
+                .map(Some)
+                .ok_or_else(|| format!("\"{name}\" is a whole number that is not negative"))
+        }
+    }
+}
+
+fn cost(object: &Map<String, Value>) -> Result<Cost, Wrong> {
+    let cost = number(object, "cost")?.unwrap_or(1);
+    Cost::new(cost).ok_or_else(|| "the cost is 0; to look without charging, use /v1/peek".into())
+}
+
+/// Complains about fields that nobody reads: a misspelt one must not be ignored.
+pub(super) fn only(object: &Map<String, Value>, known: &[&str]) -> Result<(), Wrong> {
+    let Some(unknown) = object.keys().find(|name| !known.contains(&name.as_str())) else {
+        return Ok(());
+    };
+    let near = tollgate::policy::suggest::closest(unknown, known.iter().copied());
+    Err(match near {
+        Some(near) => format!("unknown field \"{unknown}\"; did you mean \"{near}\"?"),
+        None => format!("unknown field \"{unknown}\"; there are {}", known.join(", ")),
+    })
+}
+
+fn described(value: &Value) -> Result<Described, Wrong> {
+    let object = value.as_object().ok_or("\"request\" is an object with a method and a path")?;
+    only(object, &["method", "path", "host", "headers", "peer"])?;
+    let target = text(object, "path")?.ok_or("the request's path is missing")?;
+    let (path, query) = split_target(target);
+    let peer = text(object, "peer")?.map(|peer| {
+        peer.parse()
+            .map_err(|_| format!("\"{peer}\" is no address; \"peer\" is one such as 192.0.2.1"))
+    });
+    let headers = match object.get("headers") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Object(headers)) => read_headers(headers)?,
+        Some(_) => return Err("\"headers\" is an object of names and values".into()),
+    };
+    let named =
+        |name: &str| headers.iter().find(|(known, _)| known == name).map(|(_, v)| v.clone());
+    Ok(Described {
+        method: text(object, "method")?.unwrap_or("GET").to_string(),
+        host: text(object, "host")?.map(Into::into).or_else(|| named("host")),
+        path: path.to_string(),
+        query: query.map(Into::into),
+        peer: peer.transpose()?,
+        headers,
+    })
+}
+
+pub(super) fn split_target(target: &str) -> (&str, Option<&str>) {
+    target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)))
+}
+
+/// A value, or a list of values for a header that was sent several times.
+fn read_headers(headers: &Map<String, Value>) -> Result<Vec<(String, String)>, Wrong> {
+    let mut read = Vec::new();
+    for (name, value) in headers {
+        let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        for value in values {
+            let value = value.as_str().ok_or_else(|| format!("the header {name} is a text"))?;
+            read.push((name.to_ascii_lowercase(), value.to_string()));
+        }
+    }
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(body: &str) -> String {
+        Question::read(body.as_bytes()).unwrap_err()
+    }
+
+    #[test]
+    fn a_question_is_a_check_several_or_a_request() {
+        let one = Question::read(br#"{"key":"k","rate":"5/s burst 10","cost":2,"algorithm":null}"#);
+        let Ok(Question::Checks(checks)) = one else { panic!("{one:?}") };
+        assert_eq!(checks[0].limit.to_string(), "token_bucket 5/s burst 10");
+        let two = br#"{"checks":[{"key":"a","rate":"1/s"},{"key":"b","rate":"2/s","name":"n"}]}"#;
+        assert!(matches!(Question::read(two), Ok(Question::Checks(checks)) if checks.len() == 2));
+        let request =
+            br#"{"request":{"method":"POST","path":"/a?b=c","headers":{"X-A":["1","2"]}}}"#;
+        let Ok(Question::Request(request)) = Question::read(request) else { panic!("a request") };
+        assert_eq!((request.path.as_str(), request.query.as_deref()), ("/a", Some("b=c")));
+        assert_eq!(request.headers.len(), 2);
+    }
+
+    #[test]
+    fn a_wrong_question_says_what_would_do() {
+        assert!(wrong("[]").contains("JSON object"));
+        assert!(wrong("{").contains("no JSON"));
+        assert!(wrong(r#"{"rate":"1/s"}"#).contains("a key is missing"));
+        assert!(wrong(r#"{"key":"k"}"#).contains("a rate is missing"));
+        assert!(wrong(r#"{"key":"k","rate":"1/fortnight"}"#).contains("unknown period"));
+        assert!(wrong(r#"{"key":"k","rate":"1/s","cots":1}"#).contains("did you mean \"cost\"?"));
+        assert!(wrong(r#"{"key":"k","rate":"1/s","cost":0}"#).contains("/v1/peek"));
+        assert!(wrong(r#"{"key":"k","rate":"1/s","cost":-1}"#).contains("whole number"));
+        assert!(wrong(r#"{"checks":[]}"#).contains("1 to 16"));
+        assert!(
+            wrong(r#"{"key":"k","rate":"1/s","algorithm":"gcrra"}"#).contains("unknown algorithm")
+        );
+        assert!(
+            wrong(r#"{"key":"k","rate":"1/s burst 2","algorithm":"fixed_window"}"#)
+                .contains("no burst")
+        );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_body_makes_it_panic(body in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            let _ = Question::read(&body);
+        }
+    }
+}
