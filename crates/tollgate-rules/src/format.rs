@@ -2,24 +2,24 @@
 
 use crate::shape::{Field, Section, Shape};
 
-const fn field(name: &'static str, shape: Shape, doc: &'static str) -> Field {
+pub(crate) const fn field(name: &'static str, shape: Shape, doc: &'static str) -> Field {
     Field { name, is_required: false, may_be_empty: false, shape, doc }
 }
 
 /// A part of the file that may stand there without anything in it.
-const fn part(name: &'static str, shape: Shape, doc: &'static str) -> Field {
+pub(crate) const fn part(name: &'static str, shape: Shape, doc: &'static str) -> Field {
     Field { name, is_required: false, may_be_empty: true, shape, doc }
 }
 
-const fn required(name: &'static str, shape: Shape, doc: &'static str) -> Field {
+pub(crate) const fn required(name: &'static str, shape: Shape, doc: &'static str) -> Field {
     Field { name, is_required: true, may_be_empty: false, shape, doc }
 }
 
-const RATE: Shape = Shape::Form {
+pub(crate) const RATE: Shape = Shape::Form {
     what: "a rate such as 100/minute or 5/s burst 10",
     pattern: r"^\s*[0-9].*(/|per).*$|^unlimited$",
 };
-const DURATION: Shape =
+pub(crate) const DURATION: Shape =
     Shape::Form { what: "a duration such as 500ms or 10s", pattern: r"^[0-9]+\s*[a-zµ]+$" };
 const PERCENT: Shape =
     Shape::Form { what: "a percentage such as 25%", pattern: r"^[0-9]+(\.[0-9]{1,2})?%$" };

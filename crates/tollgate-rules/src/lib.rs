@@ -28,6 +28,7 @@ mod answers;
 mod build;
 pub mod client_ip;
 mod condition;
+pub mod envoy;
 mod explain;
 mod facts;
 mod format;

@@ -24,6 +24,7 @@ fn shape_schema(shape: &Shape, definitions: &mut Map<String, Json>) -> Json {
         Shape::Text(what) => {
             json!({ "type": ["string", "number", "boolean"], "minLength": 1, "description": what })
         }
+        Shape::Anything(what) => json!({ "description": what }),
         Shape::Form { what, pattern } => {
             json!({ "type": ["string", "number"], "description": what, "pattern": pattern })
         }

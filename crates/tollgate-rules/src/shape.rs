@@ -8,6 +8,8 @@ use crate::yaml::{Node, Value};
 pub(crate) enum Shape {
     /// Any text. The words say what, for errors and editors.
     Text(&'static str),
+    /// Whatever it is, it is fine. The words say what it is for.
+    Anything(&'static str),
     /// A text of a form that is checked elsewhere: a rate, a duration, a pattern.
     Form {
         what: &'static str,
@@ -59,6 +61,7 @@ impl Shape {
             return;
         }
         match (self, &node.value) {
+            (Self::Anything(_), _) => {}
             (Self::Either(shapes), _) => self.check_either(shapes, node, problems),
             // It would mean everything, or nothing at all.
             (Self::List(_) | Self::OneOrMany(_) | Self::Map(_), _)
@@ -109,6 +112,7 @@ impl Shape {
 
     fn is_of_kind(&self, node: &Node) -> bool {
         match self {
+            Self::Anything(_) => true,
             Self::Map(_) | Self::Section(_) | Self::Tagged { .. } => {
                 matches!(node.value, Value::Map(_))
             }
@@ -121,6 +125,7 @@ impl Shape {
 
     fn accepts_text(&self, text: &str) -> bool {
         match self {
+            Self::Anything(_) => true,
             Self::Text(_) | Self::Form { .. } => !text.is_empty(),
             Self::Integer(least, most) => {
                 text.parse().is_ok_and(|n: u64| (*least..=*most).contains(&n))
@@ -170,7 +175,7 @@ impl Shape {
 
     fn expected(&self) -> String {
         match self {
-            Self::Text(what) | Self::Form { what, .. } => (*what).into(),
+            Self::Text(what) | Self::Anything(what) | Self::Form { what, .. } => (*what).into(),
             Self::Integer(least, most) if least == most => least.to_string(),
             Self::Integer(least, most) => format!("a whole number from {least} to {most}"),
             Self::Boolean => "true or false".into(),

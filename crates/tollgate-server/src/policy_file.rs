@@ -18,6 +18,8 @@ const NO_LIMITS: &str = "version: 1\nlimits: []\n";
 pub(crate) struct PolicyFile {
     gate: Gate,
     path: Option<PathBuf>,
+    /// What is kept without a file.
+    otherwise: String,
     /// Proxies that the command line trusts, beside those of the file.
     trusted: Vec<IpNet>,
     seen: Mutex<Option<FileSources>>,
@@ -25,13 +27,24 @@ pub(crate) struct PolicyFile {
 
 impl PolicyFile {
     pub(crate) fn open(path: Option<&Path>, trusted: &[IpNet]) -> Result<Self, Failure> {
+        Self::open_or(path, NO_LIMITS.into(), trusted)
+    }
+
+    /// Without a file: no limit at all, over the store at this address.
+    pub(crate) fn over_store(url: &str, trusted: &[IpNet]) -> Result<Self, Failure> {
+        // A text in JSON is one in YAML, whatever is in it.
+        let url = serde_json::Value::from(url);
+        Self::open_or(None, format!("{NO_LIMITS}store: {{ url: {url} }}\n"), trusted)
+    }
+
+    fn open_or(path: Option<&Path>, otherwise: String, trusted: &[IpNet]) -> Result<Self, Failure> {
         let path = path.map(Path::to_path_buf);
-        let (policy, seen) = read(path.as_deref(), trusted);
+        let (policy, seen) = read(path.as_deref(), &otherwise, trusted);
         let policy = policy.map_err(Failure::input)?;
         tell_warnings(&policy);
         let gate = Gate::new(policy).map_err(Failure::input)?;
         tell_store_changes(&gate);
-        Ok(Self { gate, path, trusted: trusted.to_vec(), seen: Mutex::new(seen) })
+        Ok(Self { gate, path, otherwise, trusted: trusted.to_vec(), seen: Mutex::new(seen) })
     }
 
     pub(crate) fn gate(&self) -> &Gate {
@@ -40,7 +53,7 @@ impl PolicyFile {
 
     /// Reads the file again. Whatever comes of it is in the log.
     pub(crate) fn reload(&self) -> Result<(), GateError> {
-        let (policy, seen) = read(self.path.as_deref(), &self.trusted);
+        let (policy, seen) = read(self.path.as_deref(), &self.otherwise, &self.trusted);
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
         let offered = self.gate.offer(policy);
         match &offered {
@@ -86,12 +99,13 @@ fn tell_warnings(policy: &Policy) {
 
 fn read(
     path: Option<&Path>,
+    otherwise: &str,
     trusted: &[IpNet],
 ) -> (Result<Policy, PolicyErrors>, Option<FileSources>) {
     let sources = path.map(FileSources::beside);
     let policy = match (path, &sources) {
         (Some(path), Some(sources)) => read_policy(path, sources),
-        _ => Policy::parse("no policy", NO_LIMITS, &NoSources),
+        _ => Policy::parse("no policy", otherwise, &NoSources),
     };
     (policy.map(|policy| policy.with_trusted_proxies(trusted)), sources)
 }

@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 
 mod cluster;
+mod envoy;
 mod nginx;
 mod programs;
 mod proxy;
@@ -16,6 +17,7 @@ mod servers;
 mod tls;
 
 pub use cluster::RedisCluster;
+pub use envoy::{Envoy, EnvoySetup};
 pub use nginx::Nginx;
 pub use proxy::{Fault, FaultProxy};
 pub use redis::RedisServer;

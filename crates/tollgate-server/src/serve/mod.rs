@@ -4,6 +4,7 @@
 //! gate, so one policy and one store.
 
 mod ending;
+mod envoy;
 mod http;
 mod options;
 mod tokens;
@@ -25,6 +26,7 @@ use crate::failure::Failure;
 use crate::policy_file::PolicyFile;
 use crate::{log, process};
 use ending::Ending;
+use envoy::{DoorSettings, Environment, EnvoyDoor};
 use http::{HttpDoor, Limits};
 pub(crate) use options::Serve;
 use tokens::Tokens;
@@ -39,19 +41,67 @@ impl Serve {
         log::start(self.log);
         process::raise_file_limit();
         let tokens = self.tokens.as_deref().map(Tokens::read).transpose()?.unwrap_or_default();
-        self.refuse_to_be_public(&tokens)?;
-        let policy = Arc::new(PolicyFile::open(self.policy.as_deref(), &self.trusted())?);
+        let environment = Environment::read(|name| std::env::var(name).ok());
+        let environment = environment.map_err(Failure::input)?;
+        self.refuse_to_be_public(&tokens, &environment)?;
+        let policy = Arc::new(self.open_policy(&environment)?);
         let ending = Ending::default();
-        let http = HttpDoor::new(policy.gate().clone(), tokens);
-        let http_address = self.open_http(http, &ending)?;
+        let envoy = self.envoy_door(&environment, &policy)?;
+        let http = HttpDoor::new(policy.gate().clone(), tokens, envoy.clone());
+        let http_address = self.open_http(&http, &ending)?;
+        let grpc_address = self.open_grpc(envoy.as_ref(), &environment, &ending)?;
+        let limits = envoy.as_ref().map_or(0, |door| door.config().limits().len());
         let admin = self.admin.0.map(|address| bind("--admin", address)).transpose()?;
-        self.announce(http_address, admin.as_ref());
-        self.supervise(&policy, admin, &ending).map_err(Failure::io)
+        self.announce(http_address, grpc_address.map(|at| (at, limits)), admin.as_ref());
+        self.supervise(&policy, envoy.as_ref(), admin, &ending).map_err(Failure::io)
+    }
+
+    /// Where counts are kept is in the policy, or else where users of envoyproxy/ratelimit say it.
+    fn open_policy(&self, environment: &Environment) -> Result<PolicyFile, Failure> {
+        match &environment.store {
+            Some(url) if self.policy.is_none() => PolicyFile::over_store(url, &self.trusted()),
+            _ => PolicyFile::open(self.policy.as_deref(), &self.trusted()),
+        }
+    }
+
+    /// The door for Envoy, if there are limits for it.
+    fn envoy_door(
+        &self,
+        environment: &Environment,
+        policy: &PolicyFile,
+    ) -> Result<Option<Arc<EnvoyDoor>>, Failure> {
+        let Some(folder) = self.envoy_config.as_ref().or(environment.config.as_ref()) else {
+            return match self.grpc.and_then(|grpc| grpc.0) {
+                None => Ok(None),
+                Some(_) => Err(Failure::input(
+                    "--grpc is for Envoy and needs limits; name their folder with --envoy-config",
+                )),
+            };
+        };
+        let settings = DoorSettings {
+            headers: self.envoy_headers.answers(),
+            is_shadow: environment.is_shadow,
+        };
+        let door = EnvoyDoor::open(folder, policy.gate().clone(), settings);
+        door.map(|door| Some(Arc::new(door))).map_err(Failure::input)
+    }
+
+    /// Where Envoy may ask, if there is something to answer.
+    fn grpc(&self, environment: &Environment) -> Option<SocketAddr> {
+        self.envoy_config.as_ref().or(environment.config.as_ref())?;
+        let otherwise = || environment.grpc.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8081)));
+        self.grpc.map_or_else(|| Some(otherwise()), |grpc| grpc.0)
     }
 
     /// Without TLS and a token, only this machine may ask, unless somebody has said so in words.
-    fn refuse_to_be_public(&self, tokens: &Tokens) -> Result<(), Failure> {
-        let Some((option, address)) = self.public().next() else { return Ok(()) };
+    fn refuse_to_be_public(
+        &self,
+        tokens: &Tokens,
+        environment: &Environment,
+    ) -> Result<(), Failure> {
+        let Some((option, address)) = self.public(self.grpc(environment)).next() else {
+            return Ok(());
+        };
         if self.insecure_public {
             return Ok(());
         }
@@ -69,7 +119,7 @@ impl Serve {
 
     fn open_http(
         &self,
-        door: Arc<HttpDoor>,
+        door: &Arc<HttpDoor>,
         ending: &Ending,
     ) -> Result<Option<SocketAddr>, Failure> {
         let Some(address) = self.http.0 else { return Ok(None) };
@@ -78,9 +128,25 @@ impl Serve {
             Limits { connections_max: self.max_connections, headers_within: HEADERS_WITHIN };
         for index in 0..self.workers() {
             let listener = listener.try_clone().map_err(Failure::io)?;
-            let (door, ending) = (Arc::clone(&door), ending.clone());
+            let (door, ending) = (Arc::clone(door), ending.clone());
             let serve = async move { http::serve(listener, door, limits, ending).await };
             work(format!("http-{index}"), serve).map_err(Failure::io)?;
+        }
+        listener.local_addr().map(Some).map_err(Failure::io)
+    }
+
+    fn open_grpc(
+        &self,
+        door: Option<&Arc<EnvoyDoor>>,
+        environment: &Environment,
+        ending: &Ending,
+    ) -> Result<Option<SocketAddr>, Failure> {
+        let Some((door, address)) = door.zip(self.grpc(environment)) else { return Ok(None) };
+        let listener = bind("--grpc", address)?;
+        for index in 0..self.workers() {
+            let listener = listener.try_clone().map_err(Failure::io)?;
+            let serve = envoy::serve(listener, Arc::clone(door), ending.clone());
+            work(format!("grpc-{index}"), serve).map_err(Failure::io)?;
         }
         listener.local_addr().map(Some).map_err(Failure::io)
     }
@@ -90,10 +156,18 @@ impl Serve {
         self.workers.map_or_else(cores, usize::from)
     }
 
-    fn announce(&self, http: Option<SocketAddr>, admin: Option<&TcpListener>) {
+    fn announce(
+        &self,
+        http: Option<SocketAddr>,
+        grpc: Option<(SocketAddr, usize)>,
+        admin: Option<&TcpListener>,
+    ) {
         let mut told = String::new();
         if let Some(address) = http {
             told += &format!("http: http://{address}/\n");
+        }
+        if let Some((address, limits)) = grpc {
+            told += &format!("envoy: grpc://{address} ({limits} limits)\n");
         }
         if let Some(address) = admin.and_then(|listener| listener.local_addr().ok()) {
             told += &format!("admin: http://{address}/\n");
@@ -114,6 +188,7 @@ impl Serve {
     fn supervise(
         &self,
         policy: &Arc<PolicyFile>,
+        envoy: Option<&Arc<EnvoyDoor>>,
         admin: Option<TcpListener>,
         ending: &Ending,
     ) -> io::Result<()> {
@@ -122,15 +197,17 @@ impl Serve {
             let mut end = Ends::new()?;
             policy.gate().start();
             if let Some(listener) = admin {
-                let of_serving = ending.clone();
+                let (of_serving, of_metrics) = (ending.clone(), envoy.cloned());
                 let admin = Admin {
                     policy: Arc::clone(policy),
                     is_serving: Box::new(move || !of_serving.has_begun()),
-                    more_metrics: Box::new(|_| {}),
+                    more_metrics: Box::new(move |page| {
+                        of_metrics.iter().for_each(|door| door.tell_metrics(page));
+                    }),
                 };
                 tokio::spawn(admin::serve(listener, Arc::new(admin)));
             }
-            until_asked(&mut end, policy).await?;
+            until_asked(&mut end, policy, envoy.map(Arc::as_ref)).await?;
             tracing::info!(connections = ending.live(), patience = ?self.drain, "ending");
             ending.begin();
             tokio::select! {
@@ -163,7 +240,11 @@ impl Ends {
     }
 }
 
-async fn until_asked(end: &mut Ends, policy: &PolicyFile) -> io::Result<()> {
+async fn until_asked(
+    end: &mut Ends,
+    policy: &PolicyFile,
+    envoy: Option<&EnvoyDoor>,
+) -> io::Result<()> {
     let mut hang_up = signal(SignalKind::hangup())?;
     let mut look = interval(LOOK_AT_FILES_EVERY);
     loop {
@@ -172,7 +253,10 @@ async fn until_asked(end: &mut Ends, policy: &PolicyFile) -> io::Result<()> {
             _ = hang_up.recv() => {
                 let _ = policy.reload();
             }
-            _ = look.tick() => policy.reload_if_changed(),
+            _ = look.tick() => {
+                policy.reload_if_changed();
+                envoy.iter().for_each(|door| door.reload_if_changed());
+            }
         }
     }
 }

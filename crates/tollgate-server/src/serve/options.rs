@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ipnet::IpNet;
+use tollgate::policy::Answers;
 
 use crate::choices::{Address, address, duration, network};
 use crate::log::LogFormat;
@@ -18,6 +19,12 @@ Examples:
 
   With a policy, for requests described in JSON and for proxies that ask before they pass one on:
     tollgate serve policy.yaml
+
+  For Envoy, with files of envoyproxy/ratelimit:
+    tollgate serve --grpc 127.0.0.1:8081 --envoy-config /etc/ratelimit
+
+  In the place of envoyproxy/ratelimit, set up by its environment variables:
+    RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit REDIS_URL=redis:6379 tollgate serve
 
 Signals: SIGTERM and SIGINT answer what is under way and end; SIGHUP reads the policy again.
 
@@ -40,6 +47,18 @@ pub(crate) struct Serve {
     /// Where to listen for those who run it: health, metrics, the policy's state; or "off"
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9090", value_parser = address)]
     pub(super) admin: Address,
+
+    /// Where Envoy may ask over gRPC; or "off" [default: 127.0.0.1:8081, if there are limits for it]
+    #[arg(long, value_name = "IP:PORT", value_parser = address, help_heading = "Envoy")]
+    pub(super) grpc: Option<Address>,
+
+    /// The folder with files of envoyproxy/ratelimit; changes are taken up within seconds
+    #[arg(long, value_name = "DIR", help_heading = "Envoy")]
+    pub(super) envoy_config: Option<PathBuf>,
+
+    /// Which headers Envoy is to add to what callers get
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t, help_heading = "Envoy")]
+    pub(super) envoy_headers: EnvoyHeaders,
 
     /// Only answer those who have one of these bearer tokens (a file with one on each line)
     #[arg(long, value_name = "FILE")]
@@ -72,9 +91,38 @@ pub(crate) struct Serve {
 
 impl Serve {
     /// The addresses that others can reach.
-    pub(super) fn public(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-        let doors = [("--http", self.http.0), ("--admin", self.admin.0)];
+    pub(super) fn public(
+        &self,
+        grpc: Option<SocketAddr>,
+    ) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        let doors = [("--http", self.http.0), ("--grpc", grpc), ("--admin", self.admin.0)];
         let told = doors.into_iter().filter_map(|(name, address)| Some((name, address?)));
         told.filter(|(_, address)| !address.ip().is_loopback())
+    }
+}
+
+/// Families of headers.
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum EnvoyHeaders {
+    /// None
+    Off,
+    /// RateLimit and RateLimit-Policy; Retry-After on refusals
+    #[default]
+    Ratelimit,
+    /// X-RateLimit-Limit, -Remaining and -Reset; Retry-After on refusals
+    XRatelimit,
+    /// All of them
+    All,
+}
+
+impl EnvoyHeaders {
+    pub(super) fn answers(self) -> Option<Answers> {
+        let (ratelimit, x_ratelimit) = match self {
+            Self::Off => return None,
+            Self::Ratelimit => (true, false),
+            Self::XRatelimit => (false, true),
+            Self::All => (true, true),
+        };
+        Some(Answers { ratelimit, x_ratelimit, ..Answers::default() })
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use tollgate::{Clock, Gate, SystemClock};
 
+use super::envoy::EnvoyDoor;
 use super::tokens::Tokens;
 use held::Held;
 
@@ -21,13 +22,15 @@ pub(crate) struct HttpDoor {
     gate: Gate,
     /// Reservations and permits that callers hold.
     held: Held,
+    /// Decides about descriptors, if there are limits for them.
+    envoy: Option<Arc<EnvoyDoor>>,
     /// Who may ask, if not everybody.
     tokens: Tokens,
 }
 
 impl HttpDoor {
-    pub(crate) fn new(gate: Gate, tokens: Tokens) -> Arc<Self> {
-        Arc::new(Self { gate, held: Held::default(), tokens })
+    pub(crate) fn new(gate: Gate, tokens: Tokens, envoy: Option<Arc<EnvoyDoor>>) -> Arc<Self> {
+        Arc::new(Self { gate, held: Held::default(), envoy, tokens })
     }
 
     fn now_us(&self) -> u64 {

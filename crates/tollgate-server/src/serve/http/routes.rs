@@ -55,7 +55,8 @@ where
     }
     let is_known = ["check", "peek", "reset", "reserve", "settle", "acquire", "release"]
         .iter()
-        .any(|name| path.strip_prefix("/v1/") == Some(name));
+        .any(|name| path.strip_prefix("/v1/") == Some(name))
+        || path == "/json" && door.envoy.is_some();
     if !is_known {
         return wrong(
             StatusCode::NOT_FOUND,
@@ -85,9 +86,20 @@ where
         "/v1/reserve" => reserve(&door, &body).await,
         "/v1/settle" => settle(&door, &body).await,
         "/v1/acquire" => acquire(&door, &body).await,
+        "/json" => return descriptors(&door, &body).await,
         _ => release(&door, &body),
     };
     answered.unwrap_or_else(|message| wrong(StatusCode::BAD_REQUEST, "BAD_REQUEST", &message))
+}
+
+/// What Envoy asks over gRPC, asked in JSON, as envoyproxy/ratelimit has it.
+async fn descriptors(door: &HttpDoor, body: &[u8]) -> Reply {
+    let Some(envoy) = &door.envoy else {
+        return wrong(StatusCode::NOT_FOUND, "NOT_FOUND", "there are no limits of descriptors");
+    };
+    let (status, body) = envoy.answer_json(body).await;
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    reply::full(status, "application/json", body.into())
 }
 
 fn unauthorized() -> Reply {

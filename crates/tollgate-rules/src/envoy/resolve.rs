@@ -1,0 +1,138 @@
+//! Which limits the descriptors of a request are charged to.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use super::limit::DescriptorLimit;
+use super::tree::Level;
+use super::unit::Unit;
+use super::{EnvoyConfig, key};
+
+/// A descriptor of a request.
+pub trait Descriptor {
+    /// Its keys and values, in order.
+    fn entries(&self) -> impl Iterator<Item = (&str, &str)>;
+
+    /// The limit that takes the place of what is configured: so many per unit.
+    fn limit(&self) -> Option<(u32, Unit)>;
+}
+
+/// A descriptor from values that are at hand.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    entries: Vec<(String, String)>,
+    limit: Option<(u32, Unit)>,
+}
+
+impl Asked {
+    /// A descriptor of these entries.
+    pub fn new<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let entries = entries.into_iter().map(|(key, value)| (key.into(), value.into()));
+        Self { entries: entries.collect(), limit: None }
+    }
+
+    /// The same with a limit of its own.
+    #[must_use]
+    pub fn limited_to(self, requests_per_unit: u32, unit: Unit) -> Self {
+        Self { limit: Some((requests_per_unit, unit)), ..self }
+    }
+}
+
+impl Descriptor for Asked {
+    fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.entries.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
+    fn limit(&self) -> Option<(u32, Unit)> {
+        self.limit
+    }
+}
+
+/// The limits of a descriptor. Most have one.
+pub type Limits<'c> = SmallVec<[Cow<'c, DescriptorLimit>; 1]>;
+
+/// What a descriptor is charged to.
+#[derive(Clone, Debug)]
+pub struct Matched<'c> {
+    limits: Limits<'c>,
+    key: String,
+}
+
+impl<'c> Matched<'c> {
+    /// The limits, of which there is at least one.
+    pub fn limits(&self) -> &[Cow<'c, DescriptorLimit>] {
+        &self.limits
+    }
+
+    /// What they are counted under: the entries with their values.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+}
+
+impl EnvoyConfig {
+    /// What each descriptor of a request is charged to, in their order; `None` if nothing limits it.
+    pub fn resolve<'c, D: Descriptor>(
+        &'c self,
+        domain: &str,
+        descriptors: &[D],
+    ) -> SmallVec<[Option<Matched<'c>>; 2]> {
+        let level = self.domains.get(domain);
+        let of_one = |descriptor: &D| match descriptor.limit() {
+            Some((requests_per_unit, unit)) => {
+                Some(of_request(domain, descriptor, requests_per_unit, unit))
+            }
+            None => level.and_then(|level| configured(level, descriptor)),
+        };
+        let mut found: SmallVec<[_; 2]> = descriptors.iter().map(of_one).collect();
+        drop_replaced(&mut found);
+        found
+    }
+}
+
+fn of_request<'c>(
+    domain: &str,
+    descriptor: &impl Descriptor,
+    requests_per_unit: u32,
+    unit: Unit,
+) -> Matched<'c> {
+    let mut text = String::new();
+    descriptor.entries().for_each(|(key, value)| key::push_value(&mut text, key, value));
+    let limit = DescriptorLimit::of_request(domain, requests_per_unit, unit);
+    Matched { limits: Limits::from_iter([Cow::Owned(limit)]), key: text }
+}
+
+/// A limit counts only for descriptors that end where it stands.
+fn configured<'c>(level: &'c Level, descriptor: &impl Descriptor) -> Option<Matched<'c>> {
+    let mut below = level;
+    let mut limits: &[DescriptorLimit] = &[];
+    let mut text = String::with_capacity(64);
+    for (key, value) in descriptor.entries() {
+        let found = below.find(key, value)?;
+        match found.shared {
+            Some(pattern) => key::push_shared(&mut text, key, pattern),
+            None => key::push_value(&mut text, key, value),
+        }
+        limits = &found.branch.limits;
+        below = &found.branch.below;
+    }
+    let limits: Limits<'_> = limits.iter().map(Cow::Borrowed).collect();
+    (!limits.is_empty()).then_some(Matched { limits, key: text })
+}
+
+/// Takes out what others of the same request replace.
+fn drop_replaced(found: &mut [Option<Matched<'_>>]) {
+    let all = || found.iter().flatten().flat_map(|matched| &matched.limits);
+    let replaced: Vec<String> = all().flat_map(|limit| limit.replaces.clone()).collect();
+    if replaced.is_empty() {
+        return;
+    }
+    for one in found {
+        let Some(matched) = one else { continue };
+        matched.limits.retain(|limit| !replaced.contains(&limit.name));
+        if matched.limits.is_empty() {
+            *one = None;
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The units of time that the protocol knows.
+
+use std::time::Duration;
+
+const DAY_SECS: u64 = 86_400;
+
+/// A unit of time. A month has 30 days, a year 365.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "they say it themselves")]
+pub enum Unit {
+    Second,
+    Minute,
+    Hour,
+    Day,
+    Week,
+    Month,
+    Year,
+}
+
+impl Unit {
+    /// All of them, the shortest first.
+    pub const ALL: [Self; 7] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+
+    /// Its name, as in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+
+    /// The unit of that name, in letters of either case.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
+
+    /// How long it is.
+    pub fn period(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => DAY_SECS,
+            Self::Week => 7 * DAY_SECS,
+            Self::Month => 30 * DAY_SECS,
+            Self::Year => 365 * DAY_SECS,
+        })
+    }
+
+    /// The unit that is this long.
+    pub fn of(period: Duration) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.period() == period)
+    }
+
+    /// The number that it has on the wire.
+    pub fn number(self) -> i32 {
+        match self {
+            Self::Second => 1,
+            Self::Minute => 2,
+            Self::Hour => 3,
+            Self::Day => 4,
+            Self::Month => 5,
+            Self::Year => 6,
+            Self::Week => 7,
+        }
+    }
+
+    /// The unit with that number on the wire.
+    pub fn from_number(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.number() == number)
+    }
+}

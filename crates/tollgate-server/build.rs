@@ -1,0 +1,20 @@
+//! Compiles the protocol of Envoy's rate limit service, without a `protoc` to install.
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+
+const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let mut compiler = protox::Compiler::new(["proto"])?;
+    compiler.include_imports(true).open_file(SERVICE)?;
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
+    // As it is too: reflection tells it, and JSON is read by it.
+    fs::write(out.join("envoy.bin"), compiler.encode_file_descriptor_set())?;
+    let generated = tonic_prost_build::configure().include_file("envoy.rs");
+    generated.compile_fds(compiler.file_descriptor_set())?;
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! How envoyproxy/ratelimit is set up: by environment variables.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+const ROOT: &str = "/srv/runtime_data/current";
+
+/// Tells the value of a variable.
+type Variables<'v> = &'v dyn Fn(&str) -> Option<String>;
+
+/// What the variables say. What they do not say is absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Environment {
+    /// `GRPC_HOST`, `GRPC_PORT`: for Envoy.
+    pub(crate) grpc: Option<SocketAddr>,
+    /// `HOST`, `PORT`: for `/json` and `/healthcheck`.
+    pub(crate) http: Option<SocketAddr>,
+    /// `DEBUG_HOST`, `DEBUG_PORT`: for those who run it.
+    pub(crate) admin: Option<SocketAddr>,
+    /// `RUNTIME_ROOT`, `RUNTIME_SUBDIRECTORY`, `RUNTIME_APPDIRECTORY`: the folder with the files.
+    pub(crate) config: Option<PathBuf>,
+    /// `REDIS_URL`, `REDIS_TYPE`, `REDIS_AUTH`, `REDIS_TLS`: the store, as an address of ours.
+    pub(crate) store: Option<String>,
+    /// `SHADOW_MODE`: every limit only counts.
+    pub(crate) is_shadow: bool,
+}
+
+impl Environment {
+    /// Reads them by this function, which tells a variable's value.
+    pub(crate) fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let get = |name: &str| get(name).filter(|value| !value.is_empty());
+        let is_true = |name: &str| {
+            get(name)
+                .is_some_and(|value| matches!(value.to_lowercase().as_str(), "true" | "1" | "t"))
+        };
+        if let Some(kind) = get("BACKEND_TYPE").filter(|kind| kind != "redis") {
+            return Err(format!("BACKEND_TYPE is {kind}, but counts can be kept in redis or here"));
+        }
+        Ok(Self {
+            grpc: address(&get, "GRPC_HOST", "GRPC_PORT")?,
+            http: address(&get, "HOST", "PORT")?,
+            admin: address(&get, "DEBUG_HOST", "DEBUG_PORT")?,
+            config: config(&get),
+            store: store(&get, is_true("REDIS_TLS"))?,
+            is_shadow: is_true("SHADOW_MODE"),
+        })
+    }
+}
+
+fn address(get: Variables<'_>, host: &str, port: &str) -> Result<Option<SocketAddr>, String> {
+    let Some(port_text) = get(port) else { return Ok(None) };
+    let number = port_text.parse::<u16>();
+    let number = number.map_err(|_| format!("{port} is \"{port_text}\", which is no port"))?;
+    let ip = match get(host) {
+        None => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Some(text) => {
+            text.parse().map_err(|_| format!("{host} is \"{text}\", which is no IP address"))?
+        }
+    };
+    Ok(Some(SocketAddr::new(ip, number)))
+}
+
+fn config(get: Variables<'_>) -> Option<PathBuf> {
+    let (root, below) = (get("RUNTIME_ROOT"), get("RUNTIME_SUBDIRECTORY"));
+    if root.is_none() && below.is_none() {
+        return None;
+    }
+    let folder = PathBuf::from(root.unwrap_or_else(|| ROOT.into()));
+    let folder = below.map_or(folder.clone(), |below| folder.join(below));
+    Some(folder.join(get("RUNTIME_APPDIRECTORY").unwrap_or_else(|| "config".into())))
+}
+
+fn store(get: Variables<'_>, is_tls: bool) -> Result<Option<String>, String> {
+    let Some(url) = get("REDIS_URL") else { return Ok(None) };
+    if let Some(kind) = get("REDIS_SOCKET_TYPE").filter(|kind| kind != "tcp") {
+        return Err(format!("REDIS_SOCKET_TYPE is {kind}, but only tcp is supported"));
+    }
+    let (is_tls, hosts) = match url.split_once("://") {
+        Some(("rediss", hosts)) => (true, hosts),
+        Some(("redis" | "tcp", hosts)) => (is_tls, hosts),
+        Some(_) => return Ok(Some(url)),
+        None => (is_tls, url.as_str()),
+    };
+    let base = if is_tls { "rediss" } else { "redis" };
+    let user = get("REDIS_AUTH").map(|auth| credentials(&auth)).unwrap_or_default();
+    let kind = get("REDIS_TYPE").unwrap_or_else(|| "SINGLE".into()).to_uppercase();
+    let address = match kind.as_str() {
+        "SINGLE" => format!("{base}://{user}{hosts}"),
+        "CLUSTER" => format!("{base}+cluster://{user}{hosts}"),
+        "SENTINEL" => {
+            let (service, sentinels) = hosts.split_once(',').ok_or(
+                "REDIS_URL of a SENTINEL is the name of the service and the sentinels: \
+                 mymaster,10.0.0.1:26379,10.0.0.2:26379",
+            )?;
+            format!("{base}+sentinel://{user}{sentinels}/{service}")
+        }
+        _ => return Err(format!("REDIS_TYPE is {kind}; there are SINGLE, SENTINEL and CLUSTER")),
+    };
+    Ok(Some(address))
+}
+
+/// A password, or a user and a password.
+fn credentials(auth: &str) -> String {
+    match auth.split_once(':') {
+        Some((user, password)) => format!("{}:{}@", escaped(user), escaped(password)),
+        None => format!(":{}@", escaped(auth)),
+    }
+}
+
+/// As it may stand in an address.
+fn escaped(text: &str) -> String {
+    let keep = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
+    let escape = |byte: u8| match keep(&byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(escape).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &str) -> Result<Environment, String> {
+        Environment::read(|name| {
+            let mut pairs = variables.split(' ').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(known, _)| *known == name).map(|(_, value)| value.to_string())
+        })
+    }
+
+    #[test]
+    fn nothing_set_is_nothing_said() {
+        assert_eq!(read(""), Ok(Environment::default()));
+        assert_eq!(read("REDIS_URL= GRPC_PORT="), Ok(Environment::default()));
+    }
+
+    #[test]
+    fn what_others_have_set_is_understood() {
+        let set = read(
+            "GRPC_PORT=8081 GRPC_HOST=127.0.0.1 PORT=8080 DEBUG_PORT=6070 SHADOW_MODE=true \
+             RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit",
+        );
+        let expected = Environment {
+            grpc: Some(([127, 0, 0, 1], 8081).into()),
+            http: Some(([0, 0, 0, 0], 8080).into()),
+            admin: Some(([0, 0, 0, 0], 6070).into()),
+            config: Some("/data/ratelimit/config".into()),
+            store: None,
+            is_shadow: true,
+        };
+        assert_eq!(set, Ok(expected));
+        let at_home = read("RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_APPDIRECTORY=limits").unwrap();
+        assert_eq!(at_home.config, Some("/srv/runtime_data/current/ratelimit/limits".into()));
+    }
+
+    #[test]
+    fn stores_are_translated() {
+        let cases = [
+            ("REDIS_URL=redis:6379", "redis://redis:6379"),
+            ("REDIS_URL=rediss://redis:6379", "rediss://redis:6379"),
+            ("REDIS_URL=redis:6379 REDIS_TLS=true REDIS_AUTH=a@b", "rediss://:a%40b@redis:6379"),
+            ("REDIS_URL=a:1,b:2 REDIS_TYPE=cluster", "redis+cluster://a:1,b:2"),
+            ("REDIS_URL=a:1 REDIS_AUTH=ann:secret", "redis://ann:secret@a:1"),
+            ("REDIS_URL=main,a:1,b:2 REDIS_TYPE=SENTINEL", "redis+sentinel://a:1,b:2/main"),
+        ];
+        for (variables, address) in cases {
+            assert_eq!(read(variables).unwrap().store.as_deref(), Some(address), "{variables}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_said() {
+        let bad = [
+            "GRPC_PORT=80810",
+            "GRPC_PORT=1 GRPC_HOST=here",
+            "BACKEND_TYPE=memcache",
+            "REDIS_URL=/tmp/s REDIS_SOCKET_TYPE=unix",
+            "REDIS_URL=a:1 REDIS_TYPE=ring",
+            "REDIS_URL=a:1 REDIS_TYPE=SENTINEL",
+        ];
+        for variables in bad {
+            assert!(read(variables).is_err(), "{variables}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Requests and answers in the JSON of protocol buffers, for those who have no gRPC at hand.
+
+use std::sync::LazyLock;
+
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, ReflectMessage as _};
+use serde_json::json;
+
+use super::EnvoyDoor;
+use super::proto::{DESCRIPTORS, RateLimitRequest, RateLimitResponse};
+
+static MESSAGES: LazyLock<(MessageDescriptor, MessageDescriptor)> = LazyLock::new(|| {
+    let pool = DescriptorPool::decode(DESCRIPTORS).expect("it was made when this was built");
+    let named = |name: &str| {
+        let name = format!("envoy.service.ratelimit.v3.{name}");
+        pool.get_message_by_name(&name).expect("the protocol has it")
+    };
+    (named("RateLimitRequest"), named("RateLimitResponse"))
+});
+
+/// The status and the body of the answer: 200 if it may pass, 429 if not, 400 if it makes no sense.
+pub(super) async fn answer(door: &EnvoyDoor, body: &[u8]) -> (u16, String) {
+    let request = match read(body) {
+        Ok(request) => request,
+        Err(why) => return (400, complaint(&why)),
+    };
+    match door.decide(&request).await {
+        Ok(answer) => (if answer.is_over_limit() { 429 } else { 200 }, write(&answer)),
+        Err(invalid) => (400, complaint(&invalid.0)),
+    }
+}
+
+fn complaint(why: &str) -> String {
+    json!({ "message": why }).to_string()
+}
+
+fn read(body: &[u8]) -> Result<RateLimitRequest, String> {
+    let mut text = serde_json::Deserializer::from_slice(body);
+    let message = DynamicMessage::deserialize(MESSAGES.0.clone(), &mut text)
+        .map_err(|error| format!("this is no rate limit request: {error}"))?;
+    text.end().map_err(|error| format!("something follows the request: {error}"))?;
+    message.transcode_to().map_err(|error| error.to_string())
+}
+
+fn write(answer: &RateLimitResponse) -> String {
+    let mut message = DynamicMessage::new(MESSAGES.1.clone());
+    let written = message.transcode_from(answer).map_err(|error| error.to_string());
+    let text = written.and_then(|()| {
+        debug_assert_eq!(message.descriptor(), MESSAGES.1);
+        serde_json::to_string(&message).map_err(|error| error.to_string())
+    });
+    text.unwrap_or_else(|error| complaint(&error))
+}

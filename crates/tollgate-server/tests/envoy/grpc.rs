@@ -1,0 +1,56 @@
+//! A gRPC client that asks as Envoy does.
+
+use std::net::SocketAddr;
+
+use tonic::Status;
+use tonic::transport::Channel;
+
+#[allow(clippy::all, missing_docs, unreachable_pub, dead_code)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/envoy.rs"));
+}
+
+use generated::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use generated::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+pub(crate) use generated::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use generated::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+pub(crate) use generated::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+
+#[derive(Clone)]
+pub(crate) struct Client(RateLimitServiceClient<Channel>);
+
+impl Client {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
+        Self(RateLimitServiceClient::new(channel(address).await))
+    }
+
+    pub(crate) async fn send(
+        &mut self,
+        request: RateLimitRequest,
+    ) -> Result<RateLimitResponse, Status> {
+        self.0.should_rate_limit(request).await.map(tonic::Response::into_inner)
+    }
+
+    /// Asks about descriptors of one entry each.
+    pub(crate) async fn ask(&mut self, entries: &[(&str, &str)]) -> RateLimitResponse {
+        self.send(request(entries)).await.expect("an answer")
+    }
+
+    pub(crate) async fn is_over(&mut self, entries: &[(&str, &str)]) -> bool {
+        self.ask(entries).await.overall_code() == Code::OverLimit
+    }
+}
+
+pub(crate) async fn channel(address: SocketAddr) -> Channel {
+    let endpoint = Channel::from_shared(format!("http://{address}")).expect("an address");
+    endpoint.connect().await.expect("a connection")
+}
+
+pub(crate) fn request(entries: &[(&str, &str)]) -> RateLimitRequest {
+    let descriptor = |(key, value): &(&str, &str)| RateLimitDescriptor {
+        entries: vec![Entry { key: (*key).into(), value: (*value).into() }],
+        ..RateLimitDescriptor::default()
+    };
+    let descriptors = entries.iter().map(descriptor).collect();
+    RateLimitRequest { domain: "test".into(), descriptors, hits_addend: 0 }
+}

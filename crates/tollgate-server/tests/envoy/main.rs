@@ -1,0 +1,12 @@
+//! `tollgate serve` for Envoy: as a process, asked by a gRPC client and by a real Envoy.
+
+#[path = "../gateway/backend.rs"]
+#[allow(dead_code, reason = "the gateway's tests use all of it")]
+mod backend;
+#[path = "../gateway/client.rs"]
+#[allow(dead_code, reason = "the gateway's tests use all of it")]
+mod client;
+mod grpc;
+mod process;
+mod proxy;
+mod service;

@@ -1,0 +1,145 @@
+//! The service as a gRPC client sees it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tonic::Code as GrpcCode;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+use crate::grpc::{Client, Code, RateLimitRequest, channel, request};
+use crate::process::Server;
+
+const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+
+const FILE: &str = "
+domain: test
+descriptors:
+  - { key: user, rate_limit: { name: users, unit: year, requests_per_unit: 2 } }
+  - { key: plan, value: free, rate_limit: { unit: year, requests_per_unit: 100 } }
+";
+
+#[tokio::test]
+async fn descriptors_are_limited() {
+    let server = Server::start(FILE);
+    let mut client = Client::connect(server.address()).await;
+    let ann = [("user", "ann"), ("plan", "free"), ("plan", "paid")];
+    let answer = client.ask(&ann).await;
+    assert_eq!(answer.overall_code(), Code::Ok);
+    let told: Vec<_> = answer.statuses.iter().map(|status| status.limit_remaining).collect();
+    assert_eq!(told, [1, 99, 0]);
+    let limit = answer.statuses[0].current_limit.as_ref().unwrap();
+    assert_eq!((limit.name.as_str(), limit.requests_per_unit, limit.unit), ("users", 2, 6));
+    assert!(answer.statuses[0].duration_until_reset.is_some());
+    assert!(answer.statuses[2].current_limit.is_none());
+
+    assert!(!client.is_over(&ann).await);
+    let over = client.ask(&ann).await;
+    let codes: Vec<_> = over.statuses.iter().map(|status| status.code()).collect();
+    assert_eq!(codes, [Code::OverLimit, Code::Ok, Code::Ok]);
+    assert_eq!(over.statuses[1].limit_remaining, 98);
+    let headers: Vec<_> = over.response_headers_to_add.iter().map(|one| one.key.as_str()).collect();
+    assert!(headers.contains(&"retry-after") && headers.contains(&"x-ratelimit-reset"));
+    assert!(!client.is_over(&[("user", "bob")]).await);
+}
+
+#[tokio::test]
+async fn nonsense_is_an_error_of_the_caller() {
+    let server = Server::start(FILE);
+    let mut client = Client::connect(server.address()).await;
+    let no_domain = RateLimitRequest { domain: String::new(), ..request(&[("user", "ann")]) };
+    for request in [no_domain, request(&[])] {
+        let error = client.send(request).await.unwrap_err();
+        assert_eq!(error.code(), GrpcCode::InvalidArgument);
+    }
+}
+
+#[tokio::test]
+async fn many_callers_at_once_get_exactly_the_limit() {
+    let file = "{ domain: test, descriptors: [{ key: user, rate_limit: { rate: 500/year } }] }";
+    let server = Server::start(file);
+    let allowed = Arc::new(AtomicUsize::new(0));
+    let mut callers = Vec::new();
+    for _ in 0..10 {
+        let mut client = Client::connect(server.address()).await;
+        let allowed = Arc::clone(&allowed);
+        callers.push(tokio::spawn(async move {
+            for _ in 0..100 {
+                if !client.is_over(&[("user", "ann")]).await {
+                    allowed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }));
+    }
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert_eq!(allowed.load(Ordering::Relaxed), 500);
+}
+
+#[tokio::test]
+async fn it_can_be_asked_in_json() {
+    let server = Server::start(FILE);
+    let body = r#"{"domain":"test","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}"#;
+    let length = body.len();
+    let request =
+        format!("POST /json HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}");
+    let mut client = crate::client::Client::connect(server.http());
+    let answers = [(); 3].map(|()| client.ask(&request));
+    assert_eq!(answers.each_ref().map(|answer| answer.status()), [200, 200, 429]);
+    assert!(answers[2].body.contains(r#""overallCode":"OVER_LIMIT""#), "{}", answers[2].body);
+}
+
+#[tokio::test]
+async fn files_are_taken_up_and_bad_ones_are_not() {
+    let server = Server::start(FILE);
+    let mut client = Client::connect(server.address()).await;
+    assert!(!client.is_over(&[("user", "ann")]).await);
+    server.write("limits.yaml", &FILE.replace("requests_per_unit", "requests_per_unlt"));
+    server.wait_for_log("did you mean \"requests_per_unit\"?");
+    assert_eq!(client.ask(&[("user", "ann")]).await.statuses[0].limit_remaining, 0);
+    server.write("limits.yaml", &FILE.replace("requests_per_unit: 2", "requests_per_unit: 5"));
+    server.write("more.yml", "{ domain: more, descriptors: [] }");
+    server.wait_for_log("domains=2");
+    // What was used is still used.
+    assert_eq!(client.ask(&[("user", "ann")]).await.statuses[0].limit_remaining, 2);
+}
+
+#[tokio::test]
+async fn it_says_that_it_is_well_and_what_it_speaks() {
+    let server = Server::start(FILE);
+    let channel = channel(server.address()).await;
+    for service in ["", SERVICE] {
+        let request = HealthCheckRequest { service: service.into() };
+        let answer = HealthClient::new(channel.clone()).check(request).await.unwrap();
+        assert_eq!(answer.into_inner().status, 1, "{service:?}");
+    }
+    let list = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let asked = tokio_stream::once(list);
+    let mut told = ServerReflectionClient::new(channel)
+        .server_reflection_info(asked)
+        .await
+        .unwrap()
+        .into_inner();
+    let answer = told.message().await.unwrap().unwrap().message_response.unwrap();
+    let MessageResponse::ListServicesResponse(list) = answer else { panic!("{answer:?}") };
+    assert!(list.service.iter().any(|service| service.name == SERVICE));
+}
+
+/// On threads of its own: a client takes part in the end of a connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_ends_at_once_when_nothing_is_under_way() {
+    let mut server = Server::start(FILE);
+    let mut client = Client::connect(server.address()).await;
+    assert!(!client.is_over(&[("other", "1")]).await);
+    server.signal("-TERM");
+    assert!(server.wait().success());
+    assert!(client.send(request(&[("other", "1")])).await.is_err());
+}
