@@ -12,6 +12,7 @@ mod policy_file;
 mod policy_input;
 mod remote;
 mod schema;
+mod serve;
 mod simulate;
 
 use std::io::Write;
@@ -36,6 +37,7 @@ struct Tollgate {
 #[derive(Subcommand)]
 enum Command {
     Gateway(Box<gateway::Gateway>),
+    Serve(Box<serve::Serve>),
     Check(check::Check),
     Explain(explain::Explain),
     /// Print the JSON Schema of policy files, for editors
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
     }
     let done = match Tollgate::parse().command {
         Command::Gateway(command) => command.run(),
+        Command::Serve(command) => command.run(),
         Command::Check(command) => command.run(),
         Command::Explain(command) => command.run(),
         Command::Schema => schema::run(),
