@@ -9,6 +9,7 @@ use futures_util::future::Either;
 use futures_util::stream::FuturesOrdered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::unconstrained;
 
 use super::ask::OwnedAsk;
 use super::codec::{Parsed, parse};
@@ -32,7 +33,11 @@ enum Next {
 
 impl Worker {
     /// Questions are put in the order of their commands, and answers leave in that order. No question
-    /// waits for the answer to the one before.
+    /// waits for the answer to the one before. Only a server that has to be taught a script first may
+    /// see a few in another order.
+    ///
+    /// They are not constrained by the runtime's budget: it would put off those that exceed it, and
+    /// wake them in reverse.
     pub(super) async fn serve_by_asking<S>(
         &self,
         wire: &mut Wire<S>,
@@ -64,11 +69,11 @@ impl Worker {
             let is_room = under_way.len() < UNDER_WAY_MAX && held < OUTPUT_MAX;
             tokio::select! {
                 // Also begins those that were put just now.
-                Some((known, answer)) = under_way.next() => {
+                Some((known, answer)) = unconstrained(under_way.next()) => {
                     held -= known;
                     wire.output.extend_from_slice(&answer);
                     while wire.output.len() < OUTPUT_MAX {
-                        let Some(Some((known, answer))) = under_way.next().now_or_never() else { break };
+                        let Some(Some((known, answer))) = unconstrained(under_way.next()).now_or_never() else { break };
                         held -= known;
                         wire.output.extend_from_slice(&answer);
                     }
