@@ -24,7 +24,7 @@ struct Server {
 impl Server {
     fn start(args: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .args(["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--resp", "off"])
             .args(args)
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
@@ -200,7 +200,7 @@ fn only_those_who_have_a_token_are_answered() {
 #[test]
 fn others_are_not_let_in_by_accident() {
     let tried = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["serve", "--http", "0.0.0.0:0", "--admin", "off"])
+        .args(["serve", "--http", "0.0.0.0:0", "--admin", "off", "--resp", "off"])
         .output()
         .unwrap();
     assert_eq!(tried.status.code(), Some(2));

@@ -7,6 +7,7 @@ mod ending;
 mod envoy;
 mod http;
 mod options;
+mod resp;
 mod tokens;
 
 use std::future::Future;
@@ -29,6 +30,7 @@ use ending::Ending;
 use envoy::{DoorSettings, Environment, EnvoyDoor};
 use http::{HttpDoor, Limits};
 pub(crate) use options::Serve;
+use resp::{Bounds, Passwords, RespDoor};
 use tokens::Tokens;
 
 const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
@@ -49,10 +51,12 @@ impl Serve {
         let envoy = self.envoy_door(&environment, &policy)?;
         let http = HttpDoor::new(policy.gate().clone(), tokens, envoy.clone());
         let http_address = self.open_http(&http, &ending)?;
+        let resp_address = self.open_resp(&policy, &ending)?;
         let grpc_address = self.open_grpc(envoy.as_ref(), &environment, &ending)?;
         let limits = envoy.as_ref().map_or(0, |door| door.config().limits().len());
         let admin = self.admin.0.map(|address| bind("--admin", address)).transpose()?;
-        self.announce(http_address, grpc_address.map(|at| (at, limits)), admin.as_ref());
+        let grpc = grpc_address.map(|address| (address, limits));
+        self.announce(http_address, grpc, resp_address, admin.as_ref());
         self.supervise(&policy, envoy.as_ref(), admin, &ending).map_err(Failure::io)
     }
 
@@ -151,6 +155,29 @@ impl Serve {
         listener.local_addr().map(Some).map_err(Failure::io)
     }
 
+    fn open_resp(
+        &self,
+        policy: &PolicyFile,
+        ending: &Ending,
+    ) -> Result<Option<SocketAddr>, Failure> {
+        let Some(address) = self.resp.0 else { return Ok(None) };
+        let listener = bind("--resp", address)?;
+        let bounds = Bounds {
+            connections_max: self.max_connections,
+            idle: self.resp_idle_timeout,
+            stuck: self.resp_write_timeout,
+        };
+        let passwords = self.resp_passwords.as_deref().map(Tokens::read).transpose()?;
+        let passwords = passwords.map_or_else(Passwords::default, |lines| lines.into_passwords());
+        let door = Arc::new(RespDoor::new(policy.gate().clone(), passwords, bounds));
+        for index in 0..self.workers() {
+            let listener = listener.try_clone().map_err(Failure::io)?;
+            let serve = resp::serve(listener, Arc::clone(&door), ending.clone());
+            work(format!("resp-{index}"), serve).map_err(Failure::io)?;
+        }
+        listener.local_addr().map(Some).map_err(Failure::io)
+    }
+
     fn workers(&self) -> usize {
         let cores = || available_parallelism().map_or(1, usize::from);
         self.workers.map_or_else(cores, usize::from)
@@ -160,6 +187,7 @@ impl Serve {
         &self,
         http: Option<SocketAddr>,
         grpc: Option<(SocketAddr, usize)>,
+        resp: Option<SocketAddr>,
         admin: Option<&TcpListener>,
     ) {
         let mut told = String::new();
@@ -168,6 +196,12 @@ impl Serve {
         }
         if let Some((address, limits)) = grpc {
             told += &format!("envoy: grpc://{address} ({limits} limits)\n");
+        }
+        if let Some(address) = resp {
+            told += &format!(
+                "redis: redis://{address} (redis-cli -p {} CL.THROTTLE user:42 15 30 60)\n",
+                address.port()
+            );
         }
         if let Some(address) = admin.and_then(|listener| listener.local_addr().ok()) {
             told += &format!("admin: http://{address}/\n");

@@ -17,6 +17,9 @@ Examples:
     tollgate serve
     curl -i http://127.0.0.1:8080/v1/check -d '{\"key\":\"user:42\",\"rate\":\"100/minute\"}'
 
+  For clients of redis-cell:
+    redis-cli -p 6380 CL.THROTTLE user:42 15 30 60
+
   With a policy, for requests described in JSON and for proxies that ask before they pass one on:
     tollgate serve policy.yaml
 
@@ -43,6 +46,22 @@ pub(crate) struct Serve {
     /// Where to answer questions over HTTP; or "off"
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080", value_parser = address)]
     pub(super) http: Address,
+
+    /// Where to listen for Redis' protocol: CL.THROTTLE as redis-cell has it, and TG.*; or "off"
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:6380", value_parser = address, help_heading = "Redis' protocol")]
+    pub(super) resp: Address,
+
+    /// Clients have to send one of the passwords in this file, which has one on each line
+    #[arg(long, value_name = "FILE", help_heading = "Redis' protocol")]
+    pub(super) resp_passwords: Option<PathBuf>,
+
+    /// Close a connection on which nothing has come for this long
+    #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "1h", help_heading = "Redis' protocol")]
+    pub(super) resp_idle_timeout: Duration,
+
+    /// Close a connection whose client takes none of its answers for this long
+    #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "30s", help_heading = "Redis' protocol")]
+    pub(super) resp_write_timeout: Duration,
 
     /// Where to listen for those who run it: health, metrics, the policy's state; or "off"
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9090", value_parser = address)]
@@ -95,7 +114,12 @@ impl Serve {
         &self,
         grpc: Option<SocketAddr>,
     ) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-        let doors = [("--http", self.http.0), ("--grpc", grpc), ("--admin", self.admin.0)];
+        let doors = [
+            ("--http", self.http.0),
+            ("--grpc", grpc),
+            ("--resp", self.resp.0),
+            ("--admin", self.admin.0),
+        ];
         let told = doors.into_iter().filter_map(|(name, address)| Some((name, address?)));
         told.filter(|(_, address)| !address.ip().is_loopback())
     }

@@ -28,6 +28,12 @@ impl Tokens {
         Ok(Self(tokens))
     }
 
+    /// The same lines, as passwords of Redis' protocol.
+    pub(super) fn into_passwords(self) -> super::resp::Passwords {
+        let lines = self.0.into_iter().map(|line| String::from_utf8_lossy(&line).into_owned());
+        super::resp::Passwords::new(lines)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -28,7 +28,7 @@ impl Server {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("limits.yaml"), file).expect("a file");
         let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--http", "127.0.0.1:0", "--admin", "off"])
+            .args(["serve", "--http", "127.0.0.1:0", "--admin", "off", "--resp", "off"])
             .args(["--grpc", address, "--envoy-headers", "all", "--envoy-config"])
             .arg(folder.path())
             .stdin(Stdio::null())

@@ -1,0 +1,148 @@
+//! What a command wants of the store, and how the answer is written.
+
+use std::sync::Arc;
+
+use tollgate::Gate;
+use tollgate_core::{Cost, Decision, Limit, Micros, Wait, WhenDown};
+use tollgate_stores::{Charge, MemoryStore, Op};
+
+use super::codec::{Protocol, Reply};
+
+/// One limit, one key, and what to do.
+pub(super) struct Ask<'a> {
+    pub(super) deed: Deed,
+    pub(super) limit: &'a Arc<Limit>,
+    pub(super) key: &'a [u8],
+    pub(super) cost: Cost,
+    pub(super) form: Form,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Deed {
+    Check,
+    Peek,
+    Charge,
+    Refund,
+    Reset,
+}
+
+/// How a decision is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Five integers, as redis-cell has them.
+    Throttle,
+    /// The same for a quantity of nothing, which is never denied.
+    ThrottlePeek,
+    /// Names and values.
+    Named,
+}
+
+/// The same for a store that takes its time: it outlives the input.
+pub(super) struct OwnedAsk {
+    deed: Deed,
+    limit: Arc<Limit>,
+    key: Box<[u8]>,
+    cost: Cost,
+    form: Form,
+    protocol: Protocol,
+}
+
+impl Ask<'_> {
+    /// Asks a store in this process.
+    #[inline]
+    pub(super) fn settle(&self, store: &MemoryStore, now: Micros, mut reply: Reply<'_>) {
+        let charge = Charge::new(self.limit, self.key).cost(self.cost);
+        let decision = match self.deed {
+            Deed::Check => store.check(&charge, now),
+            Deed::Peek => store.peek(&charge, now),
+            Deed::Charge => store.charge(&charge, now),
+            Deed::Refund => store.refund(&charge, now, now),
+            Deed::Reset => {
+                store.reset(&charge);
+                return reply.ok();
+            }
+        };
+        self.form.write(&decision, false, &mut reply);
+    }
+
+    pub(super) fn to_owned(&self, protocol: Protocol) -> OwnedAsk {
+        let Self { deed, limit, key, cost, form } = *self;
+        OwnedAsk { deed, limit: Arc::clone(limit), key: key.into(), cost, form, protocol }
+    }
+}
+
+impl OwnedAsk {
+    /// Asks a store that may be elsewhere, and gives the answer as it is written.
+    pub(super) async fn settle(self, gate: Gate, when_down: WhenDown) -> Vec<u8> {
+        let charge = Charge::new(&self.limit, &self.key).cost(self.cost);
+        let mut out = Vec::new();
+        let mut reply = Reply::new(&mut out, self.protocol);
+        let op = match self.deed {
+            Deed::Check => Op::Check,
+            Deed::Peek => Op::Peek,
+            Deed::Charge => Op::Charge,
+            Deed::Refund => Op::Refund { charged_at: gate.now() },
+            Deed::Reset => {
+                match gate.reset(&charge).await {
+                    Ok(()) => reply.ok(),
+                    Err(error) => reply.error(&format!("ERR {error}")),
+                }
+                return out;
+            }
+        };
+        match gate.apply(op, &[(charge, when_down)]).await {
+            Ok(decided) => self.form.write(&decided.verdict, decided.is_degraded, &mut reply),
+            Err(error) => reply.error(&format!("ERR {error}")),
+        }
+        out
+    }
+}
+
+impl Form {
+    #[inline]
+    fn write(self, decision: &Decision, is_degraded: bool, reply: &mut Reply<'_>) {
+        match self {
+            Self::Throttle => write_throttle(decision, decision.wait(), reply),
+            Self::ThrottlePeek => write_throttle(decision, Wait::None, reply),
+            Self::Named => write_named(decision, is_degraded, reply),
+        }
+    }
+}
+
+#[inline]
+fn write_throttle(decision: &Decision, wait: Wait, reply: &mut Reply<'_>) {
+    let (limited, retry_after) = match wait {
+        Wait::None => (0, -1),
+        Wait::Micros(us) => (1, us.div_ceil(1_000_000) as i64),
+        Wait::Never => (1, -1),
+    };
+    reply.array(5);
+    reply.integer(limited);
+    reply.count(decision.limit());
+    reply.count(decision.remaining());
+    reply.integer(retry_after);
+    reply.count((decision.reset_after().as_micros() as u64).div_ceil(1_000_000));
+}
+
+fn write_named(decision: &Decision, is_degraded: bool, reply: &mut Reply<'_>) {
+    reply.map(8);
+    reply.text("allowed");
+    reply.boolean(decision.allowed());
+    reply.text("limit");
+    reply.count(decision.limit());
+    reply.text("remaining");
+    reply.count(decision.remaining());
+    reply.text("retry_after_ms");
+    reply.integer(match decision.wait() {
+        Wait::Micros(us) => us.div_ceil(1_000) as i64,
+        Wait::None | Wait::Never => -1,
+    });
+    reply.text("reset_after_ms");
+    reply.count((decision.reset_after().as_micros() as u64).div_ceil(1_000));
+    reply.text("delay_ms");
+    reply.count((decision.delay().as_micros() as u64).div_ceil(1_000));
+    reply.text("never");
+    reply.boolean(decision.never());
+    reply.text("degraded");
+    reply.boolean(is_degraded);
+}

@@ -1,0 +1,112 @@
+//! A connection over a pipe in memory, which is neither TCP nor TLS.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::task::JoinHandle;
+
+use super::{BOUNDS, door};
+use crate::serve::ending::Ending;
+use crate::serve::resp::connection::Worker;
+
+fn connect(buffer: usize) -> (DuplexStream, Ending, JoinHandle<std::io::Result<()>>) {
+    let (client, server) = duplex(buffer);
+    let ending = Ending::default();
+    let worker = Arc::new(Worker::new(door(&[]).0, ending.clone()));
+    (client, ending, tokio::spawn(async move { worker.serve(server).await }))
+}
+
+async fn rest(client: &mut DuplexStream) -> String {
+    let mut text = String::new();
+    client.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+#[tokio::test]
+async fn commands_that_come_together_are_answered_together() {
+    let (mut client, _, served) = connect(1 << 20);
+    let pings = "PING\r\n".repeat(1_000) + "QUIT\r\nPING\r\n";
+    client.write_all(pings.as_bytes()).await.unwrap();
+    assert_eq!(rest(&mut client).await, "+PONG\r\n".repeat(1_000) + "+OK\r\n");
+    drop(client);
+    served.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn nonsense_is_answered_and_ends_the_connection() {
+    let (mut client, _, served) = connect(1 << 20);
+    client.write_all(b"PING\r\n*x\r\nPING\r\n").await.unwrap();
+    let answer = rest(&mut client).await;
+    assert!(
+        answer.starts_with("+PONG\r\n-ERR Protocol error: invalid multibulk length"),
+        "{answer}"
+    );
+    assert_eq!(answer.lines().count(), 2);
+    drop(client);
+    served.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn answers_beyond_the_buffer_wait_for_the_client() {
+    let (mut client, _, served) = connect(1 << 10);
+    let word = "x".repeat(10_000);
+    let (mut reader, mut writer) = tokio::io::split(&mut client);
+    let write = async {
+        for _ in 0..100 {
+            writer.write_all(format!("ECHO {word}\r\n").as_bytes()).await.unwrap();
+        }
+        writer.write_all(b"QUIT\r\n").await.unwrap();
+    };
+    let mut text = String::new();
+    let (read, ()) = tokio::join!(reader.read_to_string(&mut text), write);
+    read.unwrap();
+    assert_eq!(text, format!("$10000\r\n{word}\r\n").repeat(100) + "+OK\r\n");
+    drop(client);
+    served.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_takes_no_answers_is_cut_off() {
+    let (mut client, _, served) = connect(1 << 10);
+    let commands = "PING\r\n".repeat(500);
+    // It can be written only in part, for the server waits too.
+    let write = client.write_all(commands.as_bytes());
+    let _ = tokio::time::timeout(BOUNDS.stuck / 2, write).await;
+    let error = served.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_client_is_let_go_and_a_busy_one_is_not() {
+    let (mut client, _, served) = connect(1 << 10);
+    for _ in 0..20 {
+        tokio::time::sleep(BOUNDS.idle / 2).await;
+        client.write_all(b"PING\r\n").await.unwrap();
+        let mut pong = [0; 7];
+        client.read_exact(&mut pong).await.unwrap();
+    }
+    let begun = tokio::time::Instant::now();
+    assert!(served.await.unwrap().is_err());
+    let waited = begun.elapsed();
+    assert!(waited >= BOUNDS.idle && waited <= BOUNDS.idle * 3 / 2, "{waited:?}");
+}
+
+#[tokio::test]
+async fn the_end_answers_what_has_come_and_closes() {
+    let (mut client, ending, served) = connect(1 << 10);
+    client.write_all(b"PING\r\nPING\r\nPIN").await.unwrap();
+    ending.begin();
+    assert_eq!(rest(&mut client).await, "+PONG\r\n+PONG\r\n");
+    drop(client);
+    served.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_does_not_wait_for_a_client_that_stays() {
+    let (mut client, ending, served) = connect(1 << 10);
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    ending.begin();
+    assert_eq!(rest(&mut client).await, "");
+    served.await.unwrap().unwrap();
+}

@@ -1,0 +1,27 @@
+//! The door without a network: what bytes mean, what commands answer.
+
+mod codec;
+mod commands;
+mod connection;
+mod reading;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::policy::NoSources;
+use tollgate::{Gate, ManualClock, Policy};
+use tollgate_core::Micros;
+
+use super::{Bounds, Passwords, RespDoor};
+
+const BOUNDS: Bounds =
+    Bounds { connections_max: 10, idle: Duration::from_secs(60), stuck: Duration::from_secs(5) };
+
+/// A door with counts in memory, at a time that stands still.
+fn door(passwords: &[&str]) -> (Arc<RespDoor>, ManualClock) {
+    let clock = ManualClock::at(Micros::new(1_700_000_000_000_000));
+    let policy = Policy::parse("none", "version: 1\nlimits: []\n", &NoSources).unwrap();
+    let gate = Gate::with_clock(policy, clock.clone()).unwrap();
+    let passwords = Passwords::new(passwords.iter().map(ToString::to_string));
+    (Arc::new(RespDoor::new(gate, passwords, BOUNDS)), clock)
+}

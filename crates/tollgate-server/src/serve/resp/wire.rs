@@ -1,0 +1,173 @@
+//! A connection's bytes: read when there is room, written when there is something to say.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::futures::OwnedNotified;
+use tokio::task::yield_now;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use super::Bounds;
+use super::watch::Watch;
+use crate::serve::ending::Ending;
+
+/// As much as is read at once: a few hundred commands.
+const READ: usize = 16 << 10;
+/// A buffer that has grown beyond this is given back when it is empty.
+const KEEP: usize = 64 << 10;
+/// Once the end has begun, this often what has come is still answered. Then the client is one that does
+/// not stop.
+const LAST_READS: u32 = 64;
+/// How long a client has to take its last answers before the connection is closed on it.
+const LINGER: Duration = Duration::from_secs(1);
+
+pub(super) struct Wire<S> {
+    stream: S,
+    /// What has come and is not answered yet.
+    pub(super) input: BytesMut,
+    /// What is to be written next.
+    pub(super) output: Vec<u8>,
+    watch: Watch,
+    stuck: Duration,
+    ending: Ending,
+    begins: Pin<Box<OwnedNotified>>,
+    last_reads: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    /// There is more input.
+    More,
+    /// The client has gone.
+    Gone,
+    /// The server is about to go, and everything that has come was read.
+    Last,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+    pub(super) fn new(stream: S, bounds: Bounds, ending: &Ending) -> Self {
+        // First this, then the look: so the beginning of the end cannot be missed.
+        let begins = Box::pin(ending.begins());
+        Self {
+            stream,
+            input: BytesMut::with_capacity(READ),
+            output: Vec::new(),
+            watch: Watch::new(bounds.idle),
+            stuck: bounds.stuck,
+            begins,
+            last_reads: ending.has_begun().then_some(LAST_READS),
+            ending: ending.clone(),
+        }
+    }
+
+    /// Reads more. To give up waiting for it loses nothing.
+    pub(super) async fn read(&mut self) -> io::Result<Read> {
+        if self.last_reads.is_none() {
+            match self.read_or_ending().await? {
+                Some(read) => return Ok(read),
+                None => self.last_reads = Some(LAST_READS),
+            }
+        }
+        self.read_last().await
+    }
+
+    /// `None` when the end begins.
+    async fn read_or_ending(&mut self) -> io::Result<Option<Read>> {
+        self.make_room();
+        let Self { stream, input, watch, begins, ending, .. } = self;
+        poll_fn(|context| {
+            if let Poll::Ready(read) = pin!(stream.read_buf(input)).poll(context) {
+                watch.note();
+                return Poll::Ready(read.map(|len| Some(read_of(len))));
+            }
+            if begins.as_mut().poll(context).is_ready() || ending.has_begun() {
+                return Poll::Ready(Ok(None));
+            }
+            watch.poll_quiet(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        })
+        .await
+    }
+
+    /// Reads what is there, and does not wait.
+    async fn read_last(&mut self) -> io::Result<Read> {
+        let left = self.last_reads.unwrap_or_default();
+        if left == 0 {
+            return Ok(Read::Last);
+        }
+        self.last_reads = Some(left - 1);
+        // So that the runtime looks at the sockets once more.
+        yield_now().await;
+        self.make_room();
+        let Self { stream, input, .. } = self;
+        poll_fn(|context| match pin!(stream.read_buf(input)).poll(context) {
+            Poll::Ready(read) => Poll::Ready(read.map(read_of)),
+            Poll::Pending => Poll::Ready(Ok(Read::Last)),
+        })
+        .await
+    }
+
+    fn make_room(&mut self) {
+        if self.input.is_empty() && self.input.capacity() > KEEP {
+            self.input = BytesMut::new();
+        }
+        // An empty buffer begins at its beginning again, which is still in the processor's cache.
+        if self.input.is_empty() || self.input.capacity() - self.input.len() < READ / 4 {
+            self.input.reserve(READ);
+        }
+    }
+
+    /// Writes all of the output. A client that takes none of it for too long is cut off.
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
+        let Self { stream, output, stuck, .. } = self;
+        let (mut written, mut timer): (_, Option<Pin<Box<Sleep>>>) = (0, None);
+        poll_fn(|context| {
+            while written < output.len() {
+                match Pin::new(&mut *stream).poll_write(context, &output[written..]) {
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    Poll::Ready(Ok(len)) => {
+                        written += len;
+                        if let Some(timer) = &mut timer {
+                            timer.as_mut().reset(Instant::now() + *stuck);
+                        }
+                    }
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Pending => {
+                        let timer = timer.get_or_insert_with(|| Box::pin(sleep(*stuck)));
+                        return timer.as_mut().poll(context).map(|()| Err(stuck_client()));
+                    }
+                }
+            }
+            Pin::new(&mut *stream).poll_flush(context)
+        })
+        .await?;
+        self.watch.note();
+        self.output.clear();
+        self.output.shrink_to(KEEP);
+        Ok(())
+    }
+
+    /// Closes the connection in such a way that the client gets what was written: to close before
+    /// everything that came was read would reset the connection, and lose it.
+    pub(super) async fn close(mut self) -> io::Result<()> {
+        self.stream.shutdown().await?;
+        let mut scratch = [0; 1024];
+        let until_gone = async {
+            while self.stream.read(&mut scratch).await? > 0 {}
+            io::Result::Ok(())
+        };
+        timeout(LINGER, until_gone).await.unwrap_or(Ok(()))
+    }
+}
+
+fn read_of(len: usize) -> Read {
+    if len == 0 { Read::Gone } else { Read::More }
+}
+
+fn stuck_client() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the client does not take its answers")
+}
