@@ -223,7 +223,7 @@ fn one_connection_too_many_is_told_so() {
 
 #[test]
 fn a_client_that_takes_no_answers_costs_little() {
-    let server = Server::start(&["--write-timeout", "1s", "--workers", "1"]);
+    let server = Server::start(&["--resp-write-timeout", "1s", "--workers", "1"]);
     let before_kb = server.peak_memory_kb();
     let mut stream = server.connect();
     stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
