@@ -46,8 +46,8 @@ impl Server {
         Client::connect(self.http)
     }
 
-    fn post(&self, path: &str, body: Value) -> (u16, Value) {
-        let answer = post(&mut self.connect(), path, &body.to_string());
+    fn post(&self, path: &str, body: impl std::borrow::Borrow<Value>) -> (u16, Value) {
+        let answer = post(&mut self.connect(), path, &body.borrow().to_string());
         (answer.status(), serde_json::from_str(&answer.body).unwrap_or(Value::Null))
     }
 }
@@ -114,8 +114,11 @@ fn peeking_resetting_reserving_and_settling() {
     let server = Server::start(&[]);
     let key = |cost: u64| json!({"key": "k", "rate": "100/hour burst 100", "cost": cost});
     assert_eq!(server.post("/v1/check", key(60)).1["remaining"], 40);
-    assert_eq!(server.post("/v1/peek", key(60)), server.post("/v1/peek", key(60)));
-    assert_eq!(server.post("/v1/peek", key(60)).0, 200);
+    for _ in 0..2 {
+        let (status, peeked) = server.post("/v1/peek", key(60));
+        assert_eq!((status, &peeked["allowed"]), (200, &json!(false)));
+        assert_eq!(peeked["remaining"], 40, "nothing was charged");
+    }
     let (status, reserved) = server.post("/v1/reserve", key(40));
     assert_eq!((status, &reserved["remaining"]), (200, &json!(0)));
     let settle = json!({"reservation": reserved["reservation"], "cost": 10});
