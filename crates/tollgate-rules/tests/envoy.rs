@@ -62,6 +62,13 @@ fn one_bad_file_spoils_the_set_and_all_are_told() {
     assert!(told.contains("c.yaml:1:1: unknown field \"dom\""), "{told}");
 }
 
+#[test]
+fn every_file_in_the_documentation_is_good() {
+    let docs = include_str!("../../../docs/envoy.md");
+    let blocks = docs.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    assert_eq!(blocks.map(|block| parse(block).limits().len()).collect::<Vec<_>>(), [3]);
+}
+
 /// A descriptor as one word: `key=value,key=value`, and `!5/minute` for a limit of its own.
 fn asked(word: &str) -> Asked {
     let (entries, limit) = word.split_once('!').map_or((word, None), |(e, l)| (e, Some(l)));

@@ -26,9 +26,11 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// Reads them by this function, which tells a variable's value.
+    /// Reads them by this function, which tells a variable's value. Names such as `PORT` and
+    /// `REDIS_URL` have many meanings; they are for us only if it is said where the files are.
     pub(crate) fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
+        let Some(config) = config(&get) else { return Ok(Self::default()) };
         let is_true = |name: &str| {
             get(name)
                 .is_some_and(|value| matches!(value.to_lowercase().as_str(), "true" | "1" | "t"))
@@ -40,7 +42,7 @@ impl Environment {
             grpc: address(&get, "GRPC_HOST", "GRPC_PORT")?,
             http: address(&get, "HOST", "PORT")?,
             admin: address(&get, "DEBUG_HOST", "DEBUG_PORT")?,
-            config: config(&get),
+            config: Some(config),
             store: store(&get, is_true("REDIS_TLS"))?,
             is_shadow: is_true("SHADOW_MODE"),
         })
@@ -131,7 +133,7 @@ mod tests {
     #[test]
     fn nothing_set_is_nothing_said() {
         assert_eq!(read(""), Ok(Environment::default()));
-        assert_eq!(read("REDIS_URL= GRPC_PORT="), Ok(Environment::default()));
+        assert_eq!(read("REDIS_URL=a:1 PORT=80 HOST=here"), Ok(Environment::default()));
     }
 
     #[test]
@@ -164,7 +166,8 @@ mod tests {
             ("REDIS_URL=main,a:1,b:2 REDIS_TYPE=SENTINEL", "redis+sentinel://a:1,b:2/main"),
         ];
         for (variables, address) in cases {
-            assert_eq!(read(variables).unwrap().store.as_deref(), Some(address), "{variables}");
+            let set = read(&format!("RUNTIME_ROOT=/data {variables}")).unwrap();
+            assert_eq!(set.store.as_deref(), Some(address), "{variables}");
         }
     }
 
@@ -179,7 +182,7 @@ mod tests {
             "REDIS_URL=a:1 REDIS_TYPE=SENTINEL",
         ];
         for variables in bad {
-            assert!(read(variables).is_err(), "{variables}");
+            assert!(read(&format!("RUNTIME_ROOT=/data {variables}")).is_err(), "{variables}");
         }
     }
 }
