@@ -20,7 +20,9 @@ pub(super) const INFO: Command = Command {
     handler: Handler::Here(info),
 };
 
-const SECTIONS: &[(&str, fn(&Call<'_, '_>) -> String)] = &[
+type Section = fn(&Call<'_, '_>) -> String;
+
+const SECTIONS: &[(&str, Section)] = &[
     ("server", server),
     ("clients", clients),
     ("memory", memory),
