@@ -129,9 +129,9 @@ impl Serve {
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum EnvoyHeaders {
     /// None
+    #[default]
     Off,
     /// RateLimit and RateLimit-Policy; Retry-After on refusals
-    #[default]
     Ratelimit,
     /// X-RateLimit-Limit, -Remaining and -Reset; Retry-After on refusals
     XRatelimit,

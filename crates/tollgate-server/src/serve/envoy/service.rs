@@ -22,8 +22,9 @@ const MESSAGE_MAX: usize = 256 * 1024;
 /// Requests of a connection at a time.
 const STREAMS_MAX: u32 = 1024;
 
-/// A proxy that is gone without a word is found out by this.
-const PING_EVERY: Duration = Duration::from_secs(30);
+/// A proxy that is gone without a word is found out by this. TCP asks for us: pings of HTTP/2 would
+/// cost every request a little.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 
 #[async_trait]
 impl RateLimitService for EnvoyDoor {
@@ -46,7 +47,8 @@ pub(crate) async fn serve(
 ) -> io::Result<()> {
     let _listening = ending.join();
     let listener = TcpListener::from_std(listener)?;
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let incoming = TcpIncoming::from(listener);
+    let incoming = incoming.with_nodelay(Some(true)).with_keepalive(Some(KEEPALIVE));
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<RateLimitServiceServer<EnvoyDoor>>().await;
     let end = async move {
@@ -62,7 +64,6 @@ pub(crate) async fn serve(
     };
     let service = RateLimitServiceServer::from_arc(door).max_decoding_message_size(MESSAGE_MAX);
     let served = Server::builder()
-        .http2_keepalive_interval(Some(PING_EVERY))
         .max_concurrent_streams(STREAMS_MAX)
         .add_service(service)
         .add_service(health_service)

@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 use tollgate::policy::envoy::{Amount, Descriptor, DescriptorLimit, Matched, Unit};
-use tollgate::{Charge, ChargesError, Cost, Decision, Gate, Limit, Op, Wait};
+use tollgate::{Charge, ChargesError, Cost, Decision, Gate, Limit, Op, Verdict, Wait};
 
 use super::Invalid;
 use super::proto::{RateLimitDescriptor, RateLimitRequest};
@@ -153,7 +153,6 @@ async fn together(
     turns: &mut [Turn<'_>],
     is_chosen: impl Fn(&Turn<'_>) -> bool,
 ) -> Result<(), ChargesError> {
-    let when_down = gate.live().policy().store().when_down;
     let mut charges: SmallVec<[_; 4]> = SmallVec::new();
     let mut chosen: SmallVec<[usize; 4]> = SmallVec::new();
     for (i, turn) in turns.iter().enumerate().filter(|(_, turn)| is_chosen(turn)) {
@@ -162,16 +161,29 @@ async fn together(
             Hits::Take(cost) | Hits::GiveBack(cost) => cost,
             Hits::Look => Cost::ONE,
         };
-        charges.push((Charge::new(limit, turn.key).cost(cost), when_down));
+        charges.push(Charge::new(limit, turn.key).cost(cost));
         chosen.push(i);
     }
     if charges.is_empty() {
         return Ok(());
     }
-    let decided = gate.apply(op, &charges).await?;
-    let decisions = decided.verdict.decisions();
-    for (i, decision) in chosen.into_iter().zip(decisions) {
+    let verdict = match gate.memory() {
+        Some(store) => store.apply_now(op, &charges, gate.now())?,
+        // In a box: what waits for a store is large, and would be moved about with every request.
+        None => Box::pin(apply_elsewhere(gate, op, &charges)).await?,
+    };
+    for (i, decision) in chosen.into_iter().zip(verdict.decisions()) {
         turns[i].decision = Some(*decision);
     }
     Ok(())
+}
+
+async fn apply_elsewhere(
+    gate: &Gate,
+    op: Op,
+    charges: &[Charge<'_>],
+) -> Result<Verdict, ChargesError> {
+    let when_down = gate.live().policy().store().when_down;
+    let charges: SmallVec<[_; 4]> = charges.iter().map(|charge| (*charge, when_down)).collect();
+    gate.apply(op, &charges).await.map(|decided| decided.verdict)
 }
