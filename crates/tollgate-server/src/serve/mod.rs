@@ -115,5 +115,5 @@ fn announce(listening: &[(&str, SocketAddr)], workers: usize, policy: Option<&Pa
         text += &format!("listening on {scheme}://{address} ({workers})\n");
     }
     // It serves also if nobody listens to what it says.
-    let _ = write!(io::stderr(), "{text}policy: {policy}\n");
+    let _ = writeln!(io::stderr(), "{text}policy: {policy}");
 }

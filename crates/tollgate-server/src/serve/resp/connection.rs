@@ -116,7 +116,7 @@ impl Worker {
             let call = Call { args, door, session: &mut *session, out: &mut wire.output };
             match begin(call, limits) {
                 Step::Asks(ask) => {
-                    ask.settle(store, now, Reply::new(&mut wire.output, session.protocol))
+                    ask.settle(store, now, Reply::new(&mut wire.output, session.protocol));
                 }
                 Step::Answered(Flow::GoOn) => {}
                 Step::Answered(Flow::Close) => break Stop::Close,

@@ -53,7 +53,7 @@ impl<'a> Reply<'a> {
         match self.protocol {
             Protocol::Two => self.integer(value.into()),
             Protocol::Three => {
-                self.out.extend_from_slice(if value { b"#t\r\n" } else { b"#f\r\n" })
+                self.out.extend_from_slice(if value { b"#t\r\n" } else { b"#f\r\n" });
             }
         }
     }

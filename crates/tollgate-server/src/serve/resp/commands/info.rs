@@ -20,7 +20,10 @@ pub(super) const INFO: Command = Command {
     handler: Handler::Here(info),
 };
 
-const SECTIONS: &[(&str, fn(&Call<'_, '_>) -> String)] = &[
+/// Tells the lines of a section.
+type Tell = fn(&Call<'_, '_>) -> String;
+
+const SECTIONS: &[(&str, Tell)] = &[
     ("server", server),
     ("clients", clients),
     ("memory", memory),

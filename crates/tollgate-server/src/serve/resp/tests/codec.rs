@@ -100,7 +100,7 @@ fn what_makes_no_sense_is_told() {
 #[test]
 fn the_bounds_themselves_are_allowed() {
     let arg = vec![b'a'; BULK_MAX];
-    assert_eq!(feed(&[&encode(&[arg.clone()])]).0, [[arg.clone()]]);
+    assert_eq!(feed(&[&encode(std::slice::from_ref(&arg))]).0, [[arg.clone()]]);
     let many = vec![b"a".to_vec(); ARGS_MAX];
     assert_eq!(feed(&[&encode(&many)]).0, [many]);
     let (_, error, kept) = feed(&[&encode(&[arg.clone(), arg.clone(), arg])[..COMMAND_MAX]]);
