@@ -168,7 +168,7 @@ impl Serve {
             stuck: self.resp_write_timeout,
         };
         let passwords = self.resp_passwords.as_deref().map(Tokens::read).transpose()?;
-        let passwords = passwords.map_or_else(Passwords::default, |lines| lines.into_passwords());
+        let passwords = passwords.map(Passwords::new).unwrap_or_default();
         let door = Arc::new(RespDoor::new(policy.gate().clone(), passwords, bounds));
         for index in 0..self.workers() {
             let listener = listener.try_clone().map_err(Failure::io)?;

@@ -20,18 +20,16 @@ impl Tokens {
             std::fs::read_to_string(file).map_err(|error| Failure::input(unreadable(error)))?;
         let lines =
             text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let tokens: Vec<_> = lines.map(|line| line.as_bytes().to_vec()).collect();
+        let tokens = Self::of(lines);
         if tokens.is_empty() {
             let message = format!("there is no token in {}; write one on a line", file.display());
             return Err(Failure::input(message));
         }
-        Ok(Self(tokens))
+        Ok(tokens)
     }
 
-    /// The same lines, as passwords of Redis' protocol.
-    pub(super) fn into_passwords(self) -> super::resp::Passwords {
-        let lines = self.0.into_iter().map(|line| String::from_utf8_lossy(&line).into_owned());
-        super::resp::Passwords::new(lines)
+    pub(crate) fn of<'t>(tokens: impl Iterator<Item = &'t str>) -> Self {
+        Self(tokens.map(|token| token.as_bytes().to_vec()).collect())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -240,6 +240,8 @@ fn where_a_limit_says_so_an_answer_of_a_while_ago_is_better_than_none() {
     let stale = client.get("/news");
     assert_eq!((stale.status(), stale.body.as_str()), (200, "news"));
     assert_eq!(stale.head.get("age").as_deref(), Some("0"));
+    let left = stale.head.get("ratelimit").unwrap();
+    assert!(left.starts_with("\"news\";r=0;"), "what is left now, not then: {left}");
     let status = stale.head.get("cache-status");
     assert_eq!(status.as_deref(), Some("tollgate; hit; detail=\"limited by news\""));
     assert_eq!(client.get("/private").status(), 429, "not for everybody");

@@ -17,6 +17,9 @@ const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy")
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// Every header that may say what is left.
+pub const RATELIMIT_HEADERS: [HeaderName; 5] =
+    [RATELIMIT, RATELIMIT_POLICY, X_LIMIT, X_REMAINING, X_RESET];
 const PROBLEM: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
 /// In the extensions of an answer that is a refusal: which limit refused, and what else it would have

@@ -6,7 +6,7 @@ mod future;
 mod layer;
 mod peer;
 
-pub use answer::{Limited, refuse, tell, tell_limit};
+pub use answer::{Limited, RATELIMIT_HEADERS, refuse, tell, tell_limit};
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
 pub use layer::{Tollgate, TollgateLayer, layer};

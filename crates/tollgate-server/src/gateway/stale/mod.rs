@@ -18,7 +18,7 @@ use http_body::Body;
 use http_body_util::{Either, Full};
 use pin_project_lite::pin_project;
 use tollgate::Gate;
-use tollgate::http::Limited;
+use tollgate::http::{Limited, RATELIMIT_HEADERS};
 use tollgate::policy::WhenLimited;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -128,6 +128,13 @@ impl Shared {
         let status = format!("tollgate; hit; detail=\"limited by {}\"", limited.limit);
         if let Ok(status) = HeaderValue::try_from(status) {
             response.headers_mut().insert(CACHE_STATUS, status);
+        }
+        // What was left was said to somebody else, a while ago.
+        for name in RATELIMIT_HEADERS {
+            match refusal.headers().get(&name) {
+                Some(value) => response.headers_mut().insert(name, value.clone()),
+                None => response.headers_mut().remove(name),
+            };
         }
         response.extensions_mut().insert(limited.clone());
         Some(response)
