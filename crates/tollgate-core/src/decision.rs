@@ -98,6 +98,12 @@ impl Decision {
         }
     }
 
+    /// How much it matters among others: a longer wait first, then less that remains.
+    #[inline]
+    pub fn strictness(&self) -> (Wait, core::cmp::Reverse<u64>) {
+        (self.wait(), core::cmp::Reverse(self.remaining()))
+    }
+
     /// Until the window turns (fixed window) or the key is as good as new (the others).
     #[inline]
     pub fn reset_after(&self) -> Duration {

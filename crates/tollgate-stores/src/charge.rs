@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use tollgate_core::{Cost, Decision, Limit, Micros, Rate, Scope, Wait};
+use tollgate_core::{Cost, Decision, Limit, Micros, Rate, Scope};
 
 use crate::store::Op;
 
@@ -121,7 +121,7 @@ impl Verdict {
                 _ => decide(i, &merge(charges, i)),
             };
             verdict.decisions[i] = decision;
-            if strictness(&decision) > strictness(&verdict.decisions[verdict.decided_by]) {
+            if decision.strictness() > verdict.decisions[verdict.decided_by].strictness() {
                 verdict.decided_by = i;
             }
         }
@@ -159,10 +159,6 @@ pub(crate) fn merge<'a>(charges: &[Charge<'a>], i: usize) -> Charge<'a> {
 /// The first of the charges to the usage of charge `i`: the one that is written.
 pub(crate) fn first_of(charges: &[Charge<'_>], i: usize) -> usize {
     charges[..i].iter().position(|other| other.shares_with(&charges[i])).unwrap_or(i)
-}
-
-fn strictness(decision: &Decision) -> (Wait, std::cmp::Reverse<u64>) {
-    (decision.wait(), std::cmp::Reverse(decision.remaining()))
 }
 
 impl Deref for Verdict {

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::Micros;
+use tollgate_core::{Cost, Micros};
 
 use crate::charge::{Charge, ChargesError, Verdict};
 
@@ -23,6 +23,17 @@ pub enum Op {
         /// When it was charged.
         charged_at: Micros,
     },
+}
+
+impl Op {
+    /// What corrects a charge that was made at that time to what it really was; nothing, if it was
+    /// right.
+    pub fn correction(estimate: Cost, actual: u64, charged_at: Micros) -> Option<(Self, Cost)> {
+        let over = Cost::new(actual.saturating_sub(estimate.get()));
+        let under = Cost::new(estimate.get().saturating_sub(actual));
+        let charge = over.map(|over| (Self::Charge, over));
+        charge.or(under.map(|under| (Self::Refund { charged_at }, under)))
+    }
 }
 
 /// A place for state. One call is one atomic step.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{Cost, Decision, Limit, Micros};
+use tollgate_core::{Decision, Limit, Micros};
 use tollgate_rules::{Applied, Headers, LimitRule, Missing};
 use tollgate_stores::Op;
 
@@ -141,14 +141,8 @@ impl Admitted {
                 continue;
             }
             let Some(actual) = actual(one) else { continue };
-            let (Some(mark), estimate) = (mark.take(), one.cost.get()) else { continue };
-            let over = Cost::new(actual.saturating_sub(estimate));
-            let under = Cost::new(estimate.saturating_sub(actual));
-            let (op, cost) = match (over, under) {
-                (Some(over), _) => (Op::Charge, over),
-                (_, Some(under)) => (Op::Refund { charged_at: mark.at }, under),
-                _ => continue,
-            };
+            let Some(mark) = mark.take() else { continue };
+            let Some((op, cost)) = Op::correction(one.cost, actual, mark.at) else { continue };
             let mut one = one.clone();
             one.cost = cost;
             self.gate.inner().backend.correct(op, one, mark, self.gate.now());

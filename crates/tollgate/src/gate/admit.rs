@@ -1,14 +1,10 @@
 //! One request and all its limits: permits first, for they can be put back; then rates, all or none;
 //! then those that are only watched.
 
-use std::cmp::Reverse;
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{Decision, Micros, Wait};
+use tollgate_core::{Decision, Micros};
 use tollgate_rules::{Amount, Applied};
 use tollgate_stores::{LIMITS_MAX, Op};
 
@@ -24,16 +20,19 @@ pub(crate) type Permits = SmallVec<[Permit; 1]>;
 
 impl Gate {
     /// The answer, if it can be had at once, as it can in memory.
+    #[cfg(feature = "tower")]
     pub(crate) fn admit_now(
         &self,
         live: &Live,
         of: Charges,
         now: Micros,
     ) -> Result<Admission, Charges> {
+        use std::future::Future;
+        use std::task::{Context, Poll, Waker};
         if self.inner.backend.memory().is_none() {
             return Err(of);
         }
-        let admission = pin!(self.admit(live, of, now));
+        let admission = std::pin::pin!(self.admit(live, of, now));
         match admission.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(admission) => Ok(admission),
             Poll::Pending => unreachable!("a store in memory answers at once"),
@@ -123,7 +122,7 @@ impl Inner {
             }
             accepted.delay = accepted.delay.max(checked.delay);
             let is_tighter =
-                |known: (usize, Decision)| strictness(&speaker.1) > strictness(&known.1);
+                |known: (usize, Decision)| speaker.1.strictness() > known.1.strictness();
             if accepted.speaker.is_none_or(is_tighter) {
                 accepted.speaker = Some(speaker);
             }
@@ -164,8 +163,4 @@ impl Inner {
         }
         mark.filter(|_| fits)
     }
-}
-
-fn strictness(decision: &Decision) -> (Wait, Reverse<u64>) {
-    (decision.wait(), Reverse(decision.remaining()))
 }

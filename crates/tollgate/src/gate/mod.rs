@@ -178,16 +178,6 @@ impl Gate {
         }
     }
 
-    /// Decides at once, without waiting; `None` if counts are not kept in memory.
-    pub fn decide_now(&self, request: &Request<'_>) -> Option<Admission> {
-        self.inner.backend.memory()?;
-        let live = self.live();
-        match self.resolve(&live, request) {
-            Ok(applied) => self.admit_now(&live, applied, self.now()).ok(),
-            Err(admission) => Some(*admission),
-        }
-    }
-
     /// Does `op` with limits that are in no policy, over the same store, by the same clock and with the
     /// same ladder: all of them or none.
     ///

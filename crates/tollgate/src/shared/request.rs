@@ -122,15 +122,9 @@ impl<S: SharedStore + Send + Sync + 'static> SharedReservation<S> {
 
     /// Corrects the charge to what it really was, where it was made.
     pub async fn settle(self, actual: u64) -> Result<Answer, NotSettled> {
-        let estimate = self.cost.get();
         let charged_at = self.answer.at();
-        let over = Cost::new(actual.saturating_sub(estimate));
-        let under = Cost::new(estimate.saturating_sub(actual));
-        let (op, cost) = match (over, under) {
-            (Some(over), _) => (Op::Charge, over),
-            (_, Some(under)) => (Op::Refund { charged_at }, under),
-            _ => (Op::Peek, Cost::ONE),
-        };
+        let correction = Op::correction(self.cost, actual, charged_at);
+        let (op, cost) = correction.unwrap_or((Op::Peek, Cost::ONE));
         let charge = Charge::new(&self.limit, &self.key).cost(cost);
         let degraded = self.answer.degraded();
         let settled = self.limiter.ladder.correct(op, charge, charged_at, degraded).await;

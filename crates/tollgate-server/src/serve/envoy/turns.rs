@@ -106,13 +106,11 @@ impl<'m> Turn<'m> {
 
     /// How close to refusing it is, or how long it does.
     pub(super) fn strictness(&self) -> (Wait, std::cmp::Reverse<u64>) {
-        let of_decision = |decision: &Decision| (decision.wait(), decision.remaining());
-        let (wait, remaining) = match (self.limit.amount(), &self.decision) {
-            (Amount::Nothing(_), _) => (Wait::Never, 0),
-            (_, Some(decision)) => of_decision(decision),
-            (_, None) => (Wait::None, u64::MAX),
-        };
-        (wait, std::cmp::Reverse(remaining))
+        match (self.limit.amount(), &self.decision) {
+            (Amount::Nothing(_), _) => (Wait::Never, std::cmp::Reverse(0)),
+            (_, Some(decision)) => decision.strictness(),
+            (_, None) => (Wait::None, std::cmp::Reverse(u64::MAX)),
+        }
     }
 
     fn rate(&self) -> Option<&'m Limit> {

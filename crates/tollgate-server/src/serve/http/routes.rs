@@ -10,7 +10,7 @@ use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value, json};
 use tollgate::gate::{Admission, Refused};
-use tollgate::{Charge, Cost, Micros, Op, WhenDown};
+use tollgate::{Charge, Cost, Op, WhenDown};
 
 use super::HttpDoor;
 use super::ask::{self, Check, Described, Question};
@@ -259,22 +259,13 @@ async fn settle(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
         return Ok(wrong(StatusCode::GONE, "GONE", message));
     };
     let Reserved { check, charged_at } = *reserved;
-    let (op, cost) = correction(check.cost.get(), actual, charged_at);
+    let correction = Op::correction(check.cost, actual, charged_at);
+    let (op, cost) = correction.unwrap_or((Op::Peek, Cost::ONE));
     let charges = [(Charge::new(&check.limit, &check.key).cost(cost), WhenDown::Local)];
     let settled = door.gate.apply(op, &charges).await.map_err(|error| error.to_string())?;
     let mut fields = reply::decision(&check.limit, &settled.verdict);
     fields.insert("degraded".into(), settled.is_degraded.into());
     Ok(decided(fields, None, StatusCode::OK))
-}
-
-fn correction(estimate: u64, actual: u64, charged_at: Micros) -> (Op, Cost) {
-    let over = Cost::new(actual.saturating_sub(estimate));
-    let under = Cost::new(estimate.saturating_sub(actual));
-    match (over, under) {
-        (Some(over), _) => (Op::Charge, over),
-        (_, Some(under)) => (Op::Refund { charged_at }, under),
-        _ => (Op::Peek, Cost::ONE),
-    }
 }
 
 async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
