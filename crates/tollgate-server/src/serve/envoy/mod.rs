@@ -25,7 +25,7 @@ use tollgate::policy::envoy::{EnvoyConfig, EnvoyErrors};
 use tollgate::{ChargesError, Gate};
 
 pub(crate) use environment::Environment;
-pub(crate) use service::serve;
+pub(crate) use service::Worker;
 
 use crate::metrics::{Labels, Page};
 use files::EnvoyFiles;

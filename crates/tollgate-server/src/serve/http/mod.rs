@@ -12,10 +12,10 @@ use std::sync::Arc;
 use tollgate::{Clock, Gate, SystemClock};
 
 use super::envoy::EnvoyDoor;
-use super::tokens::Tokens;
+use crate::tokens::Tokens;
 use held::Held;
 
-pub(crate) use connection::{Limits, serve};
+pub(crate) use connection::Worker;
 
 /// What the HTTP door needs to answer.
 pub(crate) struct HttpDoor {
@@ -25,12 +25,17 @@ pub(crate) struct HttpDoor {
     /// Decides about descriptors, if there are limits for them.
     envoy: Option<Arc<EnvoyDoor>>,
     /// Who may ask, if not everybody.
-    tokens: Tokens,
+    tokens: Arc<Tokens>,
 }
 
 impl HttpDoor {
-    pub(crate) fn new(gate: Gate, tokens: Tokens, envoy: Option<Arc<EnvoyDoor>>) -> Arc<Self> {
+    pub(crate) fn new(gate: Gate, tokens: Arc<Tokens>, envoy: Option<Arc<EnvoyDoor>>) -> Arc<Self> {
         Arc::new(Self { gate, held: Held::default(), envoy, tokens })
+    }
+
+    /// Gives back what was held for too long.
+    pub(crate) fn sweep(&self) {
+        self.held.sweep(self.now_us());
     }
 
     fn now_us(&self) -> u64 {
