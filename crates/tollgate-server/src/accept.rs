@@ -87,15 +87,25 @@ fn begin<D: Door>(stream: TcpStream, peer: SocketAddr, door: &Arc<D>, port: &Por
             door.serve(stream, peer).await;
             drop((seat, live));
         }),
-        Some(tls) => tokio::spawn(async move {
-            match timeout(HANDSHAKE, tls.accept(stream, D::PROTOCOLS)).await {
-                Ok(Ok(stream)) => door.serve(stream, peer).await,
-                Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS"),
-                Err(_) => tracing::debug!(%peer, "TLS took too long"),
-            }
-            drop((seat, live));
-        }),
+        Some(tls) => {
+            let drain = port.drain.clone();
+            tokio::spawn(async move {
+                match greet(&drain, tls.accept(stream, D::PROTOCOLS)).await {
+                    Ok(stream) => door.serve(stream, peer).await,
+                    Err(error) => tracing::debug!(%peer, %error, "no TLS"),
+                }
+                drop((seat, live));
+            })
+        }
     };
+}
+
+/// Waits for TLS to begin: not for long, and not when the server ends.
+async fn greet<T>(drain: &Drain, greeting: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::select! {
+        greeted = timeout(HANDSHAKE, greeting) => greeted?,
+        () = drain.reached(Stage::CloseIdle) => Err(io::ErrorKind::Interrupted.into()),
+    }
 }
 
 async fn back_off(error: &io::Error) {

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::task::Context;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -125,24 +125,33 @@ impl Drain {
     }
 }
 
-/// Drives a connection, and asks it to shut down when the drain comes to this stage.
+/// Drives a connection, and tells it of each stage that the drain comes to. `None` if it was to be cut
+/// then.
 pub(crate) async fn drive<C: Future>(
     connection: C,
     drain: &Drain,
-    stage: Stage,
-    shut_down: impl FnOnce(Pin<&mut C>),
-) -> C::Output {
+    mut heed: impl FnMut(Stage, Pin<&mut C>) -> Heeded,
+) -> Option<C::Output> {
     let mut connection = pin!(connection);
-    let (mut watch, mut shut_down) = (StageWatch::new(drain), Some(shut_down));
+    let (mut watch, mut heeded) = (StageWatch::new(drain), Stage::Serve);
     poll_fn(|cx| {
-        if watch.poll_stage(cx) >= stage
-            && let Some(shut_down) = shut_down.take()
-        {
-            shut_down(connection.as_mut());
+        let stage = watch.poll_stage(cx);
+        if stage != heeded {
+            heeded = stage;
+            if heed(stage, connection.as_mut()) == Heeded::Cut {
+                return Poll::Ready(None);
+            }
         }
-        connection.as_mut().poll(cx)
+        connection.as_mut().poll(cx).map(Some)
     })
     .await
+}
+
+/// What becomes of a connection at a stage.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heeded {
+    GoesOn,
+    Cut,
 }
 
 /// Follows the stages for one task. While nothing changes, that costs one look.

@@ -63,6 +63,11 @@ impl Pulse {
         self.state.store(BETWEEN, Ordering::Relaxed);
     }
 
+    /// Has the client said what it has to say first?
+    pub(crate) fn is_greeted(&self) -> bool {
+        self.greeting_left.load(Ordering::Relaxed) == 0
+    }
+
     fn note_bytes(&self, len: usize) {
         let greeting = self.greeting_left.load(Ordering::Relaxed);
         if greeting > 0 {
@@ -200,5 +205,89 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
                 _ => return Poll::Ready(Ok(())),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    fn connect(pulse: &Arc<Pulse>) -> (DuplexStream, Patient<DuplexStream>) {
+        let (client, server) = duplex(64);
+        (client, Patient::new(server, Arc::clone(pulse)))
+    }
+
+    /// How long it waits for a client that sends this once a second.
+    async fn patience(pulse: &Arc<Pulse>, drip: Option<&'static [u8]>) -> Duration {
+        let (mut client, mut stream) = connect(pulse);
+        let begun = Instant::now();
+        tokio::spawn(async move {
+            loop {
+                sleep(Duration::from_secs(1)).await;
+                if let Some(drip) = drip {
+                    // When the stream is gone, so is this.
+                    client.write_all(drip).await.unwrap();
+                }
+            }
+        });
+        let mut byte = [0];
+        while stream.read_exact(&mut byte).await.is_ok() {
+            if begun.elapsed() > Duration::from_secs(3_600) {
+                break;
+            }
+        }
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_comes_in_drops_is_cut_off() {
+        let waited = patience(&Pulse::new(), Some(b"x")).await;
+        assert!(waited >= LOOK_EVERY * HEAD_LOOKS && waited <= LOOK_EVERY * (HEAD_LOOKS + 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_is_closed() {
+        let waited = patience(&Pulse::new(), None).await;
+        assert!(waited > Duration::from_secs(60) && waited <= LOOK_EVERY * (IDLE_LOOKS + 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lasting_connection_stays_once_it_has_begun() {
+        assert!(patience(&Pulse::lasting(24), Some(b"x")).await < Duration::from_secs(30));
+        assert!(patience(&Pulse::lasting(10), Some(b"x")).await > Duration::from_secs(3_600));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_may_take_its_time() {
+        let pulse = Pulse::new();
+        pulse.begin_answer();
+        let (_client, mut stream) = connect(&pulse);
+        let an_hour = tokio::time::timeout(Duration::from_secs(3_600), stream.read_u8()).await;
+        assert!(an_hour.is_err(), "it still waits");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_is_cut_off() {
+        let (_client, mut stream) = connect(&Pulse::new());
+        let begun = Instant::now();
+        let error = stream.write_all(&[0; 1_000]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begun.elapsed(), STUCK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_close_waits_for_the_client_but_not_for_long() {
+        let (mut client, mut stream) = connect(&Pulse::new());
+        client.write_all(b"more").await.unwrap();
+        let begun = Instant::now();
+        stream.shutdown().await.unwrap();
+        assert_eq!(begun.elapsed(), LINGER);
+        let (client, mut stream) = connect(&Pulse::new());
+        drop(client);
+        let begun = Instant::now();
+        stream.shutdown().await.unwrap();
+        assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 }

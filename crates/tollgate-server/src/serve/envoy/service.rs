@@ -24,7 +24,7 @@ use super::proto::{
     DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
 };
 use crate::accept::{Door, Room};
-use crate::drain::{Drain, Stage, drive};
+use crate::drain::{Drain, Heeded, Stage, drive};
 use crate::patient::{Patient, Pulse};
 use crate::tokens::Tokens;
 
@@ -141,17 +141,24 @@ impl Door for Worker {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let io = TokioIo::new(Patient::new(stream, Pulse::lasting(PREFACE)));
+        let pulse = Pulse::lasting(PREFACE);
+        let io = TokioIo::new(Patient::new(stream, Arc::clone(&pulse)));
         let worker = Arc::clone(&self);
         let service = service_fn(move |request| {
             let worker = Arc::clone(&worker);
             async move { Ok::<_, Infallible>(worker.answer(request).await) }
         });
         let connection = self.http.serve_connection(io, service);
-        // At once: HTTP/2 tells the client which requests will not be answered.
-        let ended =
-            drive(connection, &self.drain, Stage::LastAnswers, |http| http.graceful_shutdown());
-        if let Err(error) = ended.await {
+        let ended = drive(connection, &self.drain, |stage, http| match stage {
+            // HTTP/2 tells the client which requests will not be answered.
+            Stage::Serve | Stage::LastAnswers => {
+                http.graceful_shutdown();
+                Heeded::GoesOn
+            }
+            Stage::CloseIdle if pulse.is_greeted() => Heeded::GoesOn,
+            Stage::CloseIdle => Heeded::Cut,
+        });
+        if let Some(Err(error)) = ended.await {
             tracing::debug!(%peer, %error, "connection failed");
         }
     }

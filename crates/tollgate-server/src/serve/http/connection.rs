@@ -16,7 +16,7 @@ use super::HttpDoor;
 use super::reply::{Reply, too_busy};
 use super::routes;
 use crate::accept::{Door, Room};
-use crate::drain::{Drain, Stage, drive};
+use crate::drain::{Drain, Heeded, Stage, drive};
 use crate::patient::{Patient, Pulse};
 
 const HEADERS_MAX: usize = 64;
@@ -36,7 +36,6 @@ impl Worker {
         let mut http = http1::Builder::new();
         // `Patient` sees to that, and does not set a timer for each request.
         http.header_read_timeout(None).max_headers(HEADERS_MAX).max_buf_size(HEAD_MAX);
-        http.pipeline_flush(true);
         Self { door, http, room, drain }
     }
 
@@ -72,10 +71,14 @@ impl Door for Worker {
             }
         });
         let connection = self.http.serve_connection(io, service);
-        // Only then: a client that has not been told may have sent its next request already.
-        let ended =
-            drive(connection, &self.drain, Stage::CloseIdle, |http| http.graceful_shutdown());
-        if let Err(error) = ended.await {
+        let ended = drive(connection, &self.drain, |stage, http| {
+            // Only then: a client that has not been told may have sent its next request already.
+            if stage == Stage::CloseIdle {
+                http.graceful_shutdown();
+            }
+            Heeded::GoesOn
+        });
+        if let Some(Err(error)) = ended.await {
             tracing::debug!(%peer, %error, "connection failed");
         }
     }
