@@ -4,6 +4,7 @@ mod ask;
 mod auth;
 mod connection;
 mod held;
+mod limits;
 mod reply;
 mod routes;
 
