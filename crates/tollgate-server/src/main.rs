@@ -16,6 +16,7 @@ mod remote;
 mod schema;
 mod serve;
 mod simulate;
+mod top;
 
 use std::io::Write;
 use std::process::ExitCode;

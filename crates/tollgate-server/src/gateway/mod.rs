@@ -152,6 +152,7 @@ impl Gateway {
             policy: Arc::clone(&shared.policy),
             is_serving: Box::new(move || of_serving.drain.stage() == drain::Stage::Serve),
             more_metrics: Box::new(move |page| of_metrics.tell_metrics(page)),
+            envoy: None,
         };
         Ok(Some((listener, Arc::new(admin))))
     }

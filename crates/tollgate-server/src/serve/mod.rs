@@ -3,6 +3,7 @@
 //! Each door has threads of its own, with a runtime and a clone of one listener each; all share one
 //! gate, so one policy and one store.
 
+mod doors;
 mod ending;
 mod envoy;
 mod http;
@@ -22,10 +23,12 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;
 
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Told};
 use crate::failure::Failure;
+use crate::metrics::Page;
 use crate::policy_file::PolicyFile;
 use crate::{log, process};
+use doors::Doors;
 use ending::Ending;
 use envoy::{DoorSettings, Environment, EnvoyDoor};
 use http::{HttpDoor, Limits};
@@ -48,16 +51,20 @@ impl Serve {
         self.refuse_to_be_public(&tokens, &environment)?;
         let policy = Arc::new(self.open_policy(&environment)?);
         let ending = Ending::default();
-        let envoy = self.envoy_door(&environment, &policy)?;
-        let http = HttpDoor::new(policy.gate().clone(), tokens, envoy.clone());
+        let doors = Doors::new(Arc::clone(policy.top()));
+        policy.gate().near_limit_from(environment.near_limit);
+        let envoy = self.envoy_door(&environment, &policy, &doors)?;
+        let (gate, watched) = (policy.gate().clone(), Arc::clone(&doors));
+        let http = HttpDoor::new(gate, tokens, envoy.clone(), watched);
         let http_address = self.open_http(&http, &ending)?;
-        let resp_address = self.open_resp(&policy, &ending)?;
+        let resp_address = self.open_resp(&policy, &doors, &ending)?;
         let grpc_address = self.open_grpc(envoy.as_ref(), &environment, &ending)?;
         let limits = envoy.as_ref().map_or(0, |door| door.config().limits().len());
         let admin = self.admin.0.map(|address| bind("--admin", address)).transpose()?;
         let grpc = grpc_address.map(|address| (address, limits));
         self.announce(http_address, grpc, resp_address, admin.as_ref());
-        self.supervise(&policy, envoy.as_ref(), admin, &ending).map_err(Failure::io)
+        let watched = Watched { doors, envoy };
+        self.supervise(&policy, &watched, admin, &ending).map_err(Failure::io)
     }
 
     /// Where counts are kept is in the policy, or else where users of envoyproxy/ratelimit say it.
@@ -73,6 +80,7 @@ impl Serve {
         &self,
         environment: &Environment,
         policy: &PolicyFile,
+        doors: &Arc<Doors>,
     ) -> Result<Option<Arc<EnvoyDoor>>, Failure> {
         let Some(folder) = self.envoy_config.as_ref().or(environment.config.as_ref()) else {
             return match self.grpc.and_then(|grpc| grpc.0) {
@@ -85,9 +93,10 @@ impl Serve {
         let settings = DoorSettings {
             headers: self.envoy_headers.answers(),
             is_shadow: environment.is_shadow,
+            near_limit: environment.near_limit,
         };
         let door = EnvoyDoor::open(folder, policy.gate().clone(), settings);
-        door.map(|door| Some(Arc::new(door))).map_err(Failure::input)
+        door.map(|door| Some(Arc::new(door.watched_by(doors)))).map_err(Failure::input)
     }
 
     /// Where Envoy may ask, if there is something to answer.
@@ -158,6 +167,7 @@ impl Serve {
     fn open_resp(
         &self,
         policy: &PolicyFile,
+        doors: &Doors,
         ending: &Ending,
     ) -> Result<Option<SocketAddr>, Failure> {
         let Some(address) = self.resp.0 else { return Ok(None) };
@@ -169,7 +179,8 @@ impl Serve {
         };
         let passwords = self.resp_passwords.as_deref().map(Tokens::read).transpose()?;
         let passwords = passwords.map(Passwords::new).unwrap_or_default();
-        let door = Arc::new(RespDoor::new(policy.gate().clone(), passwords, bounds));
+        let door = RespDoor::new(policy.gate().clone(), passwords, bounds);
+        let door = Arc::new(door.watched_by(doors));
         for index in 0..self.workers() {
             let listener = listener.try_clone().map_err(Failure::io)?;
             let serve = resp::serve(listener, Arc::clone(&door), ending.clone());
@@ -222,7 +233,7 @@ impl Serve {
     fn supervise(
         &self,
         policy: &Arc<PolicyFile>,
-        envoy: Option<&Arc<EnvoyDoor>>,
+        watched: &Watched,
         admin: Option<TcpListener>,
         ending: &Ending,
     ) -> io::Result<()> {
@@ -231,17 +242,17 @@ impl Serve {
             let mut end = Ends::new()?;
             policy.gate().start();
             if let Some(listener) = admin {
-                let (of_serving, of_metrics) = (ending.clone(), envoy.cloned());
+                let (of_serving, of_metrics) = (ending.clone(), watched.clone());
+                let of_envoy = watched.envoy.clone();
                 let admin = Admin {
                     policy: Arc::clone(policy),
                     is_serving: Box::new(move || !of_serving.has_begun()),
-                    more_metrics: Box::new(move |page| {
-                        of_metrics.iter().for_each(|door| door.tell_metrics(page));
-                    }),
+                    more_metrics: Box::new(move |page| of_metrics.tell_metrics(page)),
+                    envoy: of_envoy.map(|door| -> Told { Box::new(move || door.tell()) }),
                 };
                 tokio::spawn(admin::serve(listener, Arc::new(admin)));
             }
-            until_asked(&mut end, policy, envoy.map(Arc::as_ref)).await?;
+            until_asked(&mut end, policy, watched.envoy.as_deref()).await?;
             tracing::info!(connections = ending.live(), patience = ?self.drain, "ending");
             ending.begin();
             tokio::select! {
@@ -251,6 +262,20 @@ impl Serve {
             }
             Ok(())
         })
+    }
+}
+
+/// What there are numbers of, beside the policy.
+#[derive(Clone)]
+struct Watched {
+    doors: Arc<Doors>,
+    envoy: Option<Arc<EnvoyDoor>>,
+}
+
+impl Watched {
+    fn tell_metrics(&self, page: &mut Page) {
+        self.doors.tell_metrics(page);
+        self.envoy.iter().for_each(|door| door.tell_metrics(page));
     }
 }
 

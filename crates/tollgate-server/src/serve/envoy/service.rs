@@ -34,7 +34,7 @@ impl RateLimitService for EnvoyDoor {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let decided = self.decide(request.get_ref()).await;
+        let decided = self.decide_measured(request.get_ref()).await;
         decided.map(Response::new).map_err(|invalid| Status::invalid_argument(invalid.0))
     }
 }

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use super::HttpDoor;
-use super::routes;
+use super::measured;
 use crate::serve::ending::Ending;
 
 /// Bounds on what callers may do to the door.
@@ -48,12 +48,16 @@ pub(crate) async fn serve(
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
                     // One too many is closed: there is nobody to tell it who would not take up room.
-                    let Ok(permit) = room.clone().try_acquire_owned() else { continue };
+                    let Ok(permit) = room.clone().try_acquire_owned() else {
+                        door.doors.http.reject();
+                        continue;
+                    };
+                    let connected = door.doors.http.connect();
                     let _ = stream.set_nodelay(true);
                     let (door, ending, live) = (door.clone(), ending.clone(), ending.join());
                     tokio::spawn(async move {
                         connection(stream, peer, door, limits, ending).await;
-                        drop((permit, live));
+                        drop((permit, live, connected));
                     });
                 }
                 Err(error) => {
@@ -79,7 +83,7 @@ async fn connection<S>(
 {
     let service = service_fn(move |request: Request<Incoming>| {
         let door = door.clone();
-        async move { Ok::<_, Infallible>(routes::answer(door, request, peer.ip()).await) }
+        async move { Ok::<_, Infallible>(measured::answer(door, request, peer.ip()).await) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.headers_within).max_headers(64);

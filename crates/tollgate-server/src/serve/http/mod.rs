@@ -4,6 +4,7 @@ mod ask;
 mod auth;
 mod connection;
 mod held;
+mod measured;
 mod reply;
 mod routes;
 
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use tollgate::{Clock, Gate, SystemClock};
 
+use super::doors::Doors;
 use super::envoy::EnvoyDoor;
 use super::tokens::Tokens;
 use held::Held;
@@ -26,11 +28,22 @@ pub(crate) struct HttpDoor {
     envoy: Option<Arc<EnvoyDoor>>,
     /// Who may ask, if not everybody.
     tokens: Tokens,
+    doors: Arc<Doors>,
 }
 
 impl HttpDoor {
-    pub(crate) fn new(gate: Gate, tokens: Tokens, envoy: Option<Arc<EnvoyDoor>>) -> Arc<Self> {
-        Arc::new(Self { gate, held: Held::default(), envoy, tokens })
+    pub(crate) fn new(
+        gate: Gate,
+        tokens: Tokens,
+        envoy: Option<Arc<EnvoyDoor>>,
+        doors: Arc<Doors>,
+    ) -> Arc<Self> {
+        Arc::new(Self { gate, held: Held::default(), envoy, tokens, doors })
+    }
+
+    /// Tells of a decision that no policy knows of.
+    fn note(&self, name: &str, key: &str, is_allowed: bool) {
+        self.doors.top.count(name, key.as_bytes(), !is_allowed, self.gate.now());
     }
 
     fn now_us(&self) -> u64 {

@@ -10,7 +10,7 @@ use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value, json};
 use tollgate::gate::{Admission, Refused};
-use tollgate::{Charge, Cost, Op, WhenDown};
+use tollgate::{Charge, Cost, Op, Verdict, WhenDown};
 
 use super::HttpDoor;
 use super::ask::{self, Check, Described, Question};
@@ -128,6 +128,9 @@ async fn check_all(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Reply, S
     let charges: Vec<_> = checks.iter().map(|check| (charge(check), WhenDown::Local)).collect();
     let decided_all = door.gate.apply(op, &charges).await.map_err(|error| error.to_string())?;
     let verdict = &decided_all.verdict;
+    if op == Op::Check {
+        note_all(door, checks, verdict);
+    }
     let by = &checks[verdict.decided_by()].limit;
     let mut body = reply::decision(by, verdict);
     body.insert("degraded".into(), decided_all.is_degraded.into());
@@ -141,6 +144,17 @@ async fn check_all(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Reply, S
     let mut answer = decided(body, None, status);
     reply::tell(by, verdict, answer.headers_mut());
     Ok(answer)
+}
+
+/// Of those that were refused, the one that refused speaks for all: the others were not charged.
+fn note_all(door: &HttpDoor, checks: &[Check], verdict: &Verdict) {
+    match verdict.allowed() {
+        true => checks.iter().for_each(|check| door.note(check.limit.name(), &check.key, true)),
+        false => {
+            let check = &checks[verdict.decided_by()];
+            door.note(check.limit.name(), &check.key, false);
+        }
+    }
 }
 
 fn charge(check: &Check) -> Charge<'_> {
@@ -230,6 +244,7 @@ async fn reserve(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
     let mut fields = reply::decision(&check.limit, &made.verdict);
     fields.insert("degraded".into(), made.is_degraded.into());
     let (verdict, mut headers) = (made.verdict, HeaderMap::new());
+    door.note(check.limit.name(), &check.key, verdict.allowed());
     reply::tell(&check.limit, &verdict, &mut headers);
     if verdict.allowed() {
         let thing = Thing::Reservation(Box::new(Reserved { check, charged_at: verdict.at() }));
@@ -277,6 +292,7 @@ async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
     let deadline = deadline_us(door, &object)?;
     let name: Arc<str> = format!("api:{}", ask::text(&object, "name")?.unwrap_or("api")).into();
     let permit = door.gate.acquire(&name, key.as_bytes(), max, WhenDown::Local).await;
+    door.note(&name, &key, permit.is_some());
     let Some(permit) = permit else {
         return Ok(json(StatusCode::TOO_MANY_REQUESTS, &json!({ "allowed": false, "max": max })));
     };

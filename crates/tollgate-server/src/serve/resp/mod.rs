@@ -21,11 +21,15 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tollgate::Gate;
-use tollgate_core::Micros;
+use tollgate_core::{Limit, Micros};
+
+use super::doors::{DoorMeter, Doors, Outcome};
+use crate::top::Top;
 
 pub(crate) use door::serve;
 pub(crate) use passwords::Passwords;
@@ -46,15 +50,8 @@ pub(crate) struct RespDoor {
     passwords: Passwords,
     bounds: Bounds,
     began: Micros,
-    counters: Counters,
-}
-
-#[derive(Default)]
-struct Counters {
-    connections: AtomicUsize,
-    accepted: AtomicU64,
-    rejected: AtomicU64,
-    commands: AtomicU64,
+    counters: Arc<DoorMeter>,
+    top: Arc<Top>,
 }
 
 /// What the door has done so far.
@@ -71,16 +68,28 @@ pub(crate) struct RespStats {
 impl RespDoor {
     pub(crate) fn new(gate: Gate, passwords: Passwords, bounds: Bounds) -> Self {
         let began = gate.now();
-        Self { gate, passwords, bounds, began, counters: Counters::default() }
+        Self { gate, passwords, bounds, began, counters: Arc::default(), top: Arc::default() }
+    }
+
+    /// The same, with what it does for everybody to see.
+    pub(crate) fn watched_by(self, doors: &Doors) -> Self {
+        Self { counters: Arc::clone(&doors.resp), top: Arc::clone(&doors.top), ..self }
+    }
+
+    #[inline]
+    fn note(&self, limit: &Limit, key: &[u8], outcome: Outcome, now: Micros) {
+        if let Outcome::Allowed | Outcome::Denied = outcome {
+            self.top.count(limit.name(), key, outcome == Outcome::Denied, now);
+        }
     }
 
     pub(crate) fn stats(&self) -> RespStats {
-        let Counters { connections, accepted, rejected, commands } = &self.counters;
+        let DoorMeter { connections, accepted, rejected, .. } = &*self.counters;
         RespStats {
             connections: connections.load(Ordering::Relaxed),
             accepted: accepted.load(Ordering::Relaxed),
             rejected: rejected.load(Ordering::Relaxed),
-            commands: commands.load(Ordering::Relaxed),
+            commands: self.counters.total(),
         }
     }
 }
