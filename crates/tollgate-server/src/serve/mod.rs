@@ -3,7 +3,7 @@
 //! Each door has threads of its own, with a runtime and a clone of one listener each; all share one
 //! gate, so one policy and one store.
 
-mod doors;
+mod meters;
 mod ending;
 mod envoy;
 mod http;
@@ -28,7 +28,7 @@ use crate::failure::Failure;
 use crate::metrics::Page;
 use crate::policy_file::PolicyFile;
 use crate::{log, process};
-use doors::Doors;
+use meters::Meters;
 use ending::Ending;
 use envoy::{DoorSettings, Environment, EnvoyDoor};
 use http::{HttpDoor, Limits};
@@ -51,19 +51,19 @@ impl Serve {
         self.refuse_to_be_public(&tokens, &environment)?;
         let policy = Arc::new(self.open_policy(&environment)?);
         let ending = Ending::default();
-        let doors = Doors::new(Arc::clone(policy.top()));
+        let meters = Meters::new(Arc::clone(policy.top()));
         policy.gate().near_limit_from(environment.near_limit);
-        let envoy = self.envoy_door(&environment, &policy, &doors)?;
-        let (gate, watched) = (policy.gate().clone(), Arc::clone(&doors));
+        let envoy = self.envoy_door(&environment, &policy, &meters)?;
+        let (gate, watched) = (policy.gate().clone(), Arc::clone(&meters));
         let http = HttpDoor::new(gate, tokens, envoy.clone(), watched);
         let http_address = self.open_http(&http, &ending)?;
-        let resp_address = self.open_resp(&policy, &doors, &ending)?;
+        let resp_address = self.open_resp(&policy, &meters, &ending)?;
         let grpc_address = self.open_grpc(envoy.as_ref(), &environment, &ending)?;
         let limits = envoy.as_ref().map_or(0, |door| door.config().limits().len());
         let admin = self.admin.0.map(|address| bind("--admin", address)).transpose()?;
         let grpc = grpc_address.map(|address| (address, limits));
         self.announce(http_address, grpc, resp_address, admin.as_ref());
-        let watched = Watched { doors, envoy };
+        let watched = Watched { meters, envoy };
         self.supervise(&policy, &watched, admin, &ending).map_err(Failure::io)
     }
 
@@ -80,7 +80,7 @@ impl Serve {
         &self,
         environment: &Environment,
         policy: &PolicyFile,
-        doors: &Arc<Doors>,
+        meters: &Arc<Meters>,
     ) -> Result<Option<Arc<EnvoyDoor>>, Failure> {
         let Some(folder) = self.envoy_config.as_ref().or(environment.config.as_ref()) else {
             return match self.grpc.and_then(|grpc| grpc.0) {
@@ -96,7 +96,7 @@ impl Serve {
             near_limit: environment.near_limit,
         };
         let door = EnvoyDoor::open(folder, policy.gate().clone(), settings);
-        door.map(|door| Some(Arc::new(door.watched_by(doors)))).map_err(Failure::input)
+        door.map(|door| Some(Arc::new(door.watched_by(meters)))).map_err(Failure::input)
     }
 
     /// Where Envoy may ask, if there is something to answer.
@@ -167,7 +167,7 @@ impl Serve {
     fn open_resp(
         &self,
         policy: &PolicyFile,
-        doors: &Doors,
+        meters: &Meters,
         ending: &Ending,
     ) -> Result<Option<SocketAddr>, Failure> {
         let Some(address) = self.resp.0 else { return Ok(None) };
@@ -180,7 +180,7 @@ impl Serve {
         let passwords = self.resp_passwords.as_deref().map(Tokens::read).transpose()?;
         let passwords = passwords.map(Passwords::new).unwrap_or_default();
         let door = RespDoor::new(policy.gate().clone(), passwords, bounds);
-        let door = Arc::new(door.watched_by(doors));
+        let door = Arc::new(door.watched_by(meters));
         for index in 0..self.workers() {
             let listener = listener.try_clone().map_err(Failure::io)?;
             let serve = resp::serve(listener, Arc::clone(&door), ending.clone());
@@ -268,13 +268,13 @@ impl Serve {
 /// What there are numbers of, beside the policy.
 #[derive(Clone)]
 struct Watched {
-    doors: Arc<Doors>,
+    meters: Arc<Meters>,
     envoy: Option<Arc<EnvoyDoor>>,
 }
 
 impl Watched {
     fn tell_metrics(&self, page: &mut Page) {
-        self.doors.tell_metrics(page);
+        self.meters.tell_metrics(page);
         self.envoy.iter().for_each(|door| door.tell_metrics(page));
     }
 }

@@ -9,7 +9,7 @@ mod answer;
 mod environment;
 mod files;
 mod json;
-mod meters;
+mod limit_meters;
 mod proto;
 mod service;
 #[cfg(test)]
@@ -30,10 +30,10 @@ use tollgate::{ChargesError, Gate};
 pub(crate) use environment::Environment;
 pub(crate) use service::serve;
 
-use super::doors::{Doors, Outcome, Tally};
+use super::meters::{Meters, Outcome, Tally};
 use crate::metrics::{Labels, Page, one};
 use files::EnvoyFiles;
-use meters::{LimitMeters, count};
+use limit_meters::{LimitMeters, count};
 use proto::{RateLimitRequest, RateLimitResponse};
 use turns::Turn;
 
@@ -44,8 +44,8 @@ pub(crate) struct EnvoyDoor {
     files: Option<EnvoyFiles>,
     settings: DoorSettings,
     counters: Counters,
-    meters: ArcSwap<LimitMeters>,
-    doors: Arc<Doors>,
+    limit_meters: ArcSwap<LimitMeters>,
+    meters: Arc<Meters>,
 }
 
 /// How the door answers.
@@ -99,15 +99,15 @@ impl EnvoyDoor {
     }
 
     fn new(gate: Gate, config: EnvoyConfig, settings: DoorSettings) -> Self {
-        let meters = ArcSwap::from_pointee(LimitMeters::new(&config, &LimitMeters::default()));
+        let limit_meters = ArcSwap::from_pointee(LimitMeters::new(&config, &LimitMeters::default()));
         let config = ArcSwap::from_pointee(config);
-        let (counters, doors) = (Counters::default(), Arc::default());
-        Self { gate, config, files: None, settings, counters, meters, doors }
+        let (counters, meters) = (Counters::default(), Arc::default());
+        Self { gate, config, files: None, settings, counters, limit_meters, meters }
     }
 
     /// The same, with what it does for everybody to see.
-    pub(crate) fn watched_by(self, doors: &Arc<Doors>) -> Self {
-        Self { doors: Arc::clone(doors), ..self }
+    pub(crate) fn watched_by(self, meters: &Arc<Meters>) -> Self {
+        Self { meters: Arc::clone(meters), ..self }
     }
 
     /// Decides by what is new in the folder from now on. Counts are kept, and a bad set of files
@@ -121,7 +121,7 @@ impl EnvoyDoor {
     }
 
     fn replace(&self, config: EnvoyConfig) {
-        self.meters.store(Arc::new(LimitMeters::new(&config, &self.meters.load())));
+        self.limit_meters.store(Arc::new(LimitMeters::new(&config, &self.limit_meters.load())));
         self.config.store(Arc::new(config));
     }
 
@@ -155,7 +155,7 @@ impl EnvoyDoor {
             "Requests that a limit in shadow mode would have refused.",
             [(Labels::default(), shadow_over_limit)],
         );
-        self.meters.load().tell(page);
+        self.limit_meters.load().tell(page);
         let limits = self.config.load().limits().len();
         page.gauge("tollgate_envoy_limits", "Limits of descriptors in force.", one(limits));
         if let Some(files) = &self.files {
@@ -195,7 +195,7 @@ impl EnvoyDoor {
             Ok(answer) => Outcome::of(!answer.is_over_limit()),
             Err(_) => Outcome::Error,
         };
-        self.doors.grpc.record(&Tally::one(outcome), self.gate.now().since(began));
+        self.meters.grpc.record(&Tally::one(outcome), self.gate.now().since(began));
         decided
     }
 
@@ -229,7 +229,7 @@ impl EnvoyDoor {
     /// Counts what the limits have said. One that was not charged because another refused has said
     /// nothing.
     fn note(&self, turns: &[Turn<'_>], passes: bool) {
-        let (meters, now) = (self.meters.load(), self.gate.now());
+        let (meters, now) = (self.limit_meters.load(), self.gate.now());
         for turn in turns.iter().filter(|turn| turn.is_take()) {
             let (meter, is_over) = (meters.of(turn.limit), turn.is_over_limit());
             match (is_over, turn.is_shadow) {
@@ -243,7 +243,7 @@ impl EnvoyDoor {
                 count(&meter.near_limit);
             }
             let is_denied = is_over && !turn.is_shadow;
-            self.doors.top.count(turn.limit.label(), turn.key.as_bytes(), is_denied, now);
+            self.meters.top.count(turn.limit.label(), turn.key.as_bytes(), is_denied, now);
         }
     }
 }

@@ -49,10 +49,10 @@ pub(crate) async fn serve(
                 Ok((stream, peer)) => {
                     // One too many is closed: there is nobody to tell it who would not take up room.
                     let Ok(permit) = room.clone().try_acquire_owned() else {
-                        door.doors.http.reject();
+                        door.meters.http.reject();
                         continue;
                     };
-                    let connected = door.doors.http.connect();
+                    let connected = door.meters.http.connect();
                     let _ = stream.set_nodelay(true);
                     let (door, ending, live) = (door.clone(), ending.clone(), ending.join());
                     tokio::spawn(async move {

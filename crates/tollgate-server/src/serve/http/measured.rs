@@ -10,7 +10,7 @@ use http_body::Body;
 
 use super::reply::Reply;
 use super::{HttpDoor, routes};
-use crate::serve::doors::{Outcome, Tally};
+use crate::serve::meters::{Outcome, Tally};
 
 /// What a path is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,10 +31,10 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let purpose = Purpose::of(request.uri().path());
-    let doors = Arc::clone(&door.doors);
+    let meters = Arc::clone(&door.meters);
     let (gate, began) = (door.gate.clone(), door.gate.now());
     let reply = routes::answer(door, request, peer).await;
-    let meter = if purpose == Purpose::Auth { &doors.auth } else { &doors.http };
+    let meter = if purpose == Purpose::Auth { &meters.auth } else { &meters.http };
     let outcome = purpose.outcome(&reply);
     match purpose {
         Purpose::Page => meter.count(outcome),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tollgate::{Clock, Gate, SystemClock};
 
-use super::doors::Doors;
+use super::meters::Meters;
 use super::envoy::EnvoyDoor;
 use super::tokens::Tokens;
 use held::Held;
@@ -28,7 +28,7 @@ pub(crate) struct HttpDoor {
     envoy: Option<Arc<EnvoyDoor>>,
     /// Who may ask, if not everybody.
     tokens: Tokens,
-    doors: Arc<Doors>,
+    meters: Arc<Meters>,
 }
 
 impl HttpDoor {
@@ -36,14 +36,14 @@ impl HttpDoor {
         gate: Gate,
         tokens: Tokens,
         envoy: Option<Arc<EnvoyDoor>>,
-        doors: Arc<Doors>,
+        meters: Arc<Meters>,
     ) -> Arc<Self> {
-        Arc::new(Self { gate, held: Held::default(), envoy, tokens, doors })
+        Arc::new(Self { gate, held: Held::default(), envoy, tokens, meters })
     }
 
     /// Tells of a decision that no policy knows of.
     fn note(&self, name: &str, key: &str, is_allowed: bool) {
-        self.doors.top.count(name, key.as_bytes(), !is_allowed, self.gate.now());
+        self.meters.top.count(name, key.as_bytes(), !is_allowed, self.gate.now());
     }
 
     fn now_us(&self) -> u64 {

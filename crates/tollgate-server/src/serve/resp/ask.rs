@@ -7,7 +7,7 @@ use tollgate_core::{Cost, Decision, Limit, Micros, Wait, WhenDown};
 use tollgate_stores::{Charge, MemoryStore, Op};
 
 use super::codec::{Protocol, Reply};
-use crate::serve::doors::Outcome;
+use crate::serve::meters::Outcome;
 
 /// One limit, one key, and what to do.
 pub(super) struct Ask<'a> {

@@ -14,7 +14,7 @@ use super::commands::{Call, Flow, Step, begin};
 use super::limits::Limits;
 use super::session::Session;
 use super::wire::{Read, Wire};
-use crate::serve::doors::{Outcome, Tally};
+use crate::serve::meters::{Outcome, Tally};
 use crate::serve::ending::Ending;
 
 /// When so much is to be written, that comes first.

@@ -28,7 +28,7 @@ use std::time::Duration;
 use tollgate::Gate;
 use tollgate_core::{Limit, Micros};
 
-use super::doors::{DoorMeter, Doors, Outcome};
+use super::meters::{DoorMeter, Meters, Outcome};
 use crate::top::Top;
 
 pub(crate) use door::serve;
@@ -72,8 +72,8 @@ impl RespDoor {
     }
 
     /// The same, with what it does for everybody to see.
-    pub(crate) fn watched_by(self, doors: &Doors) -> Self {
-        Self { counters: Arc::clone(&doors.resp), top: Arc::clone(&doors.top), ..self }
+    pub(crate) fn watched_by(self, meters: &Meters) -> Self {
+        Self { counters: Arc::clone(&meters.resp), top: Arc::clone(&meters.top), ..self }
     }
 
     #[inline]

@@ -17,7 +17,7 @@ use super::commands::{Call, Flow, Step, begin};
 use super::connection::{Desk, OUTPUT_MAX, Worker, complain, of_answer};
 use super::session::Session;
 use super::wire::{Read, Wire};
-use crate::serve::doors::Tally;
+use crate::serve::meters::Tally;
 
 /// The most commands of one connection that are under way.
 const UNDER_WAY_MAX: usize = 128;

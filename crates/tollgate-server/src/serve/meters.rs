@@ -11,7 +11,7 @@ use crate::top::Top;
 
 /// A meter for each door, and the list of keys that all of them feed.
 #[derive(Default)]
-pub(crate) struct Doors {
+pub(crate) struct Meters {
     pub(crate) http: Arc<DoorMeter>,
     /// Forward-auth, which is asked over HTTP too.
     pub(crate) auth: Arc<DoorMeter>,
@@ -117,7 +117,7 @@ impl Drop for Connected {
     }
 }
 
-impl Doors {
+impl Meters {
     pub(crate) fn new(top: Arc<Top>) -> Arc<Self> {
         Arc::new(Self { top, ..Self::default() })
     }
