@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     // As it is too: reflection tells it, and JSON is read by it.
     fs::write(out.join("envoy.bin"), compiler.encode_file_descriptor_set())?;
-    let generated = tonic_prost_build::configure().include_file("envoy.rs");
+    let generated = tonic_prost_build::configure().build_transport(false).include_file("envoy.rs");
     generated.compile_fds(compiler.file_descriptor_set())?;
     Ok(())
 }

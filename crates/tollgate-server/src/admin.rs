@@ -4,25 +4,28 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tollgate::shared::StoreState;
 
+use crate::accept::{self, Door, Port, Seats};
+use crate::drain::Drain;
 use crate::metrics::{self, Page};
+use crate::patient::{Patient, Pulse};
 use crate::policy_file::PolicyFile;
+use crate::tls::Tls;
+use crate::tokens::Tokens;
 
 const CONNECTIONS_MAX: usize = 64;
-const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 
 const HELP: &str = "\
 GET  /healthz           is the process there?
@@ -37,6 +40,8 @@ POST /v1/policy/reload  read the policy file again
 /// What the side door needs to know.
 pub(crate) struct Admin {
     pub(crate) policy: Arc<PolicyFile>,
+    /// Who may ask for more than health, if not everybody.
+    pub(crate) tokens: Arc<Tokens>,
     /// Is the server still taking requests?
     pub(crate) is_serving: Box<dyn Fn() -> bool + Send + Sync>,
     /// Metrics beside those of the policy.
@@ -55,43 +60,43 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<StdListener> {
     Ok(listener)
 }
 
-/// Answers for as long as the runtime runs.
-pub(crate) async fn serve(listener: StdListener, admin: Arc<Admin>) {
-    let listener = match TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "the admin side cannot listen"),
-    };
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let admin = admin.clone();
-                tokio::spawn(async move {
-                    connection(stream, admin).await;
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                tracing::error!(%error, "the admin side cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        }
+impl Door for Admin {
+    const PROTOCOLS: &'static [&'static [u8]] = &[b"http/1.1"];
+
+    async fn serve<S>(self: Arc<Self>, stream: S, _: SocketAddr)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let pulse = Pulse::new();
+        let io = TokioIo::new(Patient::new(stream, Arc::clone(&pulse)));
+        let service = service_fn(move |request: Request<Incoming>| {
+            pulse.begin_answer();
+            let answer = answer(&self, &request);
+            pulse.end_answer();
+            async { Ok::<_, Infallible>(answer) }
+        });
+        let mut http = http1::Builder::new();
+        http.header_read_timeout(None);
+        // A client that goes away is no news.
+        let _ = http.serve_connection(io, service).await;
     }
 }
 
-async fn connection(stream: TcpStream, admin: Arc<Admin>) {
-    let service = service_fn(move |request| {
-        let answer = answer(&admin, &request);
-        async { Ok::<_, Infallible>(answer) }
-    });
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
-    // A client that goes away is no news.
-    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+/// Answers for as long as the runtime runs, also while the other doors come to their end.
+pub(crate) async fn serve(listener: StdListener, admin: Arc<Admin>, tls: Option<Arc<Tls>>) {
+    let port = Port { tls, seats: Seats::new(CONNECTIONS_MAX), drain: Drain::default() };
+    if let Err(error) = accept::serve(listener, admin, port).await {
+        tracing::error!(%error, "the admin side cannot listen");
+    }
 }
 
 fn answer<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>> {
+    let is_probe = matches!(request.uri().path(), "/healthz" | "/readyz");
+    if !is_probe && !admin.tokens.allow(request.headers()) {
+        let mut answer = text(StatusCode::UNAUTHORIZED, "a valid bearer token is needed\n".into());
+        answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return answer;
+    }
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/healthz") => text(StatusCode::OK, "ok\n".into()),
         (&Method::GET, "/readyz") => ready(admin),

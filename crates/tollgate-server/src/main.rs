@@ -1,14 +1,17 @@
 //! The `tollgate` command.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod admin;
 mod check;
 mod choices;
+mod drain;
 mod explain;
 mod failure;
 mod gateway;
 mod log;
 mod metrics;
+mod patient;
 mod policy_file;
 mod policy_input;
 mod process;
@@ -16,7 +19,10 @@ mod remote;
 mod schema;
 mod serve;
 mod simulate;
+mod tls;
+mod tokens;
 mod top;
+mod watched;
 
 use std::io::Write;
 use std::process::ExitCode;

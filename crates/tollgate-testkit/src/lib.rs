@@ -8,6 +8,7 @@
 mod cluster;
 mod envoy;
 mod nginx;
+mod program;
 mod programs;
 mod prometheus;
 mod proxy;
@@ -20,6 +21,7 @@ mod tls;
 pub use cluster::RedisCluster;
 pub use envoy::{Envoy, EnvoySetup};
 pub use nginx::Nginx;
+pub use program::Program;
 pub use prometheus::{Prometheus, promtool};
 pub use proxy::{Fault, FaultProxy};
 pub use redis::RedisServer;

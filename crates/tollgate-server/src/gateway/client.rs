@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-use super::drain::LiveConnection;
 use super::options::Timeouts;
 use super::ticks::Ticks;
+use crate::drain::LiveConnection;
 
 /// One client's connection. Its requests carry it in their extensions.
 pub(super) struct Client {

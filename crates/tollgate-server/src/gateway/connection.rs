@@ -20,15 +20,16 @@ use tower_service::Service;
 
 use super::client::Client;
 use super::client_io::ClientIo;
-use super::drain::{LiveConnection, Stage};
 use super::error::chain;
 use super::front;
 use super::options::Bounds;
 use super::shared::{Shared, Worker};
 use super::watch::{Graceful, Watched};
+use crate::drain::{LiveConnection, Stage};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FIRST_READ: usize = 8 * 1024;
 const HTTP1_HEADERS: u16 = 100;
@@ -80,8 +81,8 @@ impl Server {
         let client = Client::new(peer, is_tls, is_trusted, shared.ticks, live);
         match &shared.tls {
             None => self.run(service, greet(shared, sniff(stream)).await?, client).await,
-            Some(acceptor) => {
-                let stream = greet(shared, acceptor.accept(stream)).await?;
+            Some(tls) => {
+                let stream = greet(shared, tls.accept(stream, &PROTOCOLS)).await?;
                 let is_http1 = stream.get_ref().1.alpn_protocol() != Some(b"h2");
                 let greeted = Greeted { stream, start: Bytes::new(), is_http1 };
                 self.run(service, greeted, client).await
@@ -159,18 +160,9 @@ fn http2_builder(bounds: &Bounds) -> http2::Builder<TokioExecutor> {
 
 /// Waits for a client to begin: not longer than for a head, and not when the gateway ends.
 async fn greet<T>(shared: &Shared, greeting: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let closing = async {
-        loop {
-            let changed = shared.drain.changed();
-            if shared.drain.stage() >= Stage::CloseIdle {
-                return;
-            }
-            changed.await;
-        }
-    };
     tokio::select! {
         greeted = timeout(shared.timeouts.header, greeting) => greeted?,
-        () = closing => Err(io::ErrorKind::Interrupted.into()),
+        () = shared.drain.reached(Stage::CloseIdle) => Err(io::ErrorKind::Interrupted.into()),
     }
 }
 

@@ -19,10 +19,10 @@ use tower_service::Service;
 use super::access_log::Entry;
 use super::check::check;
 use super::client::Client;
-use super::drain::Stage;
 use super::error::ProxyError;
 use super::proxy::AnsweredBy;
 use super::shared::Worker;
+use crate::drain::Stage;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 

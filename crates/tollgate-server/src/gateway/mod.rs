@@ -10,7 +10,6 @@ mod check;
 mod client;
 mod client_io;
 mod connection;
-mod drain;
 mod error;
 mod framing;
 mod front;
@@ -27,7 +26,6 @@ mod stale;
 mod stream;
 mod supervisor;
 mod ticks;
-mod tls;
 mod tunnel;
 mod upstream;
 mod watch;
@@ -46,15 +44,16 @@ use tollgate::TollgateLayer;
 use tower_layer::Stack;
 
 use crate::admin::{self, Admin};
+use crate::drain::{Drain, Stage};
 use crate::failure::Failure;
 use crate::log;
 use crate::policy_file::PolicyFile;
 use crate::process;
+use crate::tls::{self, Tls};
 use access_log::AccessLogger;
 pub(crate) use options::Gateway;
 use shared::{Shared, Upstream};
 use stale::StaleLayer;
-use tls::Certificate;
 use upstream::{Address, EjectionRule, Fitness, UPSTREAMS_MAX};
 
 /// Connections that may wait to be accepted.
@@ -65,8 +64,8 @@ impl Gateway {
         log::start(self.log);
         process::raise_file_limit();
         let policy = PolicyFile::open(self.policy.as_deref(), &self.trusted_proxies)?;
-        let certificate = self.certificate()?;
-        let shared = self.shared(certificate.as_ref(), policy)?;
+        let tls = self.tls.load()?;
+        let shared = self.shared(tls.clone(), policy)?;
         let gate = shared.policy.gate();
         // What the limits refuse, `stale` may answer: so it is outside of them.
         let limits = TollgateLayer::new(gate.clone());
@@ -74,7 +73,7 @@ impl Gateway {
         let (listener, workers) = (self.listen()?, self.workers());
         let side_door = self.side_door(&shared)?;
         let side_address = side_door.as_ref().and_then(|(listener, _)| listener.local_addr().ok());
-        let supervisor = supervisor::Supervisor::new(Arc::clone(&shared), certificate, side_door);
+        let supervisor = supervisor::Supervisor::new(Arc::clone(&shared), tls, side_door);
         let supervisor = supervisor.map_err(Failure::io)?;
         for index in 0..workers {
             worker::start(index, &listener, Arc::clone(&shared), &wrap).map_err(Failure::io)?;
@@ -88,11 +87,7 @@ impl Gateway {
         Ok(())
     }
 
-    fn shared(
-        &self,
-        certificate: Option<&Arc<Certificate>>,
-        policy: PolicyFile,
-    ) -> Result<Arc<Shared>, Failure> {
+    fn shared(&self, tls: Option<Arc<Tls>>, policy: PolicyFile) -> Result<Arc<Shared>, Failure> {
         Ok(Arc::new(Shared {
             upstreams: self.upstreams()?,
             ejection: EjectionRule {
@@ -105,15 +100,10 @@ impl Gateway {
             policy: Arc::new(policy),
             request_id_header: self.request_id_header.clone(),
             access_log: AccessLogger::start(self.access_log).map_err(Failure::io)?,
-            tls: certificate.map(Certificate::acceptor).transpose()?,
-            drain: drain::Drain::default(),
+            tls,
+            drain: Drain::default(),
             ticks: ticks::Ticks::begin(),
         }))
-    }
-
-    fn certificate(&self) -> Result<Option<Arc<Certificate>>, Failure> {
-        let files = self.tls_cert.clone().zip(self.tls_key.clone());
-        files.map(|(cert, key)| Certificate::load(cert, key)).transpose()
     }
 
     fn upstreams(&self) -> Result<Vec<Upstream>, Failure> {
@@ -150,7 +140,8 @@ impl Gateway {
         let (of_serving, of_metrics) = (Arc::clone(shared), Arc::clone(shared));
         let admin = Admin {
             policy: Arc::clone(&shared.policy),
-            is_serving: Box::new(move || of_serving.drain.stage() == drain::Stage::Serve),
+            tokens: Arc::default(),
+            is_serving: Box::new(move || of_serving.drain.stage() == Stage::Serve),
             more_metrics: Box::new(move |page| of_metrics.tell_metrics(page)),
             envoy: None,
         };
@@ -168,7 +159,7 @@ impl Gateway {
         workers: usize,
         side_door: Option<SocketAddr>,
     ) -> io::Result<()> {
-        let scheme = if self.tls_cert.is_some() { "https" } else { "http" };
+        let scheme = if self.tls.is_wanted() { "https" } else { "http" };
         let upstreams: Vec<String> = self.upstreams.iter().map(Address::to_string).collect();
         let (address, upstreams) = (listener.local_addr()?, upstreams.join(", "));
         let workers =

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use super::upstream;
 use crate::choices::{Address, address, duration, network};
 use crate::log::LogFormat;
+use crate::tls::TlsOptions;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,13 +53,8 @@ pub(crate) struct Gateway {
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9090", value_parser = address)]
     pub(super) admin: Address,
 
-    /// Speak TLS with this certificate chain (PEM); a changed file is taken up within seconds
-    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "TLS")]
-    pub(super) tls_cert: Option<PathBuf>,
-
-    /// The certificate's private key (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
-    pub(super) tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) tls: TlsOptions,
 
     /// Trust this authority too (PEM) when an upstream is https://
     #[arg(long, value_name = "FILE", help_heading = "TLS")]

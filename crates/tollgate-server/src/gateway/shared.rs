@@ -6,17 +6,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{HeaderName, HeaderValue};
 use rustls::pki_types::ServerName;
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_rustls::TlsConnector;
 
 use super::access_log::AccessLogger;
-use super::drain::Drain;
 use super::options::{Bounds, HealthOptions, Timeouts};
 use super::pool::Pool;
 use super::request_id::RequestIds;
 use super::ticks::Ticks;
 use super::upstream::{Address, EjectionRule, Fitness, Tried, pick};
+use crate::drain::Drain;
 use crate::metrics::{Labels, Page};
 use crate::policy_file::PolicyFile;
+use crate::tls::Tls;
 
 /// What all workers share.
 pub(super) struct Shared {
@@ -28,7 +29,7 @@ pub(super) struct Shared {
     pub(super) policy: Arc<PolicyFile>,
     pub(super) request_id_header: HeaderName,
     pub(super) access_log: Option<AccessLogger>,
-    pub(super) tls: Option<TlsAcceptor>,
+    pub(super) tls: Option<Arc<Tls>>,
     pub(super) drain: Drain,
     pub(super) ticks: Ticks,
 }

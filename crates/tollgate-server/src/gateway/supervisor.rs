@@ -7,25 +7,20 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{Instant, interval, sleep, sleep_until};
+use tokio::time::interval;
 
-use super::drain::Stage;
 use super::health;
 use super::shared::Shared;
-use super::tls::Certificate;
 use crate::admin::{self, Admin};
 use crate::policy_file::PolicyFile;
+use crate::tls::Tls;
 
 const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
-
-/// How long a client that keeps its connection open has to ask once more, and be told that this was
-/// the last answer. Connections on which nothing comes are closed then.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 pub(super) struct Supervisor {
     runtime: Runtime,
     shared: Arc<Shared>,
-    certificate: Option<Arc<Certificate>>,
+    tls: Option<Arc<Tls>>,
     side_door: Option<(TcpListener, Arc<Admin>)>,
     signals: Signals,
 }
@@ -49,7 +44,7 @@ impl Supervisor {
     /// From here on, no signal is missed.
     pub(super) fn new(
         shared: Arc<Shared>,
-        certificate: Option<Arc<Certificate>>,
+        tls: Option<Arc<Tls>>,
         side_door: Option<(TcpListener, Arc<Admin>)>,
     ) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -60,29 +55,25 @@ impl Supervisor {
             hang_up: signal(SignalKind::hangup())?,
         };
         drop(entered);
-        Ok(Self { runtime, shared, certificate, side_door, signals })
+        Ok(Self { runtime, shared, tls, side_door, signals })
     }
 
     /// Returns when the gateway has come to its end.
     pub(super) fn run(self) {
-        let Self { runtime, shared, certificate, side_door, mut signals } = self;
+        let Self { runtime, shared, tls, side_door, mut signals } = self;
         runtime.block_on(async {
             health::start(&shared);
             if let Some((listener, admin)) = side_door {
-                tokio::spawn(admin::serve(listener, admin));
+                tokio::spawn(admin::serve(listener, admin, None));
             }
             shared.policy.gate().start();
-            until_asked(&mut signals, &shared.policy, certificate.as_deref()).await;
-            drain(&mut signals, &shared).await;
+            until_asked(&mut signals, &shared.policy, tls.as_deref()).await;
+            shared.drain.end(shared.timeouts.drain, signals.end()).await;
         });
     }
 }
 
-async fn until_asked(
-    signals: &mut Signals,
-    policy: &PolicyFile,
-    certificate: Option<&Certificate>,
-) {
+async fn until_asked(signals: &mut Signals, policy: &PolicyFile, tls: Option<&Tls>) {
     let mut look = interval(LOOK_AT_FILES_EVERY);
     loop {
         let Signals { terminate, interrupt, hang_up } = signals;
@@ -91,31 +82,12 @@ async fn until_asked(
             _ = interrupt.recv() => return,
             _ = hang_up.recv() => {
                 let _ = policy.reload();
-                certificate.iter().for_each(|certificate| certificate.reload());
+                tls.iter().for_each(|tls| tls.reload());
             }
             _ = look.tick() => {
                 policy.reload_if_changed();
-                certificate.iter().for_each(|certificate| certificate.reload_if_changed());
+                tls.iter().for_each(|tls| tls.reload_if_changed());
             }
         }
     }
-}
-
-async fn drain(signals: &mut Signals, shared: &Shared) {
-    let patience = shared.timeouts.drain;
-    let deadline = Instant::now() + patience;
-    let stages = async {
-        shared.drain.enter(Stage::LastAnswers);
-        sleep(LAST_ANSWERS.min(patience / 2)).await;
-        shared.drain.enter(Stage::CloseIdle);
-        std::future::pending::<()>().await;
-    };
-    tracing::info!(connections = shared.drain.live(), ?patience, "ending: no new connections");
-    tokio::select! {
-        () = shared.drain.emptied() => return,
-        () = stages => {}
-        () = sleep_until(deadline) => {}
-        () = signals.end() => {}
-    }
-    tracing::warn!(connections = shared.drain.live(), "ended with connections open");
 }

@@ -11,12 +11,11 @@ use hyper::rt::bounds::Http2ServerConnExec;
 use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
 use hyper::service::HttpService;
-use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::client::{Client, Outlook};
-use super::drain::Stage;
 use super::shared::Shared;
+use crate::drain::{Stage, StageWatch};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -70,9 +69,7 @@ pub(super) struct Watched<C> {
     connection: Pin<Box<C>>,
     client: Arc<Client>,
     shared: Arc<Shared>,
-    stage: Stage,
-    /// Wakes this task when the stage changes.
-    stage_changed: Pin<Box<OwnedNotified>>,
+    stage: StageWatch,
     timer: Pin<Box<Sleep>>,
     is_begun: bool,
     is_shut_down: bool,
@@ -82,8 +79,7 @@ impl<C: Graceful> Watched<C> {
     pub(super) fn new(connection: C, client: Arc<Client>, shared: Arc<Shared>) -> Self {
         Self {
             connection: Box::pin(connection),
-            stage: Stage::Serve,
-            stage_changed: Box::pin(shared.drain.changed()),
+            stage: StageWatch::new(&shared.drain),
             timer: Box::pin(sleep_until(shared.ticks.instant(0))),
             is_begun: false,
             is_shut_down: false,
@@ -100,14 +96,8 @@ impl<C: Graceful> Watched<C> {
     }
 
     fn heed_drain(&mut self, cx: &mut Context<'_>) {
-        while self.stage != self.shared.drain.stage() || !self.is_begun {
-            self.is_begun = true;
-            self.stage_changed.set(self.shared.drain.changed());
-            _ = self.stage_changed.as_mut().poll(cx);
-            self.stage = self.shared.drain.stage();
-            if self.stage >= C::SHUTDOWN_AT {
-                self.shut_down();
-            }
+        if self.stage.poll_stage(cx) >= C::SHUTDOWN_AT {
+            self.shut_down();
         }
     }
 
@@ -142,6 +132,7 @@ impl<C: Graceful> Future for Watched<C> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if !this.is_begun {
+            this.is_begun = true;
             _ = this.timer.as_mut().poll(cx);
         }
         this.heed_drain(cx);

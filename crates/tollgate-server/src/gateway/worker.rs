@@ -18,10 +18,10 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::connection::Server;
-use super::drain::{LiveConnection, Stage};
 use super::error;
 use super::proxy::Proxy;
 use super::shared::{Shared, Worker};
+use crate::drain::{LiveConnection, Stage};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 

@@ -1,11 +1,12 @@
 //! What the doors have been asked and how long they took, for those who run the server.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tollgate::histogram::Histogram;
 
+use crate::accept::Seats;
 use crate::metrics::{Labels, Page};
 use crate::top::Top;
 
@@ -47,15 +48,9 @@ pub(crate) struct Tally([u64; OUTCOMES.len()]);
 pub(crate) struct DoorMeter {
     asked: [AtomicU64; OUTCOMES.len()],
     time: Histogram,
-    /// Open at present.
-    pub(crate) connections: AtomicUsize,
-    pub(crate) accepted: AtomicU64,
-    /// Turned away because there were too many.
-    pub(crate) rejected: AtomicU64,
+    /// Its connections, if it has any of its own.
+    seats: OnceLock<Arc<Seats>>,
 }
-
-/// Counts a connection until it is dropped.
-pub(crate) struct Connected(Arc<DoorMeter>);
 
 impl Outcome {
     pub(crate) fn of(is_allowed: bool) -> Self {
@@ -95,25 +90,9 @@ impl DoorMeter {
         self.asked[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn connect(self: &Arc<Self>) -> Connected {
-        self.accepted.fetch_add(1, Ordering::Relaxed);
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        Connected(Arc::clone(self))
-    }
-
-    pub(crate) fn reject(&self) {
-        self.rejected.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// How many questions there were.
     pub(crate) fn total(&self) -> u64 {
         self.asked.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
-    }
-}
-
-impl Drop for Connected {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -122,9 +101,20 @@ impl Meters {
         Arc::new(Self { top, ..Self::default() })
     }
 
-    pub(crate) fn tell_metrics(&self, page: &mut Page) {
+    /// Where the connections of a door are counted.
+    pub(crate) fn seated(&self, door: &str, seats: &Arc<Seats>) {
+        if let Some((_, meter)) = self.all().into_iter().find(|(name, _)| *name == door) {
+            let _ = meter.seats.set(Arc::clone(seats));
+        }
+    }
+
+    fn all(&self) -> [(&'static str, &DoorMeter); 4] {
         let Self { http, auth, resp, grpc, .. } = self;
-        let all = [("http", http), ("auth", auth), ("resp", resp), ("grpc", grpc)];
+        [("http", http), ("auth", auth), ("resp", resp), ("grpc", grpc)]
+    }
+
+    pub(crate) fn tell_metrics(&self, page: &mut Page) {
+        let all = self.all();
         let asked = all.iter().flat_map(|(door, meter)| {
             OUTCOMES.map(|(name, outcome)| {
                 let labels = Labels(vec![("door", *door), ("outcome", name)]);
@@ -137,15 +127,16 @@ impl Meters {
         let help =
             "From a question to its answer. Questions that come together are answered together.";
         page.histogram("tollgate_request_duration_seconds", help, took);
-        let counted = [("http", http), ("resp", resp)];
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let open =
-            counted.map(|(name, meter)| (door(name), meter.connections.load(Ordering::Relaxed)));
-        page.gauge("tollgate_connections", "Connections that are open.", open);
-        let accepted = counted.map(|(name, meter)| (door(name), read(&meter.accepted)));
-        page.counter("tollgate_connections_accepted_total", "Connections that came.", accepted);
-        let rejected = counted.map(|(name, meter)| (door(name), read(&meter.rejected)));
+        let seats: Vec<_> =
+            all.iter().filter_map(|(name, meter)| Some((door(name), meter.seats.get()?))).collect();
+        let told = |tell: fn(&Seats) -> u64| {
+            seats.iter().map(move |(door, seats)| (door.clone(), tell(seats)))
+        };
+        let help = "Connections that are open.";
+        page.gauge("tollgate_connections", help, told(|seats| seats.open() as u64));
+        let help = "Connections that came.";
+        page.counter("tollgate_connections_accepted_total", help, told(Seats::accepted));
         let help = "Connections that were turned away because there were too many.";
-        page.counter("tollgate_connections_rejected_total", help, rejected);
+        page.counter("tollgate_connections_rejected_total", help, told(Seats::refused));
     }
 }

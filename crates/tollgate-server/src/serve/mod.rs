@@ -1,21 +1,19 @@
 //! `tollgate serve`: answers "may this pass?" for everything that is not Rust.
 //!
-//! Each door has threads of its own, with a runtime and a clone of one listener each; all share one
-//! gate, so one policy and one store.
+//! Each door has threads of its own, with a runtime and a clone of one listener each (`doors`); all
+//! share one gate, so one policy and one store. The first thread looks after files, signals and the end.
 
-mod meters;
-mod ending;
+mod announce;
+mod doors;
 mod envoy;
 mod http;
+mod meters;
 mod options;
 mod resp;
-mod tokens;
 
-use std::future::Future;
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -24,47 +22,68 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;
 
 use crate::admin::{self, Admin, Told};
+use crate::drain::{Drain, Stage};
 use crate::failure::Failure;
-use crate::metrics::Page;
 use crate::policy_file::PolicyFile;
+use crate::tls::Tls;
+use crate::tokens::Tokens;
 use crate::{log, process};
-use meters::Meters;
-use ending::Ending;
 use envoy::{DoorSettings, Environment, EnvoyDoor};
-use http::{HttpDoor, Limits};
+use http::HttpDoor;
+use meters::Meters;
+use options::DoorName;
 pub(crate) use options::Serve;
-use resp::{Bounds, Passwords, RespDoor};
-use tokens::Tokens;
 
 const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
-const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 /// Proxies on this machine may say whom they ask for.
 const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1/128"];
+
+/// What the doors share, and what the first thread looks after.
+struct Server {
+    policy: Arc<PolicyFile>,
+    envoy: Option<Arc<EnvoyDoor>>,
+    http: Arc<HttpDoor>,
+    tls: Option<Arc<Tls>>,
+    tokens: Arc<Tokens>,
+    admin_tokens: Arc<Tokens>,
+    resp_passwords: Arc<Tokens>,
+    drain: Drain,
+    meters: Arc<Meters>,
+}
 
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
         log::start(self.log);
         process::raise_file_limit();
-        let tokens = self.tokens.as_deref().map(Tokens::read).transpose()?.unwrap_or_default();
         let environment = Environment::read(|name| std::env::var(name).ok());
         let environment = environment.map_err(Failure::input)?;
-        self.refuse_to_be_public(&tokens, &environment)?;
-        let policy = Arc::new(self.open_policy(&environment)?);
-        let ending = Ending::default();
-        let meters = Meters::new(Arc::clone(policy.top()));
+        self.refuse_to_be_public(self.grpc(&environment))?;
+        let server = self.server(&environment)?;
+        let doors = self.open_doors(&server, self.grpc(&environment))?;
+        let admin = self.admin.0.map(|address| bind(DoorName::Admin, address)).transpose()?;
+        self.announce(&server, &doors, admin.as_ref());
+        self.supervise(&server, admin).map_err(Failure::io)
+    }
+
+    fn server(&self, environment: &Environment) -> Result<Server, Failure> {
+        let policy = Arc::new(self.open_policy(environment)?);
         policy.gate().near_limit_from(environment.near_limit);
-        let envoy = self.envoy_door(&environment, &policy, &meters)?;
-        let (gate, watched) = (policy.gate().clone(), Arc::clone(&meters));
-        let http = HttpDoor::new(gate, tokens, envoy.clone(), watched);
-        let http_address = self.open_http(&http, &ending)?;
-        let resp_address = self.open_resp(&policy, &meters, &ending)?;
-        let grpc_address = self.open_grpc(envoy.as_ref(), &environment, &ending)?;
-        let limits = envoy.as_ref().map_or(0, |door| door.config().limits().len());
-        let admin = self.admin.0.map(|address| bind("--admin", address)).transpose()?;
-        let grpc = grpc_address.map(|address| (address, limits));
-        self.announce(http_address, grpc, resp_address, admin.as_ref());
-        let watched = Watched { meters, envoy };
-        self.supervise(&policy, &watched, admin, &ending).map_err(Failure::io)
+        let meters = Meters::new(Arc::clone(policy.top()));
+        let envoy = self.envoy_door(environment, &policy, &meters)?;
+        let tokens = Tokens::read_if_named(self.tokens.as_deref())?;
+        let (gate, of_http) = (policy.gate().clone(), Arc::clone(&meters));
+        let http = HttpDoor::new(gate, Arc::clone(&tokens), envoy.clone(), of_http);
+        Ok(Server {
+            policy,
+            envoy,
+            http,
+            tls: self.tls.load()?,
+            tokens,
+            admin_tokens: Tokens::read_if_named(self.admin_tokens.as_deref())?,
+            resp_passwords: Tokens::read_if_named(self.resp_passwords.as_deref())?,
+            drain: Drain::default(),
+            meters,
+        })
     }
 
     /// Where counts are kept is in the policy, or else where users of envoyproxy/ratelimit say it.
@@ -106,176 +125,70 @@ impl Serve {
         self.grpc.map_or_else(|| Some(otherwise()), |grpc| grpc.0)
     }
 
-    /// Without TLS and a token, only this machine may ask, unless somebody has said so in words.
-    fn refuse_to_be_public(
-        &self,
-        tokens: &Tokens,
-        environment: &Environment,
-    ) -> Result<(), Failure> {
-        let Some((option, address)) = self.public(self.grpc(environment)).next() else {
-            return Ok(());
-        };
-        if self.insecure_public {
-            return Ok(());
-        }
-        let token = if tokens.is_empty() { " and without a token" } else { "" };
-        Err(Failure::input(format!(
-            "{option} {address} can be reached by others, in plain text{token}; listen on loopback \
-             behind something that speaks TLS, or say --insecure-public if the network is yours"
-        )))
-    }
-
     fn trusted(&self) -> Vec<IpNet> {
         let loopback = LOOPBACK.iter().filter_map(|network| network.parse().ok());
         loopback.chain(self.trusted_proxies.iter().copied()).collect()
     }
 
-    fn open_http(
-        &self,
-        door: &Arc<HttpDoor>,
-        ending: &Ending,
-    ) -> Result<Option<SocketAddr>, Failure> {
-        let Some(address) = self.http.0 else { return Ok(None) };
-        let listener = bind("--http", address)?;
-        let limits =
-            Limits { connections_max: self.max_connections, headers_within: HEADERS_WITHIN };
-        for index in 0..self.workers() {
-            let listener = listener.try_clone().map_err(Failure::io)?;
-            let (door, ending) = (Arc::clone(door), ending.clone());
-            let serve = async move { http::serve(listener, door, limits, ending).await };
-            work(format!("http-{index}"), serve).map_err(Failure::io)?;
-        }
-        listener.local_addr().map(Some).map_err(Failure::io)
-    }
-
-    fn open_grpc(
-        &self,
-        door: Option<&Arc<EnvoyDoor>>,
-        environment: &Environment,
-        ending: &Ending,
-    ) -> Result<Option<SocketAddr>, Failure> {
-        let Some((door, address)) = door.zip(self.grpc(environment)) else { return Ok(None) };
-        let listener = bind("--grpc", address)?;
-        for index in 0..self.workers() {
-            let listener = listener.try_clone().map_err(Failure::io)?;
-            let serve = envoy::serve(listener, Arc::clone(door), ending.clone());
-            work(format!("grpc-{index}"), serve).map_err(Failure::io)?;
-        }
-        listener.local_addr().map(Some).map_err(Failure::io)
-    }
-
-    fn open_resp(
-        &self,
-        policy: &PolicyFile,
-        meters: &Meters,
-        ending: &Ending,
-    ) -> Result<Option<SocketAddr>, Failure> {
-        let Some(address) = self.resp.0 else { return Ok(None) };
-        let listener = bind("--resp", address)?;
-        let bounds = Bounds {
-            connections_max: self.max_connections,
-            idle: self.resp_idle_timeout,
-            stuck: self.resp_write_timeout,
-        };
-        let passwords = self.resp_passwords.as_deref().map(Tokens::read).transpose()?;
-        let passwords = passwords.map(Passwords::new).unwrap_or_default();
-        let door = RespDoor::new(policy.gate().clone(), passwords, bounds);
-        let door = Arc::new(door.watched_by(meters));
-        for index in 0..self.workers() {
-            let listener = listener.try_clone().map_err(Failure::io)?;
-            let serve = resp::serve(listener, Arc::clone(&door), ending.clone());
-            work(format!("resp-{index}"), serve).map_err(Failure::io)?;
-        }
-        listener.local_addr().map(Some).map_err(Failure::io)
-    }
-
-    fn workers(&self) -> usize {
-        let cores = || available_parallelism().map_or(1, usize::from);
-        self.workers.map_or_else(cores, usize::from)
-    }
-
-    fn announce(
-        &self,
-        http: Option<SocketAddr>,
-        grpc: Option<(SocketAddr, usize)>,
-        resp: Option<SocketAddr>,
-        admin: Option<&TcpListener>,
-    ) {
-        let mut told = String::new();
-        if let Some(address) = http {
-            told += &format!("http: http://{address}/\n");
-        }
-        if let Some((address, limits)) = grpc {
-            told += &format!("envoy: grpc://{address} ({limits} limits)\n");
-        }
-        if let Some(address) = resp {
-            told += &format!(
-                "redis: redis://{address} (redis-cli -p {} CL.THROTTLE user:42 15 30 60)\n",
-                address.port()
-            );
-        }
-        if let Some(address) = admin.and_then(|listener| listener.local_addr().ok()) {
-            told += &format!("admin: http://{address}/\n");
-        }
-        match &self.policy {
-            Some(policy) => told += &format!("policy: {}\n", policy.display()),
-            None => told += "policy: none; callers bring their own rates\n",
-        }
-        if let Some(address) = http {
-            let ask = r#"{"key":"user:42","rate":"100/minute"}"#;
-            told += &format!("try: curl -i http://{address}/v1/check -d '{ask}'\n");
-        }
-        // It serves also if nobody listens to what it says.
-        let _ = io::stderr().write_all(told.as_bytes());
-    }
-
-    /// What the first thread does while the doors are open: the admin side, signals, files, and the end.
-    fn supervise(
-        &self,
-        policy: &Arc<PolicyFile>,
-        watched: &Watched,
-        admin: Option<TcpListener>,
-        ending: &Ending,
-    ) -> io::Result<()> {
+    /// What the first thread does while the doors are open.
+    fn supervise(&self, server: &Server, admin: Option<TcpListener>) -> io::Result<()> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let mut end = Ends::new()?;
-            policy.gate().start();
+            server.policy.gate().start();
             if let Some(listener) = admin {
-                let (of_serving, of_metrics) = (ending.clone(), watched.clone());
-                let of_envoy = watched.envoy.clone();
-                let admin = Admin {
-                    policy: Arc::clone(policy),
-                    is_serving: Box::new(move || !of_serving.has_begun()),
-                    more_metrics: Box::new(move |page| of_metrics.tell_metrics(page)),
-                    envoy: of_envoy.map(|door| -> Told { Box::new(move || door.tell()) }),
-                };
-                tokio::spawn(admin::serve(listener, Arc::new(admin)));
+                let tls = server.tls.clone().filter(|_| self.is_tls(DoorName::Admin));
+                tokio::spawn(admin::serve(listener, Arc::new(server.admin()), tls));
             }
-            until_asked(&mut end, policy, watched.envoy.as_deref()).await?;
-            tracing::info!(connections = ending.live(), patience = ?self.drain, "ending");
-            ending.begin();
-            tokio::select! {
-                () = ending.emptied() => {}
-                () = tokio::time::sleep(self.drain) => tracing::warn!("ended with connections open"),
-                () = end.come() => {}
-            }
+            server.until_asked(&mut end).await?;
+            server.drain.end(self.drain, end.come()).await;
             Ok(())
         })
     }
 }
 
-/// What there are numbers of, beside the policy.
-#[derive(Clone)]
-struct Watched {
-    meters: Arc<Meters>,
-    envoy: Option<Arc<EnvoyDoor>>,
-}
+impl Server {
+    fn admin(&self) -> Admin {
+        let (drain, envoy) = (self.drain.clone(), self.envoy.clone());
+        let (meters, of_envoy) = (Arc::clone(&self.meters), self.envoy.clone());
+        Admin {
+            policy: Arc::clone(&self.policy),
+            tokens: Arc::clone(&self.admin_tokens),
+            is_serving: Box::new(move || drain.stage() == Stage::Serve),
+            more_metrics: Box::new(move |page| {
+                meters.tell_metrics(page);
+                envoy.iter().for_each(|door| door.tell_metrics(page));
+            }),
+            envoy: of_envoy.map(|door| -> Told { Box::new(move || door.tell()) }),
+        }
+    }
 
-impl Watched {
-    fn tell_metrics(&self, page: &mut Page) {
-        self.meters.tell_metrics(page);
-        self.envoy.iter().for_each(|door| door.tell_metrics(page));
+    async fn until_asked(&self, end: &mut Ends) -> io::Result<()> {
+        let mut hang_up = signal(SignalKind::hangup())?;
+        let mut look = interval(LOOK_AT_FILES_EVERY);
+        loop {
+            tokio::select! {
+                () = end.come() => return Ok(()),
+                _ = hang_up.recv() => self.reload(),
+                _ = look.tick() => self.look(),
+            }
+        }
+    }
+
+    fn reload(&self) {
+        // What came of it is in the log.
+        let _ = self.policy.reload();
+        self.tls.iter().for_each(|tls| tls.reload());
+    }
+
+    fn look(&self) {
+        self.http.sweep();
+        self.policy.reload_if_changed();
+        self.envoy.iter().for_each(|door| door.reload_if_changed());
+        self.tls.iter().for_each(|tls| tls.reload_if_changed());
+        for secrets in [&self.tokens, &self.admin_tokens, &self.resp_passwords] {
+            secrets.reload_if_changed();
+        }
     }
 }
 
@@ -299,45 +212,10 @@ impl Ends {
     }
 }
 
-async fn until_asked(
-    end: &mut Ends,
-    policy: &PolicyFile,
-    envoy: Option<&EnvoyDoor>,
-) -> io::Result<()> {
-    let mut hang_up = signal(SignalKind::hangup())?;
-    let mut look = interval(LOOK_AT_FILES_EVERY);
-    loop {
-        tokio::select! {
-            () = end.come() => return Ok(()),
-            _ = hang_up.recv() => {
-                let _ = policy.reload();
-            }
-            _ = look.tick() => {
-                policy.reload_if_changed();
-                envoy.iter().for_each(|door| door.reload_if_changed());
-            }
-        }
-    }
-}
-
-fn bind(option: &str, address: SocketAddr) -> Result<TcpListener, Failure> {
+fn bind(door: DoorName, address: SocketAddr) -> Result<TcpListener, Failure> {
     admin::listen(address).map_err(|error| {
-        let remedy = format!("choose another with {option}, or say {option} off");
+        let option = door.name();
+        let remedy = format!("choose another with --{option}, or say --{option} off");
         Failure::io(format!("cannot listen on {address}: {error}; {remedy}"))
     })
-}
-
-/// Runs a door's worker on a thread of its own. Its connections go on when it has returned.
-fn work(
-    name: String,
-    serve: impl Future<Output = io::Result<()>> + Send + 'static,
-) -> io::Result<()> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let run = async move {
-        if let Err(error) = serve.await {
-            tracing::error!(%error, "a worker cannot listen");
-        }
-        std::future::pending::<()>().await;
-    };
-    thread::Builder::new().name(name).spawn(move || runtime.block_on(run)).map(drop)
 }

@@ -9,7 +9,9 @@ use ipnet::IpNet;
 use tollgate::policy::Answers;
 
 use crate::choices::{Address, address, duration, network};
+use crate::failure::Failure;
 use crate::log::LogFormat;
+use crate::tls::TlsOptions;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,7 +31,10 @@ Examples:
   In the place of envoyproxy/ratelimit, set up by its environment variables:
     RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit REDIS_URL=redis:6379 tollgate serve
 
-Signals: SIGTERM and SIGINT answer what is under way and end; SIGHUP reads the policy again.
+  For others than this machine, over TLS, to those who have a token:
+    tollgate serve --http 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem --tokens tokens.txt
+
+Signals: SIGTERM and SIGINT answer what is under way and end; SIGHUP reads the policy and the certificate again.
 
 Exit codes: 0 done, 1 it cannot listen, 2 what was given cannot be used.\n";
 
@@ -79,25 +84,41 @@ pub(crate) struct Serve {
     #[arg(long, value_enum, value_name = "WHICH", default_value_t, help_heading = "Envoy")]
     pub(super) envoy_headers: EnvoyHeaders,
 
-    /// Only answer those who have one of these bearer tokens (a file with one on each line)
-    #[arg(long, value_name = "FILE")]
+    #[command(flatten)]
+    pub(super) tls: TlsOptions,
+
+    /// Speak plain text at this door although there is a certificate
+    #[arg(long, value_enum, value_name = "DOOR", requires = "tls_cert", help_heading = "TLS")]
+    pub(super) plain: Vec<DoorName>,
+
+    /// Only answer those who have one of these bearer tokens, over HTTP and gRPC (a file with one on
+    /// each line; a changed file is taken up within seconds)
+    #[arg(long, value_name = "FILE", help_heading = "Who may ask")]
     pub(super) tokens: Option<PathBuf>,
 
-    /// Listen on addresses other than loopback although there is no TLS and no token
-    #[arg(long)]
+    /// The same for the admin side, where health can be asked without one
+    #[arg(long, value_name = "FILE", help_heading = "Who may ask")]
+    pub(super) admin_tokens: Option<PathBuf>,
+
+    /// Listen on addresses other than loopback although anybody could read along, or ask
+    #[arg(long, help_heading = "Who may ask")]
     pub(super) insecure_public: bool,
 
     /// Believe what these proxies say about clients, beside loopback and those that the policy trusts
-    #[arg(long = "trusted-proxy", value_name = "CIDR", value_parser = network)]
+    #[arg(long = "trusted-proxy", value_name = "CIDR", value_parser = network, help_heading = "Who may ask")]
     pub(super) trusted_proxies: Vec<IpNet>,
 
     /// Threads of each door [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) workers: Option<u16>,
 
-    /// The most connections of a worker of a door
+    /// The most connections of a door
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(super) max_connections: usize,
+
+    /// The most questions that a thread of a door has under way; more are told to come later
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub(super) max_in_flight: usize,
 
     /// How the log looks, which goes to standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
@@ -108,20 +129,84 @@ pub(crate) struct Serve {
     pub(super) drain: Duration,
 }
 
+/// The doors, as they are called on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum DoorName {
+    /// Questions over HTTP
+    Http,
+    /// Envoy's
+    Grpc,
+    /// Redis' protocol
+    Resp,
+    /// For those who run it
+    Admin,
+}
+
+impl DoorName {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+            Self::Resp => "resp",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// The option that says who may ask there.
+    fn secrets(self) -> &'static str {
+        match self {
+            Self::Http | Self::Grpc => "--tokens",
+            Self::Resp => "--resp-passwords",
+            Self::Admin => "--admin-tokens",
+        }
+    }
+}
+
 impl Serve {
-    /// The addresses that others can reach.
-    pub(super) fn public(
-        &self,
-        grpc: Option<SocketAddr>,
-    ) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+    /// Does this door speak TLS?
+    pub(super) fn is_tls(&self, door: DoorName) -> bool {
+        self.tls.is_wanted() && !self.plain.contains(&door)
+    }
+
+    /// Without TLS and something to know callers by, only this machine may ask, unless somebody has said
+    /// so in words.
+    pub(super) fn refuse_to_be_public(&self, grpc: Option<SocketAddr>) -> Result<(), Failure> {
         let doors = [
-            ("--http", self.http.0),
-            ("--grpc", grpc),
-            ("--resp", self.resp.0),
-            ("--admin", self.admin.0),
+            (DoorName::Http, self.http.0),
+            (DoorName::Grpc, grpc),
+            (DoorName::Resp, self.resp.0),
+            (DoorName::Admin, self.admin.0),
         ];
-        let told = doors.into_iter().filter_map(|(name, address)| Some((name, address?)));
-        told.filter(|(_, address)| !address.ip().is_loopback())
+        for (door, address) in doors {
+            let Some(address) = address.filter(|address| !address.ip().is_loopback()) else {
+                continue;
+            };
+            let missing = self.missing_in_public(door);
+            if !missing.is_empty() && !self.insecure_public {
+                let (name, missing) = (door.name(), missing.join(" and "));
+                return Err(Failure::input(format!(
+                    "--{name} {address} can be reached by others; give it {missing}, listen on \
+                     loopback, or say --insecure-public if the network is yours"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn missing_in_public(&self, door: DoorName) -> Vec<String> {
+        let secrets = match door {
+            DoorName::Http | DoorName::Grpc => &self.tokens,
+            DoorName::Resp => &self.resp_passwords,
+            DoorName::Admin => &self.admin_tokens,
+        };
+        let mut missing = Vec::new();
+        if !self.is_tls(door) {
+            missing.push("TLS (--tls-cert, --tls-key)".to_string());
+        }
+        if secrets.is_none() && !(self.is_tls(door) && self.tls.wants_client_certificates()) {
+            missing.push(format!("{} or --tls-client-ca", door.secrets()));
+        }
+        missing
     }
 }
 

@@ -26,7 +26,7 @@ impl Client {
 
     pub(crate) async fn send(
         &mut self,
-        request: RateLimitRequest,
+        request: impl tonic::IntoRequest<RateLimitRequest>,
     ) -> Result<RateLimitResponse, Status> {
         self.0.should_rate_limit(request).await.map(tonic::Response::into_inner)
     }

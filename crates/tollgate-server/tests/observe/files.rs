@@ -24,7 +24,7 @@ pub(crate) fn pages() -> [Page; 3] {
     here.ask_everywhere();
     let redis = RedisServer::start();
     let store = format!("store: {{ url: '{}', deadline: 2s, leased: true }}", redis.url());
-    let shared = Server::start_over(&store);
+    let shared = Server::start_with(&store, &[]);
     wait_until("the store answers", || shared.page().value("tollgate_store_up") == 1.0);
     shared.ask_everywhere();
     let gateway = Gateway::start();

@@ -1,14 +1,14 @@
 //! A server with every door open.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tollgate_testkit::LIMIT;
+use tollgate_testkit::{LIMIT, Program};
 
 use crate::client::Client;
 use crate::page::Page;
@@ -29,7 +29,7 @@ descriptors:
 
 /// A running server, gone when this is dropped.
 pub(crate) struct Server {
-    child: Child,
+    _program: Program,
     pub(crate) http: SocketAddr,
     pub(crate) grpc: SocketAddr,
     pub(crate) resp: SocketAddr,
@@ -39,37 +39,27 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Self {
-        Self::start_over("")
+        Self::start_with("", &[])
     }
 
-    /// With this in its policy beside the limits.
-    pub(crate) fn start_over(store: &str) -> Self {
+    /// With this in its policy beside the limits, and these options.
+    pub(crate) fn start_with(store: &str, args: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let policy = folder.path().join("policy.yaml");
-        fs::write(&policy, format!("version: 1\n{store}\n{LIMITS}")).unwrap();
+        let policy = write_policy(&folder, store);
         let descriptors = folder.path().join("envoy");
         fs::create_dir(&descriptors).unwrap();
         fs::write(descriptors.join("limits.yaml"), DESCRIPTORS).unwrap();
-        let any = "127.0.0.1:0";
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--http", any, "--grpc", any, "--resp", any, "--admin", any])
-            .arg("--envoy-config")
-            .args([&descriptors, &policy])
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let mut address = |name: &str| -> SocketAddr {
-            let line = lines.find(|line| line.starts_with(name)).expect("it says where it listens");
-            let rest = line.trim_start_matches(name);
-            rest.split([' ', '/']).next().unwrap().parse().expect("an address")
-        };
-        let (http, grpc) = (address("http: http://"), address("envoy: grpc://"));
-        let (resp, admin) = (address("redis: redis://"), address("admin: http://"));
-        // What else it says is read, so that it never waits for a reader.
-        thread::spawn(move || lines.for_each(drop));
-        Self { child, http, grpc, resp, admin, folder }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.arg("serve");
+        for door in ["--http", "--grpc", "--resp", "--admin"] {
+            command.args([door, "127.0.0.1:0"]);
+        }
+        command.args(args).arg("--envoy-config").args([&descriptors, &policy]);
+        let program = Program::start(&mut command, "policy: ");
+        let door = |before| program.address_after(before).expect("it says where it listens");
+        let (http, grpc) = (door("http: http://"), door("envoy: grpc://"));
+        let (resp, admin) = (door("redis: redis://"), door("admin: http://"));
+        Self { _program: program, http, grpc, resp, admin, folder }
     }
 
     pub(crate) fn post(&self, path: &str, body: &str) -> u16 {
@@ -136,16 +126,9 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// A gateway that keeps the same policy, in front of nothing, with its admin side.
 pub(crate) struct Gateway {
-    child: Child,
+    _program: Program,
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
     _folder: TempDir,
@@ -154,32 +137,19 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let policy = folder.path().join("policy.yaml");
-        fs::write(&policy, format!("version: 1\n{LIMITS}")).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-            .args(["--upstream", "http://127.0.0.1:9"])
-            .arg(&policy)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the gateway starts");
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let mut address = || -> SocketAddr {
-            let line = lines.find(|line| line.contains("http://127.0.0.1:")).expect("an address");
-            let (_, rest) = line.split_once("http://").unwrap();
-            rest.split([' ', '/']).next().unwrap().parse().expect("an address")
-        };
-        let (listen, admin) = (address(), address());
-        thread::spawn(move || lines.for_each(drop));
-        Self { child, listen, admin, _folder: folder }
+        let policy = write_policy(&folder, "");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(["--upstream", "http://127.0.0.1:9"]).arg(&policy);
+        let program = Program::start(&mut command, "admin: ");
+        let side = |before| program.address_after(before).expect("it says where it listens");
+        let (listen, admin) = (side("listening on http://"), side("admin: http://"));
+        Self { _program: program, listen, admin, _folder: folder }
     }
 }
 
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn write_policy(folder: &TempDir, store: &str) -> PathBuf {
+    let policy = folder.path().join("policy.yaml");
+    fs::write(&policy, format!("version: 1\n{store}\n{LIMITS}")).unwrap();
+    policy
 }

@@ -30,6 +30,7 @@ fn every_door_counts_and_times_what_it_is_asked() {
     }
     assert!(page.value("tollgate_connections_accepted_total{door=\"http\"}") >= 13.0);
     assert_eq!(page.value("tollgate_connections_accepted_total{door=\"resp\"}"), 1.0);
+    assert_eq!(page.value("tollgate_connections_accepted_total{door=\"grpc\"}"), 1.0);
     wait_until("closed connections are no longer counted", || {
         server.page().value("tollgate_connections{door=\"http\"}") == 0.0
     });

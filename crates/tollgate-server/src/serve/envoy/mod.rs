@@ -28,7 +28,7 @@ use tollgate::policy::envoy::{EnvoyConfig, EnvoyErrors};
 use tollgate::{ChargesError, Gate};
 
 pub(crate) use environment::Environment;
-pub(crate) use service::serve;
+pub(crate) use service::Worker;
 
 use super::meters::{Meters, Outcome, Tally};
 use crate::metrics::{Labels, Page, one};
@@ -99,7 +99,8 @@ impl EnvoyDoor {
     }
 
     fn new(gate: Gate, config: EnvoyConfig, settings: DoorSettings) -> Self {
-        let limit_meters = ArcSwap::from_pointee(LimitMeters::new(&config, &LimitMeters::default()));
+        let limit_meters =
+            ArcSwap::from_pointee(LimitMeters::new(&config, &LimitMeters::default()));
         let config = ArcSwap::from_pointee(config);
         let (counters, meters) = (Counters::default(), Arc::default());
         Self { gate, config, files: None, settings, counters, limit_meters, meters }

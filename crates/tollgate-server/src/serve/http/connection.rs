@@ -1,102 +1,89 @@
-//! Connections of the HTTP door: workers, bounds, and an orderly end.
+//! Connections of the HTTP door.
 
 use std::convert::Infallible;
-use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
-use http::Request;
+use http::header::CONNECTION;
+use http::{HeaderValue, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 use super::HttpDoor;
 use super::measured;
-use crate::serve::ending::Ending;
+use super::reply::{Reply, too_busy};
+use crate::accept::{Door, Room};
+use crate::drain::{Drain, Heeded, Stage, drive};
+use crate::patient::{Patient, Pulse};
+use crate::serve::meters::Outcome;
 
-/// Bounds on what callers may do to the door.
-#[derive(Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) connections_max: usize,
-    pub(crate) headers_within: Duration,
+const HEADERS_MAX: usize = 64;
+/// The largest head of a request.
+const HEAD_MAX: usize = 16 << 10;
+
+/// What the connections of one thread share.
+pub(crate) struct Worker {
+    door: Arc<HttpDoor>,
+    http: http1::Builder,
+    room: Room,
+    drain: Drain,
 }
 
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
-
-/// Serves connections until the end begins. Their tasks go on, and count themselves in `ending`.
-pub(crate) async fn serve(
-    listener: StdListener,
-    door: Arc<HttpDoor>,
-    limits: Limits,
-    ending: Ending,
-) -> io::Result<()> {
-    let _listening = ending.join();
-    let listener = TcpListener::from_std(listener)?;
-    let room = Arc::new(Semaphore::new(limits.connections_max));
-    let mut sweep = tokio::time::interval(SWEEP_EVERY);
-    loop {
-        let begins = ending.begins();
-        if ending.has_begun() {
-            break;
-        }
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
-                    // One too many is closed: there is nobody to tell it who would not take up room.
-                    let Ok(permit) = room.clone().try_acquire_owned() else {
-                        door.meters.http.reject();
-                        continue;
-                    };
-                    let connected = door.meters.http.connect();
-                    let _ = stream.set_nodelay(true);
-                    let (door, ending, live) = (door.clone(), ending.clone(), ending.join());
-                    tokio::spawn(async move {
-                        connection(stream, peer, door, limits, ending).await;
-                        drop((permit, live, connected));
-                    });
-                }
-                Err(error) => {
-                    tracing::error!(%error, "the HTTP door cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            },
-            _ = sweep.tick() => door.held.sweep(door.now_us()),
-            () = begins => {}
-        }
+impl Worker {
+    pub(crate) fn new(door: Arc<HttpDoor>, room: Room, drain: Drain) -> Self {
+        let mut http = http1::Builder::new();
+        // `Patient` sees to that, and does not set a timer for each request.
+        http.header_read_timeout(None).max_headers(HEADERS_MAX).max_buf_size(HEAD_MAX);
+        Self { door, http, room, drain }
     }
-    Ok(())
+
+    async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Reply {
+        let mut reply = match self.room.enter() {
+            Some(_place) => measured::answer(&self.door, request, peer).await,
+            None => {
+                self.door.meters.http.count(Outcome::Error);
+                too_busy()
+            }
+        };
+        if self.drain.stage() > Stage::Serve {
+            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        reply
+    }
 }
 
-async fn connection<S>(
-    stream: S,
-    peer: SocketAddr,
-    door: Arc<HttpDoor>,
-    limits: Limits,
-    ending: Ending,
-) where
-    S: AsyncRead + AsyncWrite + Unpin + 'static,
-{
-    let service = service_fn(move |request: Request<Incoming>| {
-        let door = door.clone();
-        async move { Ok::<_, Infallible>(measured::answer(door, request, peer.ip()).await) }
-    });
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(limits.headers_within).max_headers(64);
-    http.pipeline_flush(true);
-    let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
-    let begins = ending.begins();
-    if !ending.has_begun() {
-        tokio::select! {
-            // A client that goes away is no news.
-            _ = connection.as_mut() => return,
-            () = begins => {}
+impl Door for Worker {
+    const PROTOCOLS: &'static [&'static [u8]] = &[b"http/1.1"];
+
+    async fn serve<S>(self: Arc<Self>, stream: S, peer: SocketAddr)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let pulse = Pulse::new();
+        let io = TokioIo::new(Patient::new(stream, Arc::clone(&pulse)));
+        let worker = Arc::clone(&self);
+        let service = service_fn(move |request| {
+            let (worker, pulse) = (Arc::clone(&worker), Arc::clone(&pulse));
+            async move {
+                pulse.begin_answer();
+                let reply = worker.answer(request, peer.ip()).await;
+                pulse.end_answer();
+                Ok::<_, Infallible>(reply)
+            }
+        });
+        let connection = self.http.serve_connection(io, service);
+        let ended = drive(connection, &self.drain, |stage, http| {
+            // Only then: a client that has not been told may have sent its next request already.
+            if stage == Stage::CloseIdle {
+                http.graceful_shutdown();
+            }
+            Heeded::GoesOn
+        });
+        if let Some(Err(error)) = ended.await {
+            tracing::debug!(%peer, %error, "connection failed");
         }
     }
-    connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
 }

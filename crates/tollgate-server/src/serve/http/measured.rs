@@ -1,7 +1,6 @@
 //! Counts and times what is asked.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::WWW_AUTHENTICATE;
@@ -25,20 +24,19 @@ enum Purpose {
     Page,
 }
 
-pub(super) async fn answer<B>(door: Arc<HttpDoor>, request: Request<B>, peer: IpAddr) -> Reply
+pub(super) async fn answer<B>(door: &HttpDoor, request: Request<B>, peer: IpAddr) -> Reply
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let purpose = Purpose::of(request.uri().path());
-    let meters = Arc::clone(&door.meters);
-    let (gate, began) = (door.gate.clone(), door.gate.now());
+    let (meters, began) = (&door.meters, door.gate.now());
     let reply = routes::answer(door, request, peer).await;
     let meter = if purpose == Purpose::Auth { &meters.auth } else { &meters.http };
     let outcome = purpose.outcome(&reply);
     match purpose {
         Purpose::Page => meter.count(outcome),
-        _ => meter.record(&Tally::one(outcome), gate.now().since(began)),
+        _ => meter.record(&Tally::one(outcome), door.gate.now().since(began)),
     }
     reply
 }

@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use tollgate::{Clock, Gate, SystemClock};
 
-use super::meters::Meters;
 use super::envoy::EnvoyDoor;
-use super::tokens::Tokens;
+use super::meters::Meters;
+use crate::tokens::Tokens;
 use held::Held;
 
-pub(crate) use connection::{Limits, serve};
+pub(crate) use connection::Worker;
 
 /// What the HTTP door needs to answer.
 pub(crate) struct HttpDoor {
@@ -27,14 +27,14 @@ pub(crate) struct HttpDoor {
     /// Decides about descriptors, if there are limits for them.
     envoy: Option<Arc<EnvoyDoor>>,
     /// Who may ask, if not everybody.
-    tokens: Tokens,
+    tokens: Arc<Tokens>,
     meters: Arc<Meters>,
 }
 
 impl HttpDoor {
     pub(crate) fn new(
         gate: Gate,
-        tokens: Tokens,
+        tokens: Arc<Tokens>,
         envoy: Option<Arc<EnvoyDoor>>,
         meters: Arc<Meters>,
     ) -> Arc<Self> {
@@ -44,6 +44,11 @@ impl HttpDoor {
     /// Tells of a decision that no policy knows of.
     fn note(&self, name: &str, key: &str, is_allowed: bool) {
         self.meters.top.count(name, key.as_bytes(), !is_allowed, self.gate.now());
+    }
+
+    /// Gives back what was held for too long.
+    pub(crate) fn sweep(&self) {
+        self.held.sweep(self.now_us());
     }
 
     fn now_us(&self) -> u64 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::{Map, Value, json};
@@ -78,5 +78,13 @@ pub(super) fn empty(status: StatusCode, headers: HeaderMap) -> Reply {
     let mut reply = Response::new(Full::default());
     *reply.status_mut() = status;
     *reply.headers_mut() = headers;
+    reply
+}
+
+/// There are too many questions under way.
+pub(super) fn too_busy() -> Reply {
+    let message = "too many questions are under way; ask again in a second";
+    let mut reply = wrong(StatusCode::SERVICE_UNAVAILABLE, "TOO_BUSY", message);
+    reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     reply
 }

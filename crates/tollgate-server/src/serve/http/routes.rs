@@ -9,6 +9,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value, json};
+use tokio::time::timeout;
 use tollgate::gate::{Admission, Refused};
 use tollgate::{Charge, Cost, Op, Verdict, WhenDown};
 
@@ -20,6 +21,8 @@ use super::reply::{self, Reply, decided, json, wrong};
 
 /// The largest question.
 const BODY_MAX: usize = 64 << 10;
+/// A question has to be here in this time.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// How long a permit or a reservation is held unless the caller says otherwise, and at most.
 const HELD_FOR: Duration = Duration::from_secs(60);
 const HELD_FOR_MAX: Duration = Duration::from_secs(3_600);
@@ -29,7 +32,7 @@ const OPENAPI: &str = include_str!("openapi.json");
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-pub(super) async fn answer<B>(door: Arc<HttpDoor>, request: Request<B>, peer: IpAddr) -> Reply
+pub(super) async fn answer<B>(door: &HttpDoor, request: Request<B>, peer: IpAddr) -> Reply
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -51,7 +54,7 @@ where
         return unauthorized();
     }
     if path == "/v1/auth" {
-        return auth::answer(&door, &request, peer).await;
+        return auth::answer(door, &request, peer).await;
     }
     let is_known = ["check", "peek", "reset", "reserve", "settle", "acquire", "release"]
         .iter()
@@ -72,24 +75,39 @@ where
         );
     }
     let path = path.to_string();
-    let body = match Limited::new(request.into_body(), BODY_MAX).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(_) => {
-            let message = format!("the body is too large or broke off; at most {BODY_MAX} bytes");
-            return wrong(StatusCode::PAYLOAD_TOO_LARGE, "BODY", &message);
-        }
+    let body = match whole(request.into_body()).await {
+        Ok(body) => body,
+        Err(reply) => return reply,
     };
     let answered = match path.as_str() {
-        "/v1/check" => check(&door, &body, Op::Check).await,
-        "/v1/peek" => check(&door, &body, Op::Peek).await,
-        "/v1/reset" => reset(&door, &body).await,
-        "/v1/reserve" => reserve(&door, &body).await,
-        "/v1/settle" => settle(&door, &body).await,
-        "/v1/acquire" => acquire(&door, &body).await,
-        "/json" => return descriptors(&door, &body).await,
-        _ => release(&door, &body),
+        "/v1/check" => check(door, &body, Op::Check).await,
+        "/v1/peek" => check(door, &body, Op::Peek).await,
+        "/v1/reset" => reset(door, &body).await,
+        "/v1/reserve" => reserve(door, &body).await,
+        "/v1/settle" => settle(door, &body).await,
+        "/v1/acquire" => acquire(door, &body).await,
+        "/json" => return descriptors(door, &body).await,
+        _ => release(door, &body),
     };
     answered.unwrap_or_else(|message| wrong(StatusCode::BAD_REQUEST, "BAD_REQUEST", &message))
+}
+
+/// All of a question, if it is not too large and comes in time.
+async fn whole<B>(body: B) -> Result<Bytes, Reply>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    match timeout(BODY_WITHIN, Limited::new(body, BODY_MAX).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(_)) => {
+            let message = format!("the body is too large or broke off; at most {BODY_MAX} bytes");
+            Err(wrong(StatusCode::PAYLOAD_TOO_LARGE, "BODY", &message))
+        }
+        Err(_) => {
+            Err(wrong(StatusCode::REQUEST_TIMEOUT, "TIMEOUT", "the body did not come in time"))
+        }
+    }
 }
 
 /// What Envoy asks over gRPC, asked in JSON, as envoyproxy/ratelimit has it.

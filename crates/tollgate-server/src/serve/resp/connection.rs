@@ -1,11 +1,13 @@
 //! Serves one connection.
 
-use std::io;
+use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Buf;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tollgate_stores::MemoryStore;
 
 use super::RespDoor;
@@ -14,16 +16,17 @@ use super::commands::{Call, Flow, Step, begin};
 use super::limits::Limits;
 use super::session::Session;
 use super::wire::{Read, Wire};
+use crate::accept::Door;
+use crate::drain::Drain;
 use crate::serve::meters::{Outcome, Tally};
-use crate::serve::ending::Ending;
 
 /// When so much is to be written, that comes first.
 pub(super) const OUTPUT_MAX: usize = 64 << 10;
 
 /// What the connections of one thread share.
-pub(super) struct Worker {
+pub(crate) struct Worker {
     pub(super) door: Arc<RespDoor>,
-    ending: Ending,
+    drain: Drain,
     /// Only this thread takes it, and never across a wait.
     pub(super) desk: Mutex<Desk>,
 }
@@ -46,20 +49,39 @@ enum Stop {
     Close,
 }
 
+impl Door for Worker {
+    const PROTOCOLS: &'static [&'static [u8]] = &[];
+
+    async fn serve<S>(self: Arc<Self>, stream: S, _: SocketAddr)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        if let Err(error) = self.converse(stream).await {
+            tracing::debug!(%error, "connection failed");
+        }
+    }
+
+    fn refuse(stream: TcpStream) {
+        if let Ok(mut stream) = stream.into_std() {
+            let _ = stream.write(b"-ERR max number of clients reached\r\n");
+        }
+    }
+}
+
 impl Worker {
-    pub(super) fn new(door: Arc<RespDoor>, ending: Ending) -> Self {
-        Self { door, ending, desk: Mutex::default() }
+    pub(crate) fn new(door: Arc<RespDoor>, drain: Drain) -> Self {
+        Self { door, drain, desk: Mutex::default() }
     }
 
     /// Serves a connection, with or without TLS, until the client goes or the end begins.
-    pub(super) async fn serve<S>(&self, stream: S) -> io::Result<()>
+    pub(super) async fn converse<S>(&self, stream: S) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         static IDS: AtomicU64 = AtomicU64::new(1);
         let id = IDS.fetch_add(1, Ordering::Relaxed);
         let mut session = Session::new(id, self.door.passwords.are_wanted());
-        let mut wire = Wire::new(stream, self.door.bounds, &self.ending);
+        let mut wire = Wire::new(stream, self.door.bounds, &self.drain);
         match self.door.gate.memory() {
             Some(store) => self.serve_from(store, &mut wire, &mut session).await?,
             None => self.serve_by_asking(&mut wire, &mut session).await?,
@@ -132,7 +154,7 @@ impl Worker {
         };
         wire.input.advance(at);
         // Their answers leave together, so it took as long for each of them.
-        door.counters.record(&tally, door.gate.now().since(now));
+        door.meter.record(&tally, door.gate.now().since(now));
         stop
     }
 }

@@ -1,7 +1,7 @@
 //! The door that speaks Redis' protocol: `CL.THROTTLE` for those who have redis-cell, and commands of
 //! our own for every algorithm.
 //!
-//! `door` accepts connections, and `connection` serves one: it reads what has come, `codec` finds
+//! `connection` serves a connection: it reads what has come, `codec` finds
 //! the commands in it, `commands` knows what they mean, and `ask` puts the question to the store. With
 //! counts in memory, all commands that have come together are answered in one go, with one write. A
 //! store elsewhere is asked for many at once (`pipeline`), and answers leave in order.
@@ -10,7 +10,6 @@ mod ask;
 mod codec;
 mod commands;
 mod connection;
-mod door;
 mod limits;
 mod passwords;
 mod pipeline;
@@ -22,22 +21,21 @@ mod wire;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tollgate::Gate;
 use tollgate_core::{Limit, Micros};
 
 use super::meters::{DoorMeter, Meters, Outcome};
+use crate::accept::Seats;
 use crate::top::Top;
 
-pub(crate) use door::serve;
+pub(crate) use connection::Worker;
 pub(crate) use passwords::Passwords;
 
 /// How much of anything there may be, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    pub(crate) connections_max: usize,
     /// A connection on which no command comes is closed after this.
     pub(crate) idle: Duration,
     /// One that does not take its answers is closed after this.
@@ -50,30 +48,21 @@ pub(crate) struct RespDoor {
     passwords: Passwords,
     bounds: Bounds,
     began: Micros,
-    counters: Arc<DoorMeter>,
+    seats: Arc<Seats>,
+    meter: Arc<DoorMeter>,
     top: Arc<Top>,
 }
 
-/// What the door has done so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RespStats {
-    /// Open at present.
-    pub(crate) connections: usize,
-    pub(crate) accepted: u64,
-    /// Turned away because there were too many.
-    pub(crate) rejected: u64,
-    pub(crate) commands: u64,
-}
-
 impl RespDoor {
-    pub(crate) fn new(gate: Gate, passwords: Passwords, bounds: Bounds) -> Self {
+    pub(crate) fn new(gate: Gate, passwords: Passwords, bounds: Bounds, seats: Arc<Seats>) -> Self {
         let began = gate.now();
-        Self { gate, passwords, bounds, began, counters: Arc::default(), top: Arc::default() }
+        let (meter, top) = (Arc::default(), Arc::default());
+        Self { gate, passwords, bounds, began, seats, meter, top }
     }
 
     /// The same, with what it does for everybody to see.
     pub(crate) fn watched_by(self, meters: &Meters) -> Self {
-        Self { counters: Arc::clone(&meters.resp), top: Arc::clone(&meters.top), ..self }
+        Self { meter: Arc::clone(&meters.resp), top: Arc::clone(&meters.top), ..self }
     }
 
     #[inline]
@@ -83,13 +72,8 @@ impl RespDoor {
         }
     }
 
-    pub(crate) fn stats(&self) -> RespStats {
-        let DoorMeter { connections, accepted, rejected, .. } = &*self.counters;
-        RespStats {
-            connections: connections.load(Ordering::Relaxed),
-            accepted: accepted.load(Ordering::Relaxed),
-            rejected: rejected.load(Ordering::Relaxed),
-            commands: self.counters.total(),
-        }
+    /// Commands that were answered so far.
+    pub(crate) fn commands(&self) -> u64 {
+        self.meter.total()
     }
 }

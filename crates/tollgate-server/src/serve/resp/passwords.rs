@@ -1,16 +1,18 @@
 //! The passwords that open the door.
 
-use crate::serve::tokens::Tokens;
+use std::sync::Arc;
+
+use crate::tokens::Tokens;
 
 /// The only user there is, by the name that Redis gives it.
 const USER: &[u8] = b"default";
 
 /// Any of them will do. None at all means that none is wanted.
 #[derive(Default)]
-pub(crate) struct Passwords(Tokens);
+pub(crate) struct Passwords(Arc<Tokens>);
 
 impl Passwords {
-    pub(crate) fn new(passwords: Tokens) -> Self {
+    pub(crate) fn new(passwords: Arc<Tokens>) -> Self {
         Self(passwords)
     }
 

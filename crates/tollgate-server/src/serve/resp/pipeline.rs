@@ -96,7 +96,7 @@ impl Worker {
             let (answer, outcome) = ask.settle(&door.gate, when_down).await;
             let now = door.gate.now();
             door.note(ask.limit(), ask.key(), outcome, now);
-            door.counters.record(&Tally::one(outcome), now.since(began));
+            door.meter.record(&Tally::one(outcome), now.since(began));
             (0, answer)
         }
     }
@@ -123,7 +123,7 @@ impl Worker {
             let next = match begin(call, limits) {
                 Step::Asks(ask) => Next::Ask(ask.to_owned(session.protocol)),
                 Step::Answered(flow) => {
-                    self.door.counters.count(of_answer(&out));
+                    self.door.meter.count(of_answer(&out));
                     Next::Answer(out, flow)
                 }
             };

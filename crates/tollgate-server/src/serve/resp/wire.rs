@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::futures::OwnedNotified;
 use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::Bounds;
 use super::watch::Watch;
-use crate::serve::ending::Ending;
+use crate::drain::{Drain, Stage, StageWatch};
 
 /// As much as is read at once: a few hundred commands.
 const READ: usize = 16 << 10;
@@ -34,8 +33,7 @@ pub(super) struct Wire<S> {
     pub(super) output: Vec<u8>,
     watch: Watch,
     stuck: Duration,
-    ending: Ending,
-    begins: Pin<Box<OwnedNotified>>,
+    stage: StageWatch,
     last_reads: Option<u32>,
 }
 
@@ -50,18 +48,15 @@ pub(super) enum Read {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
-    pub(super) fn new(stream: S, bounds: Bounds, ending: &Ending) -> Self {
-        // First this, then the look: so the beginning of the end cannot be missed.
-        let begins = Box::pin(ending.begins());
+    pub(super) fn new(stream: S, bounds: Bounds, drain: &Drain) -> Self {
         Self {
             stream,
             input: BytesMut::with_capacity(READ),
             output: Vec::new(),
             watch: Watch::new(bounds.idle),
             stuck: bounds.stuck,
-            begins,
-            last_reads: ending.has_begun().then_some(LAST_READS),
-            ending: ending.clone(),
+            stage: StageWatch::new(drain),
+            last_reads: None,
         }
     }
 
@@ -79,13 +74,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     /// `None` when the end begins.
     async fn read_or_ending(&mut self) -> io::Result<Option<Read>> {
         self.make_room();
-        let Self { stream, input, watch, begins, ending, .. } = self;
+        let Self { stream, input, watch, stage, .. } = self;
         poll_fn(|context| {
             if let Poll::Ready(read) = pin!(stream.read_buf(input)).poll(context) {
                 watch.note();
                 return Poll::Ready(read.map(|len| Some(read_of(len))));
             }
-            if begins.as_mut().poll(context).is_ready() || ending.has_begun() {
+            if stage.poll_stage(context) > Stage::Serve {
                 return Poll::Ready(Ok(None));
             }
             watch.poll_quiet(context).map(|()| Err(io::ErrorKind::TimedOut.into()))

@@ -72,11 +72,8 @@ fn server(call: &Call<'_, '_>) -> String {
 }
 
 fn clients(call: &Call<'_, '_>) -> String {
-    let stats = call.door.stats();
-    lines(&[
-        ("connected_clients", &stats.connections),
-        ("maxclients", &call.door.bounds.connections_max),
-    ])
+    let seats = &call.door.seats;
+    lines(&[("connected_clients", &seats.open()), ("maxclients", &seats.max())])
 }
 
 fn memory(call: &Call<'_, '_>) -> String {
@@ -89,11 +86,11 @@ fn memory(call: &Call<'_, '_>) -> String {
 }
 
 fn stats(call: &Call<'_, '_>) -> String {
-    let stats = call.door.stats();
+    let seats = &call.door.seats;
     lines(&[
-        ("total_connections_received", &stats.accepted),
-        ("rejected_connections", &stats.rejected),
-        ("total_commands_processed", &stats.commands),
+        ("total_connections_received", &seats.accepted()),
+        ("rejected_connections", &seats.refused()),
+        ("total_commands_processed", &call.door.commands()),
     ])
 }
 

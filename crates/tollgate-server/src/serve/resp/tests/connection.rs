@@ -7,14 +7,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 
 use super::{BOUNDS, door};
-use crate::serve::ending::Ending;
+use crate::drain::{Drain, Stage};
 use crate::serve::resp::connection::Worker;
 
-fn connect(buffer: usize) -> (DuplexStream, Ending, JoinHandle<std::io::Result<()>>) {
+fn connect(buffer: usize) -> (DuplexStream, Drain, JoinHandle<std::io::Result<()>>) {
     let (client, server) = duplex(buffer);
-    let ending = Ending::default();
-    let worker = Arc::new(Worker::new(door(&[]).0, ending.clone()));
-    (client, ending, tokio::spawn(async move { worker.serve(server).await }))
+    let drain = Drain::default();
+    let worker = Arc::new(Worker::new(door(&[]).0, drain.clone()));
+    (client, drain, tokio::spawn(async move { worker.converse(server).await }))
 }
 
 async fn rest(client: &mut DuplexStream) -> String {
@@ -94,9 +94,9 @@ async fn a_quiet_client_is_let_go_and_a_busy_one_is_not() {
 
 #[tokio::test]
 async fn the_end_answers_what_has_come_and_closes() {
-    let (mut client, ending, served) = connect(1 << 10);
+    let (mut client, drain, served) = connect(1 << 10);
     client.write_all(b"PING\r\nPING\r\nPIN").await.unwrap();
-    ending.begin();
+    drain.enter(Stage::LastAnswers);
     assert_eq!(rest(&mut client).await, "+PONG\r\n+PONG\r\n");
     drop(client);
     served.await.unwrap().unwrap();
@@ -104,9 +104,9 @@ async fn the_end_answers_what_has_come_and_closes() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_does_not_wait_for_a_client_that_stays() {
-    let (mut client, ending, served) = connect(1 << 10);
+    let (mut client, drain, served) = connect(1 << 10);
     tokio::time::sleep(Duration::from_millis(10)).await;
-    ending.begin();
+    drain.enter(Stage::LastAnswers);
     assert_eq!(rest(&mut client).await, "");
     served.await.unwrap().unwrap();
 }

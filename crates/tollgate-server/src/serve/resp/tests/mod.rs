@@ -13,16 +13,16 @@ use tollgate::{Gate, ManualClock, Policy};
 use tollgate_core::Micros;
 
 use super::{Bounds, Passwords, RespDoor};
-use crate::serve::Tokens;
+use crate::accept::Seats;
+use crate::tokens::Tokens;
 
-const BOUNDS: Bounds =
-    Bounds { connections_max: 10, idle: Duration::from_secs(60), stuck: Duration::from_secs(5) };
+const BOUNDS: Bounds = Bounds { idle: Duration::from_secs(60), stuck: Duration::from_secs(5) };
 
 /// A door with counts in memory, at a time that stands still.
 fn door(passwords: &[&str]) -> (Arc<RespDoor>, ManualClock) {
     let clock = ManualClock::at(Micros::new(1_700_000_000_000_000));
     let policy = Policy::parse("none", "version: 1\nlimits: []\n", &NoSources).unwrap();
     let gate = Gate::with_clock(policy, clock.clone()).unwrap();
-    let passwords = Passwords::new(Tokens::of(passwords.iter().copied()));
-    (Arc::new(RespDoor::new(gate, passwords, BOUNDS)), clock)
+    let passwords = Passwords::new(Tokens::of(passwords).into());
+    (Arc::new(RespDoor::new(gate, passwords, BOUNDS, Seats::new(10))), clock)
 }

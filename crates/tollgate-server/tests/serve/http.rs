@@ -1,76 +1,10 @@
-//! `tollgate serve` as a process: its HTTP door, and a real nginx that asks it.
+//! The HTTP door, and a real nginx that asks it.
 
-#[path = "gateway/client.rs"]
-#[allow(dead_code, reason = "the gateway's tests use more of it")]
-mod client;
-
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-
-use client::{Answer, Client};
 use serde_json::{Value, json};
 use tollgate_testkit::{Nginx, RedisServer, wait_until};
 
-/// A running server, gone when this is dropped.
-struct Server {
-    child: Child,
-    http: SocketAddr,
-    admin: SocketAddr,
-}
-
-impl Server {
-    fn start(args: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--resp", "off"])
-            .args(args)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let mut address = |name: &str| -> SocketAddr {
-            let line = lines.find(|line| line.starts_with(name)).expect("it says where it listens");
-            let address = line.trim_start_matches(name).trim_end_matches('/');
-            address.parse().expect("an address")
-        };
-        let (http, admin) = (address("http: http://"), address("admin: http://"));
-        // What else it says is read, so that it never waits for a reader.
-        thread::spawn(move || lines.for_each(drop));
-        Self { child, http, admin }
-    }
-
-    fn connect(&self) -> Client {
-        Client::connect(self.http)
-    }
-
-    fn post(&self, path: &str, body: impl std::borrow::Borrow<Value>) -> (u16, Value) {
-        let answer = post(&mut self.connect(), path, &body.borrow().to_string());
-        (answer.status(), serde_json::from_str(&answer.body).unwrap_or(Value::Null))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn post(client: &mut Client, path: &str, body: &str) -> Answer {
-    let length = body.len();
-    client
-        .ask(&format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}"))
-}
-
-/// A policy file, gone when this is dropped.
-fn policy(text: &str) -> tempfile::NamedTempFile {
-    let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
-    std::fs::write(file.path(), format!("version: 1\n{text}\n")).unwrap();
-    file
-}
+use crate::client::{Answer, Client};
+use crate::process::{Server, policy, post};
 
 #[test]
 fn a_check_is_200_or_429_with_the_same_body_and_headers() {
@@ -182,36 +116,6 @@ fn a_wrong_question_is_answered_with_what_would_do() {
 }
 
 #[test]
-fn only_those_who_have_a_token_are_answered() {
-    let tokens = policy("");
-    std::fs::write(tokens.path(), "# callers\nalpha\nbeta\n").unwrap();
-    let server = Server::start(&["--tokens", tokens.path().to_str().unwrap()]);
-    let body = r#"{"key":"k","rate":"9/s"}"#;
-    let ask = |header: &str| {
-        let length = body.len();
-        let request = format!(
-            "POST /v1/check HTTP/1.1\r\nHost: a\r\n{header}Content-Length: {length}\r\n\r\n{body}"
-        );
-        server.connect().ask(&request).status()
-    };
-    assert_eq!(ask("Authorization: Bearer beta\r\n"), 200);
-    assert_eq!(ask("Authorization: Bearer gamma\r\n"), 401);
-    assert_eq!(ask(""), 401);
-    assert_eq!(server.connect().get("/healthz").status(), 200);
-}
-
-#[test]
-fn others_are_not_let_in_by_accident() {
-    let tried = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["serve", "--http", "0.0.0.0:0", "--admin", "off", "--resp", "off"])
-        .output()
-        .unwrap();
-    assert_eq!(tried.status.code(), Some(2));
-    let error = String::from_utf8_lossy(&tried.stderr);
-    assert!(error.contains("--insecure-public"), "{error}");
-}
-
-#[test]
 fn without_its_store_it_answers_and_says_so() {
     let redis = RedisServer::start();
     let file = policy(&format!("store: {{ url: '{}' , deadline: 1s }}\nlimits: []", redis.url()));
@@ -223,44 +127,8 @@ fn without_its_store_it_answers_and_says_so() {
     redis.kill();
     wait_until("it does not", || server.post("/v1/check", check.clone()).1["degraded"] == true);
     wait_until("the admin side says so", || {
-        Client::connect(server.admin).get("/readyz").body.contains("\"down\"")
+        Client::connect(server.admin()).get("/readyz").body.contains("\"down\"")
     });
-}
-
-#[test]
-fn asked_to_end_under_load_it_ends() {
-    let mut server = Server::start(&[]);
-    let answered = AtomicUsize::new(0);
-    let id = server.child.id().to_string();
-    thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                let mut client = server.connect();
-                loop {
-                    let body = r#"{"key":"k","rate":"1000000/s"}"#;
-                    let length = body.len();
-                    let request = format!("POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}");
-                    // Closed while it is idle, a connection takes no request any more.
-                    if client.0.try_send(&request).is_err() {
-                        return;
-                    }
-                    match client.try_answer() {
-                        Ok(answer) => assert_eq!(answer.status(), 200),
-                        Err(_) => return,
-                    }
-                    answered.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        wait_until("there is load", || answered.load(Ordering::Relaxed) > 200);
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-    });
-    let mut status = None;
-    wait_until("it ends", || {
-        status = server.child.try_wait().unwrap();
-        status.is_some()
-    });
-    assert!(status.unwrap().success());
 }
 
 #[test]
@@ -269,7 +137,7 @@ fn nginx_asks_before_it_passes_a_request_on() {
         "limits: [{ name: checkout, match: { method: POST, path: /checkout }, per: ip, rate: 2/hour }]",
     );
     let server = Server::start(&[file.path().to_str().unwrap()]);
-    let http = server.http;
+    let http = server.http();
     let nginx = Nginx::start(&format!(
         "location = /auth {{ internal; proxy_pass http://{http}/v1/auth?deny=403;
            proxy_pass_request_body off; proxy_set_header Content-Length \"\";

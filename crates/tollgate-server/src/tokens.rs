@@ -1,39 +1,54 @@
 //! Bearer tokens: who may ask.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::failure::Failure;
+use crate::watched::WatchedFiles;
 
 /// Tokens that are accepted. With none, everybody is.
 #[derive(Default)]
-pub(crate) struct Tokens(Vec<Vec<u8>>);
+pub(crate) struct Tokens {
+    known: ArcSwap<Vec<Vec<u8>>>,
+    /// Where they come from.
+    file: Option<(PathBuf, WatchedFiles)>,
+}
 
 impl Tokens {
     /// One on each line; empty lines and those that begin with `#` do not count.
     pub(crate) fn read(file: &Path) -> Result<Self, Failure> {
-        let unreadable = |error| format!("cannot read the tokens in {}: {error}", file.display());
-        let text =
-            std::fs::read_to_string(file).map_err(|error| Failure::input(unreadable(error)))?;
-        let lines =
-            text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let tokens = Self::of(lines);
-        if tokens.is_empty() {
-            let message = format!("there is no token in {}; write one on a line", file.display());
-            return Err(Failure::input(message));
-        }
-        Ok(tokens)
+        let watched = WatchedFiles::new(vec![file.to_path_buf()]);
+        let known = read(file).map_err(Failure::input)?;
+        Ok(Self { known: ArcSwap::from_pointee(known), file: Some((file.to_path_buf(), watched)) })
     }
 
-    pub(crate) fn of<'t>(tokens: impl Iterator<Item = &'t str>) -> Self {
-        Self(tokens.map(|token| token.as_bytes().to_vec()).collect())
+    /// From a file, or none.
+    pub(crate) fn read_if_named(file: Option<&Path>) -> Result<Arc<Self>, Failure> {
+        file.map(Self::read).transpose().map(|tokens| Arc::new(tokens.unwrap_or_default()))
+    }
+
+    /// Accepts what the file says now, if it has changed. If it cannot be used, the old ones stay.
+    pub(crate) fn reload_if_changed(&self) {
+        let Some((file, watched)) = &self.file else { return };
+        if !watched.have_changed() {
+            return;
+        }
+        match read(file) {
+            Ok(known) => {
+                tracing::info!(file = %file.display(), tokens = known.len(), "tokens reloaded");
+                self.known.store(Arc::new(known));
+            }
+            Err(error) => tracing::error!(%error, "tokens not reloaded, the old ones stay"),
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.known.load().is_empty()
     }
 
     /// Does it carry one of them, or is none needed?
@@ -49,13 +64,32 @@ impl Tokens {
     /// Compares with all of them, and each to its end, so that time tells nothing.
     pub(crate) fn contains(&self, token: &[u8]) -> bool {
         let none = Choice::from(0);
-        self.0.iter().fold(none, |found, known| found | known.ct_eq(token)).into()
+        self.known.load().iter().fold(none, |found, known| found | known.ct_eq(token)).into()
     }
+}
+
+fn read(file: &Path) -> Result<Vec<Vec<u8>>, String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("cannot read the tokens in {}: {error}", file.display()))?;
+    let lines = text.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let known: Vec<_> = lines.map(|line| line.as_bytes().to_vec()).collect();
+    if known.is_empty() {
+        return Err(format!("there is no token in {}; write one on a line", file.display()));
+    }
+    Ok(known)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Tokens {
+        pub(crate) fn of(tokens: &[&str]) -> Self {
+            let known = tokens.iter().map(|token| token.as_bytes().to_vec()).collect();
+            Self { known: ArcSwap::from_pointee(known), file: None }
+        }
+    }
 
     fn allows(tokens: &Tokens, value: Option<&'static str>) -> bool {
         let mut headers = HeaderMap::new();

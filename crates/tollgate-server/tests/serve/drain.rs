@@ -1,0 +1,169 @@
+//! How the server ends: whatever it was asked and has counted, it answers.
+
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use serde_json::json;
+use tollgate_testkit::{RedisServer, wait_until};
+
+use crate::client::{Client, Wire};
+use crate::grpc;
+use crate::process::{Server, envoy_config, path, policy, request};
+
+const CLIENTS: usize = 16;
+const LIMIT: u64 = 50_000_000;
+
+/// A server whose counts outlive it, with all doors open.
+struct Served {
+    redis: RedisServer,
+    policy: tempfile::NamedTempFile,
+    envoy: tempfile::TempDir,
+}
+
+impl Served {
+    fn new() -> Self {
+        let redis = RedisServer::start();
+        let store = format!("store: {{ url: '{}', deadline: 30s }}\nlimits: []", redis.url());
+        Self { policy: policy(&store), envoy: envoy_config(LIMIT as u32), redis }
+    }
+
+    fn start(&self) -> Server {
+        assert!(self.redis.is_up());
+        let envoy = path(self.envoy.path());
+        let doors = ["--resp", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--envoy-config", envoy];
+        Server::start(&[&[path(self.policy.path())], &doors[..]].concat())
+    }
+}
+
+fn check() -> serde_json::Value {
+    json!({"key": "k", "rate": format!("{LIMIT}/day"), "algorithm": "fixed_window"})
+}
+
+#[test]
+fn every_question_over_http_that_was_counted_is_answered() {
+    let served = Served::new();
+    let mut server = served.start();
+    let answered = AtomicUsize::new(0);
+    let question = request("/v1/check", "", &check().to_string());
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            let mut client = server.connect();
+            let (answered, question) = (&answered, &question);
+            scope.spawn(move || {
+                // Until it is told that this was the last answer. Every question gets one.
+                loop {
+                    let answer = client.ask(question);
+                    assert_eq!(answer.status(), 200, "{}", answer.body);
+                    answered.fetch_add(1, Ordering::SeqCst);
+                    if answer.head.get("connection").as_deref() == Some("close") {
+                        return;
+                    }
+                }
+            });
+        }
+        wait_until("there is load", || answered.load(Ordering::SeqCst) > 500);
+        server.signal("-TERM");
+    });
+    assert!(server.wait().success());
+    let (_, left) = served.start().post("/v1/peek", check());
+    let counted = LIMIT - left["remaining"].as_u64().unwrap();
+    assert_eq!(counted, answered.into_inner() as u64);
+}
+
+#[test]
+fn every_question_of_envoy_that_was_counted_is_answered() {
+    let served = Served::new();
+    let mut server = served.start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let answered = runtime.block_on(async {
+        let mut tasks = tokio::task::JoinSet::new();
+        let total = std::sync::Arc::new(AtomicUsize::new(0));
+        for _ in 0..4 {
+            let client = grpc::Client::connect(server.grpc()).await;
+            for _ in 0..8 {
+                let (mut client, total) = (client.clone(), total.clone());
+                tasks.spawn(async move {
+                    // A question that comes too late is refused, and told so before it is looked at.
+                    while client.send(grpc::request(&[("user", "ann")])).await.is_ok() {
+                        total.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        }
+        while total.load(Ordering::SeqCst) < 500 {
+            tokio::task::yield_now().await;
+        }
+        server.signal("-TERM");
+        while tasks.join_next().await.is_some() {}
+        total.load(Ordering::SeqCst)
+    });
+    assert!(server.wait().success());
+    let left = runtime.block_on(async {
+        let server = served.start();
+        let mut client = grpc::Client::connect(server.grpc()).await;
+        client.ask(&[("user", "ann")]).await.statuses[0].limit_remaining
+    });
+    assert_eq!(LIMIT - u64::from(left) - 1, answered as u64);
+}
+
+#[test]
+fn every_command_that_was_counted_is_answered() {
+    let served = Served::new();
+    let mut server = served.start();
+    let answered = AtomicUsize::new(0);
+    let command = format!("TG.CHECK k {LIMIT}/day ALGORITHM fixed_window\r\n");
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            let mut wire = Wire::new(TcpStream::connect(server.resp()).unwrap());
+            let (answered, command) = (&answered, &command);
+            scope.spawn(move || {
+                while wire.try_send(command.repeat(4)).is_ok() {
+                    for _ in 0..4 {
+                        if remaining(&mut wire).is_none() {
+                            return;
+                        }
+                        answered.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+        }
+        wait_until("there is load", || answered.load(Ordering::SeqCst) > 500);
+        server.signal("-TERM");
+    });
+    assert!(server.wait().success());
+    let server = served.start();
+    let mut wire = Wire::new(TcpStream::connect(server.resp()).unwrap());
+    wire.send(command.replace("CHECK", "PEEK"));
+    let left: u64 = remaining(&mut wire).expect("an answer");
+    assert_eq!(LIMIT - left, answered.into_inner() as u64);
+}
+
+/// What an answer says is left, if one comes.
+fn remaining(wire: &mut Wire) -> Option<u64> {
+    let head = wire.line().ok()?;
+    let length: usize = head.strip_prefix('*')?.parse().expect("an array");
+    let mut left = None;
+    for _ in 0..length / 2 {
+        // A name is a line with its length and one with its bytes; a number is one line.
+        let (_, name, value) = (wire.line().ok()?, wire.line().ok()?, wire.line().ok()?);
+        if name == "remaining" {
+            left = value.strip_prefix(':')?.parse().ok();
+        }
+    }
+    left
+}
+
+#[test]
+fn idle_connections_do_not_hold_up_the_end() {
+    let served = Served::new();
+    let mut server = served.start();
+    let (silent, mut idle) = (server.connect(), server.connect());
+    assert_eq!(idle.get("/healthz").status(), 200);
+    let (redis, envoy) = (Client::connect(server.resp()), Client::connect(server.grpc()));
+    server.signal("-INT");
+    assert!(server.wait().success());
+    assert!(!server.log().contains("ended with connections open"), "{}", server.log());
+    assert!(idle.0.is_closed());
+    drop((silent, redis, envoy));
+}
