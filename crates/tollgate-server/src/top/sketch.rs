@@ -7,7 +7,7 @@
 use super::text::Text;
 
 /// How many keys are kept. The most that a count can be wrong by is what was counted, divided by this.
-pub(super) const KEYS: usize = 128;
+pub(super) const KEYS: usize = 64;
 
 /// Keys and their counts.
 pub(super) struct Sketch {
