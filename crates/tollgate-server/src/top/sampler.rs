@@ -23,7 +23,7 @@ pub(super) struct Sampler {
 impl Sampler {
     pub(super) const fn new() -> Self {
         let random = Cell::new(0x9e37_79b9_7f4a_7c15);
-        Self { slot: Cell::new(0), left: Cell::new(0), skipped: Cell::new(0), random }
+        Self { slot: Cell::new(u64::MAX), left: Cell::new(0), skipped: Cell::new(0), random }
     }
 
     /// How many this one counts for; 0 if it is not looked at.
