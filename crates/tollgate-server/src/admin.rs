@@ -32,6 +32,8 @@ GET  /healthz           is the process there?
 GET  /readyz            may it be sent requests?
 GET  /metrics           numbers, in Prometheus' format
 GET  /v1/policy         the policy in force, and what was wrong with the last one that is not
+GET  /v1/envoy          the limits for Envoy, and what is wrong with their files
+GET  /v1/top?n=20       the keys that are asked about most, and those that are denied most
 POST /v1/policy/reload  read the policy file again
 ";
 
@@ -44,7 +46,12 @@ pub(crate) struct Admin {
     pub(crate) is_serving: Box<dyn Fn() -> bool + Send + Sync>,
     /// Metrics beside those of the policy.
     pub(crate) more_metrics: Box<dyn Fn(&mut Page) + Send + Sync>,
+    /// The limits for Envoy, if there are any.
+    pub(crate) envoy: Option<Told>,
 }
+
+/// Tells how something is at present.
+pub(crate) type Told = Box<dyn Fn() -> Value + Send + Sync>;
 
 /// Listens at once, so that an address in use is told before anything else begins.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<StdListener> {
@@ -104,10 +111,21 @@ fn answer<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>> {
             Ok(()) => json(StatusCode::OK, &policy(admin)),
             Err(_) => json(StatusCode::UNPROCESSABLE_ENTITY, &policy(admin)),
         },
-        (_, "/healthz" | "/readyz" | "/metrics" | "/v1/policy" | "/v1/policy/reload") => {
-            text(StatusCode::METHOD_NOT_ALLOWED, HELP.into())
-        }
+        (&Method::GET, "/v1/top") => top(admin, request.uri().query()),
+        (&Method::GET, "/v1/envoy") => match &admin.envoy {
+            Some(envoy) => json(StatusCode::OK, &envoy()),
+            None => text(StatusCode::NOT_FOUND, "there are no limits for Envoy\n".into()),
+        },
+        (_, "/healthz" | "/readyz" | "/metrics" | "/v1/policy" | "/v1/policy/reload")
+        | (_, "/v1/top" | "/v1/envoy") => text(StatusCode::METHOD_NOT_ALLOWED, HELP.into()),
         _ => text(StatusCode::NOT_FOUND, HELP.into()),
+    }
+}
+
+fn top(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {
+    match admin.policy.top().tell(query, admin.policy.gate().now()) {
+        Ok(told) => json(StatusCode::OK, &told),
+        Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     }
 }
 
@@ -134,6 +152,7 @@ fn policy(admin: &Admin) -> Value {
             json!({
                 "name": &*limit.name,
                 "allowed": limit.allowed,
+                "near_limit": limit.near_limit,
                 "denied": limit.denied,
                 "shadow_denied": limit.shadow_denied,
             })

@@ -21,6 +21,7 @@ mod serve;
 mod simulate;
 mod tls;
 mod tokens;
+mod top;
 mod watched;
 
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! The policy file of a running server, taken up again when it changes.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ipnet::IpNet;
 use tollgate::gate::{FileSources, read_policy};
@@ -10,6 +10,7 @@ use tollgate::shared::StoreState;
 use tollgate::{Gate, GateError, Policy, PolicyErrors};
 
 use crate::failure::Failure;
+use crate::top::Top;
 
 /// What a server without a policy keeps: no limit at all.
 const NO_LIMITS: &str = "version: 1\nlimits: []\n";
@@ -23,6 +24,7 @@ pub(crate) struct PolicyFile {
     /// Proxies that the command line trusts, beside those of the file.
     trusted: Vec<IpNet>,
     seen: Mutex<Option<FileSources>>,
+    top: Arc<Top>,
 }
 
 impl PolicyFile {
@@ -44,7 +46,16 @@ impl PolicyFile {
         tell_warnings(&policy);
         let gate = Gate::new(policy).map_err(Failure::input)?;
         tell_store_changes(&gate);
-        Ok(Self { gate, path, otherwise, trusted: trusted.to_vec(), seen: Mutex::new(seen) })
+        let top = Arc::new(Top::default());
+        let of_gate = Arc::clone(&top);
+        gate.on_decision(move |decision| of_gate.see(decision));
+        let (trusted, seen) = (trusted.to_vec(), Mutex::new(seen));
+        Ok(Self { gate, path, otherwise, trusted, seen, top })
+    }
+
+    /// The keys that were asked about most. What a policy decides is among it.
+    pub(crate) fn top(&self) -> &Arc<Top> {
+        &self.top
     }
 
     pub(crate) fn gate(&self) -> &Gate {

@@ -12,6 +12,14 @@ pub(crate) fn redis_cli() -> PathBuf {
     installed("redis-cli")
 }
 
+pub(crate) fn prometheus() -> PathBuf {
+    installed("prometheus")
+}
+
+pub(crate) fn promtool() -> PathBuf {
+    installed("promtool")
+}
+
 pub(crate) fn nginx() -> PathBuf {
     // Debian keeps it where only root looks.
     in_path("nginx")

@@ -38,6 +38,7 @@ pub mod clock;
 mod concurrency;
 #[cfg(feature = "policy")]
 pub mod gate;
+pub mod histogram;
 #[cfg(feature = "tower")]
 pub mod http;
 mod limiter;
@@ -73,7 +74,7 @@ pub use tollgate_stores::{
 };
 #[cfg(feature = "redis")]
 pub use tollgate_stores::{
-    LeasedStore, RedisConfig, RedisStore, RedisUrlError, SharedStore, Store,
+    LeaseStats, LeasedStore, RedisConfig, RedisStore, RedisUrlError, SharedStore, Store,
 };
 #[cfg(feature = "tokio")]
 pub use wait::{WAITERS_MAX, WaitError};

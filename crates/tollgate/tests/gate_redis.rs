@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::gate::{Admission, Refused};
 use tollgate::policy::{NoSources, Request};
-use tollgate::shared::StoreState;
+use tollgate::shared::{BreakerState, StoreState};
 use tollgate::{Gate, Policy};
 use tollgate_testkit::RedisServer;
 
@@ -133,4 +133,28 @@ async fn hot_keys_may_be_served_from_leases() {
     let gate = Gate::new(Policy::parse("p", &text, &NoSources).unwrap()).unwrap();
     let total = admitted(&gate, "/", 700).await;
     assert!((450..=500).contains(&total), "{total}");
+}
+
+#[tokio::test]
+async fn a_shared_store_is_timed_and_its_breaker_and_leases_can_be_seen() {
+    let redis = RedisServer::start();
+    let text = format!(
+        "version: 1\nstore: {{ url: '{}', deadline: 2s, leased: true }}\nlimits: [{{ name: all, rate: 100000/hour }}]",
+        redis.url()
+    );
+    let gate = Gate::new(Policy::parse("policy.yaml", &text, &NoSources).unwrap()).unwrap();
+    assert_eq!(admitted(&gate, "/", 200).await, 200);
+    let leases = gate.lease_stats().unwrap();
+    assert_eq!(leases.local + leases.asked, 200);
+    assert!(gate.store_time().count >= 200);
+    assert_eq!(gate.breaker(), Some(BreakerState::Closed));
+    redis.kill();
+    for _ in 0..1_000 {
+        if gate.breaker() == Some(BreakerState::Open) {
+            return;
+        }
+        let _ = ask(&gate, "/").await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("it never opened");
 }

@@ -143,6 +143,7 @@ impl Gateway {
             tokens: Arc::default(),
             is_serving: Box::new(move || of_serving.drain.stage() == Stage::Serve),
             more_metrics: Box::new(move |page| of_metrics.tell_metrics(page)),
+            envoy: None,
         };
         Ok(Some((listener, Arc::new(admin))))
     }

@@ -63,7 +63,8 @@ impl Serve {
         let bounds = Bounds { idle: self.resp_idle_timeout, stuck: self.resp_write_timeout };
         let passwords = Passwords::new(Arc::clone(&server.resp_passwords));
         let gate = server.policy.gate().clone();
-        let door = Arc::new(RespDoor::new(gate, passwords, bounds, Arc::clone(&port.seats)));
+        let door = RespDoor::new(gate, passwords, bounds, Arc::clone(&port.seats));
+        let door = Arc::new(door.watched_by(&server.meters));
         self.open(DoorName::Resp, address, &port, || {
             let worker = resp::Worker::new(Arc::clone(&door), server.drain.clone());
             async { Ok(worker) }
@@ -71,9 +72,11 @@ impl Serve {
     }
 
     fn port(&self, server: &Server, door: DoorName) -> Port {
+        let seats = Seats::new(self.max_connections);
+        server.meters.seated(door.name(), &seats);
         Port {
             tls: server.tls.clone().filter(|_| self.is_tls(door)),
-            seats: Seats::new(self.max_connections),
+            seats,
             drain: server.drain.clone(),
         }
     }

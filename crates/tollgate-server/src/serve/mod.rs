@@ -7,6 +7,7 @@ mod announce;
 mod doors;
 mod envoy;
 mod http;
+mod meters;
 mod options;
 mod resp;
 
@@ -20,7 +21,7 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;
 
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Told};
 use crate::drain::{Drain, Stage};
 use crate::failure::Failure;
 use crate::policy_file::PolicyFile;
@@ -29,6 +30,7 @@ use crate::tokens::Tokens;
 use crate::{log, process};
 use envoy::{DoorSettings, Environment, EnvoyDoor};
 use http::HttpDoor;
+use meters::Meters;
 use options::DoorName;
 pub(crate) use options::Serve;
 
@@ -46,6 +48,7 @@ struct Server {
     admin_tokens: Arc<Tokens>,
     resp_passwords: Arc<Tokens>,
     drain: Drain,
+    meters: Arc<Meters>,
 }
 
 impl Serve {
@@ -64,9 +67,12 @@ impl Serve {
 
     fn server(&self, environment: &Environment) -> Result<Server, Failure> {
         let policy = Arc::new(self.open_policy(environment)?);
-        let envoy = self.envoy_door(environment, &policy)?;
+        policy.gate().near_limit_from(environment.near_limit);
+        let meters = Meters::new(Arc::clone(policy.top()));
+        let envoy = self.envoy_door(environment, &policy, &meters)?;
         let tokens = Tokens::read_if_named(self.tokens.as_deref())?;
-        let http = HttpDoor::new(policy.gate().clone(), Arc::clone(&tokens), envoy.clone());
+        let (gate, of_http) = (policy.gate().clone(), Arc::clone(&meters));
+        let http = HttpDoor::new(gate, Arc::clone(&tokens), envoy.clone(), of_http);
         Ok(Server {
             policy,
             envoy,
@@ -76,6 +82,7 @@ impl Serve {
             admin_tokens: Tokens::read_if_named(self.admin_tokens.as_deref())?,
             resp_passwords: Tokens::read_if_named(self.resp_passwords.as_deref())?,
             drain: Drain::default(),
+            meters,
         })
     }
 
@@ -92,6 +99,7 @@ impl Serve {
         &self,
         environment: &Environment,
         policy: &PolicyFile,
+        meters: &Arc<Meters>,
     ) -> Result<Option<Arc<EnvoyDoor>>, Failure> {
         let Some(folder) = self.envoy_config.as_ref().or(environment.config.as_ref()) else {
             return match self.grpc.and_then(|grpc| grpc.0) {
@@ -104,9 +112,10 @@ impl Serve {
         let settings = DoorSettings {
             headers: self.envoy_headers.answers(),
             is_shadow: environment.is_shadow,
+            near_limit: environment.near_limit,
         };
         let door = EnvoyDoor::open(folder, policy.gate().clone(), settings);
-        door.map(|door| Some(Arc::new(door))).map_err(Failure::input)
+        door.map(|door| Some(Arc::new(door.watched_by(meters)))).map_err(Failure::input)
     }
 
     /// Where Envoy may ask, if there is something to answer.
@@ -141,13 +150,16 @@ impl Serve {
 impl Server {
     fn admin(&self) -> Admin {
         let (drain, envoy) = (self.drain.clone(), self.envoy.clone());
+        let (meters, of_envoy) = (Arc::clone(&self.meters), self.envoy.clone());
         Admin {
             policy: Arc::clone(&self.policy),
             tokens: Arc::clone(&self.admin_tokens),
             is_serving: Box::new(move || drain.stage() == Stage::Serve),
             more_metrics: Box::new(move |page| {
+                meters.tell_metrics(page);
                 envoy.iter().for_each(|door| door.tell_metrics(page));
             }),
+            envoy: of_envoy.map(|door| -> Told { Box::new(move || door.tell()) }),
         }
     }
 

@@ -11,6 +11,7 @@ use tollgate_stores::{LIMITS_MAX, Op};
 use super::admission::{Admission, Admitted, Mark, Refusal, Refused};
 use super::backend::{Permit, rate};
 use super::live::Live;
+use super::seen::Outcome;
 use super::{Gate, Inner};
 
 /// The limits that a request is to be charged to.
@@ -42,20 +43,20 @@ impl Gate {
     pub(crate) async fn admit(&self, live: &Live, of: Charges, now: Micros) -> Admission {
         let mut permits = Permits::new();
         let accepted = self.inner.enforce(live, &of, now, &mut permits).await;
-        let Accepted { speaker, delay, mut marks } = match accepted {
+        let Accepted { speaker, delay, near, mut marks } = match accepted {
             Ok(accepted) => accepted,
             Err((by, why)) => {
                 let rule = of[by].rule.clone();
-                live.meter(&rule).count_denied();
+                self.inner.meters.note(live, &of[by], Outcome::Denied, now);
                 return Admission::Refused(Box::new(Refusal { rule, why }));
             }
         };
         let is_degraded = marks.iter().flatten().any(|mark| mark.origin.is_degraded());
-        for (one, mark) in of.iter().zip(&mut marks) {
+        for (i, (one, mark)) in of.iter().zip(&mut marks).enumerate() {
             if !one.is_enforced {
                 *mark = self.inner.watch(live, one, now, &mut permits).await;
             } else if !one.is_share() {
-                live.meter(&one.rule).count_allowed();
+                self.inner.passed(live, one, near.contains(&i), now);
             }
         }
         let gate = self.clone();
@@ -73,6 +74,8 @@ struct Accepted {
     /// The one that is closest to refusing, by its place, and what it decided.
     speaker: Option<(usize, Decision)>,
     delay: Duration,
+    /// Those that are nearly used up, by their places.
+    near: SmallVec<[usize; 4]>,
     /// When and by whom each was charged, in the order of all limits.
     marks: SmallVec<[Option<Mark>; 2]>,
 }
@@ -110,10 +113,13 @@ impl Inner {
         now: Micros,
     ) -> Result<Accepted, Refuses> {
         let marks = of.iter().map(|_| None).collect();
-        let mut accepted = Accepted { speaker: None, delay: Duration::ZERO, marks };
+        let near = SmallVec::new();
+        let mut accepted = Accepted { speaker: None, delay: Duration::ZERO, near, marks };
         for part in rates.chunks(LIMITS_MAX) {
             let asked: SmallVec<[&Applied; 4]> = part.iter().map(|i| &of[*i]).collect();
+            let timed = self.begin_timed();
             let checked = self.backend.apply(Op::Check, &asked, now).await;
+            self.end_timed(timed);
             let speaker = (part[checked.decided_by], checked.decision);
             if !checked.decision.allowed() {
                 self.give_back(of, &accepted.marks, now).await;
@@ -126,9 +132,21 @@ impl Inner {
             if accepted.speaker.is_none_or(is_tighter) {
                 accepted.speaker = Some(speaker);
             }
-            part.iter().for_each(|i| accepted.marks[*i] = Some(checked.mark.clone()));
+            for (i, decision) in part.iter().zip(&checked.decisions) {
+                accepted.marks[*i] = Some(checked.mark.clone());
+                if self.meters.is_near(decision) {
+                    accepted.near.push(*i);
+                }
+            }
         }
         Ok(accepted)
+    }
+
+    fn passed(&self, live: &Live, one: &Applied, is_near: bool, now: Micros) {
+        self.meters.note(live, one, Outcome::Allowed, now);
+        if is_near {
+            live.meter(&one.rule).count_near_limit();
+        }
     }
 
     async fn give_back(&self, of: &[Applied], marks: &[Option<Mark>], now: Micros) {
@@ -147,19 +165,20 @@ impl Inner {
         now: Micros,
         permits: &mut Permits,
     ) -> Option<Mark> {
-        let (fits, mark) = if is_rate(one) {
+        let (fits, is_near, mark) = if is_rate(one) {
             let checked = self.backend.apply(Op::Check, &[one], now).await;
-            (checked.decision.allowed(), Some(checked.mark))
+            let is_near = self.meters.is_near(&checked.decision);
+            (checked.decision.allowed(), is_near, Some(checked.mark))
         } else {
             let permit = self.backend.acquire(live, one).await;
             let fits = permit.is_some();
             permits.extend(permit);
-            (fits, None)
+            (fits, false, None)
         };
         match fits {
             true if one.is_share() => {}
-            true => live.meter(&one.rule).count_allowed(),
-            false => live.meter(&one.rule).count_shadow_denied(),
+            true => self.passed(live, one, is_near, now),
+            false => self.meters.note(live, one, Outcome::ShadowDenied, now),
         }
         mark.filter(|_| fits)
     }

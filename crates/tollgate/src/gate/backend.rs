@@ -8,14 +8,18 @@ use tollgate_core::{Decision, Limit, Micros, WhenDown};
 use tollgate_rules::{Amount, Applied, StoreSettings};
 use tollgate_stores::{Charge, ChargesError, MemoryStore, Op, StoreError, Verdict};
 
+use crate::histogram::Durations;
+
 use super::Decided;
 use super::admission::Mark;
 use super::live::Live;
 
 #[cfg(feature = "redis")]
 use {
-    crate::shared::{AcquireError, Degraded, Ladder, LadderStats, SharedConcurrency, StoreState},
-    tollgate_stores::{LeasedStore, RedisConfig, RedisStore, SharedStore},
+    crate::shared::{
+        AcquireError, BreakerState, Degraded, Ladder, LadderStats, SharedConcurrency, StoreState,
+    },
+    tollgate_stores::{LeaseStats, LeasedStore, RedisConfig, RedisStore, SharedStore},
 };
 
 pub(crate) enum Backend {
@@ -32,6 +36,8 @@ pub(crate) struct Checked {
     pub(crate) decision: Decision,
     /// Which of them that is.
     pub(crate) decided_by: usize,
+    /// What each of them says.
+    pub(crate) decisions: SmallVec<[Decision; 4]>,
     pub(crate) delay: Duration,
     pub(crate) mark: Mark,
 }
@@ -41,6 +47,7 @@ impl Checked {
         Self {
             decision: **verdict,
             decided_by: verdict.decided_by(),
+            decisions: verdict.decisions().iter().copied().collect(),
             delay: verdict.delay(),
             mark: Mark { at: verdict.at(), origin },
         }
@@ -148,6 +155,17 @@ impl Backend {
         }
     }
 
+    /// How long the store took, if it is not in this process.
+    pub(crate) fn store_time(&self) -> Option<Durations> {
+        match self {
+            Self::Memory(_) => None,
+            #[cfg(feature = "redis")]
+            Self::Redis(ladder, _) => Some(ladder.store_time.durations()),
+            #[cfg(feature = "redis")]
+            Self::Leased(ladder, _) => Some(ladder.store_time.durations()),
+        }
+    }
+
     pub(crate) async fn reset(&self, charge: &Charge<'_>) -> Result<(), StoreError> {
         match self {
             Self::Memory(store) => {
@@ -234,6 +252,21 @@ impl Backend {
         }
     }
 
+    pub(crate) fn breaker(&self) -> Option<BreakerState> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(ladder, _) => Some(ladder.breaker_state()),
+            Self::Leased(ladder, _) => Some(ladder.breaker_state()),
+        }
+    }
+
+    pub(crate) fn lease_stats(&self, now: Micros) -> Option<LeaseStats> {
+        match self {
+            Self::Memory(_) | Self::Redis(..) => None,
+            Self::Leased(ladder, _) => Some(ladder.store.stats(now)),
+        }
+    }
+
     pub(crate) fn listen(&self, listener: Box<dyn Fn(&StoreState) + Send + Sync>) {
         match self {
             Self::Memory(_) => {}
@@ -281,7 +314,8 @@ fn apply_here(store: &MemoryStore, op: Op, of: &[&Applied], now: Micros) -> Chec
     if let ([one], Op::Check) = (of, op) {
         let decision = store.check(&charge(one), now);
         let mark = Mark { at: now, origin: Origin::Store };
-        return Checked { decision, decided_by: 0, delay: decision.delay(), mark };
+        let (decisions, delay) = (SmallVec::from_slice(&[decision]), decision.delay());
+        return Checked { decision, decided_by: 0, decisions, delay, mark };
     }
     let charges: SmallVec<[_; 4]> = of.iter().map(|one| charge(one)).collect();
     let verdict = store.apply_now(op, &charges, now).expect(FITS);

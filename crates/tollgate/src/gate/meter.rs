@@ -2,9 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tollgate_core::Micros;
+use tollgate_core::{Decision, Micros};
+use tollgate_rules::Applied;
+
+use super::live::Live;
+use super::near::NearLimit;
+use super::seen::{Listener, Outcome, Seen};
 
 /// What a limit has done so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +18,8 @@ pub struct LimitStats {
     pub name: Arc<str>,
     /// Requests that it let pass.
     pub allowed: u64,
+    /// Those of them that came when it was nearly used up.
+    pub near_limit: u64,
     /// Requests that it refused.
     pub denied: u64,
     /// Requests that it would have refused, were it enforced.
@@ -37,6 +44,7 @@ pub struct Loaded {
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     allowed: AtomicU64,
+    near_limit: AtomicU64,
     denied: AtomicU64,
     shadow_denied: AtomicU64,
 }
@@ -44,6 +52,10 @@ pub(crate) struct Meter {
 impl Meter {
     pub(crate) fn count_allowed(&self) {
         self.allowed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_near_limit(&self) {
+        self.near_limit.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_denied(&self) {
@@ -55,11 +67,13 @@ impl Meter {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Meters {
     by_name: Mutex<BTreeMap<Arc<str>, Arc<Meter>>>,
     exempt: AtomicU64,
     loaded: Mutex<Loaded>,
+    near_limit: OnceLock<NearLimit>,
+    listener: OnceLock<Listener>,
 }
 
 impl Meters {
@@ -70,6 +84,32 @@ impl Meters {
     /// Limits that are gone are forgotten, or a file that changes names would fill the memory.
     pub(crate) fn keep_only(&self, is_there: impl Fn(&str) -> bool) {
         lock(&self.by_name).retain(|name, _| is_there(name));
+    }
+
+    /// Counts what a limit has said, and tells those who want to know.
+    pub(crate) fn note(&self, live: &Live, of: &Applied, outcome: Outcome, at: Micros) {
+        let meter = live.meter(&of.rule);
+        match outcome {
+            Outcome::Allowed => meter.count_allowed(),
+            Outcome::Denied => meter.count_denied(),
+            Outcome::ShadowDenied => meter.count_shadow_denied(),
+        }
+        if let Some(listener) = self.listener.get() {
+            listener(&Seen { limit: of.rule.name(), key: of.key.as_bytes(), outcome, at });
+        }
+    }
+
+    /// Is that limit nearly used up?
+    pub(crate) fn is_near(&self, decision: &Decision) -> bool {
+        self.near_limit.get().copied().unwrap_or_default().is_near(decision)
+    }
+
+    pub(crate) fn near_from(&self, near_limit: NearLimit) {
+        let _ = self.near_limit.set(near_limit);
+    }
+
+    pub(crate) fn listen(&self, listener: Listener) {
+        let _ = self.listener.set(listener);
     }
 
     pub(crate) fn count_exempt(&self) {
@@ -85,6 +125,7 @@ impl Meters {
         let stats = |(name, meter): (&Arc<str>, &Arc<Meter>)| LimitStats {
             name: name.clone(),
             allowed: read(&meter.allowed),
+            near_limit: read(&meter.near_limit),
             denied: read(&meter.denied),
             shadow_denied: read(&meter.shadow_denied),
         };

@@ -5,6 +5,8 @@ mod admit;
 mod backend;
 mod live;
 mod meter;
+mod near;
+mod seen;
 mod sources;
 
 use std::path::Path;
@@ -17,12 +19,15 @@ use tollgate_rules::{Policy, PolicyErrors, Request, Resolution, Sources};
 use tollgate_stores::{Charge, ChargesError, MemoryStore, Op, StoreError, Verdict};
 
 use crate::clock::{Clock, SystemClock};
+use crate::histogram::{Durations, Sampled};
 
 pub use admission::{Admission, Admitted, Refusal, Refused, Speaker};
 #[cfg(feature = "tower")]
 pub(crate) use admit::Charges;
 pub use live::Live;
 pub use meter::{LimitStats, Loaded};
+pub use near::{NearLimit, NoRatio};
+pub use seen::{Outcome, Seen};
 pub use sources::FileSources;
 
 use backend::Backend;
@@ -56,6 +61,8 @@ pub(crate) struct Inner {
     live: ArcSwap<Live>,
     backend: Backend,
     meters: Meters,
+    /// How long the store took, if it is in this process.
+    memory_time: Sampled,
     clock: Box<dyn Clock>,
 }
 
@@ -77,7 +84,8 @@ impl Gate {
         let meters = Meters::default();
         let live = ArcSwap::from_pointee(Live::new(policy, &meters, None));
         meters.loaded(clock.now());
-        Ok(Self { inner: Arc::new(Inner { live, backend, meters, clock: Box::new(clock) }) })
+        let (memory_time, clock) = (Sampled::default(), Box::new(clock));
+        Ok(Self { inner: Arc::new(Inner { live, backend, meters, memory_time, clock }) })
     }
 
     /// A gate that keeps the policy in this file.
@@ -198,7 +206,11 @@ impl Gate {
         op: Op,
         charges: &[(Charge<'_>, WhenDown)],
     ) -> Result<Decided, ChargesError> {
-        self.inner.backend.apply_to(op, charges, self.now()).await
+        let now = self.now();
+        let timed = self.inner.begin_timed();
+        let decided = self.inner.backend.apply_to(op, charges, now).await;
+        self.inner.end_timed(timed);
+        decided
     }
 
     /// Makes the key of a limit that is in no policy as good as new.
@@ -270,6 +282,40 @@ impl Gate {
         self.inner.meters.stats()
     }
 
+    /// From where on a limit counts as nearly used up, once and for all.
+    pub fn near_limit_from(&self, ratio: NearLimit) {
+        self.inner.meters.near_from(ratio);
+    }
+
+    /// Calls this with everything that a limit of the policy says about a request, from now on. It is
+    /// called while the request waits.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    /// use tollgate::{Gate, Policy};
+    /// use tollgate::gate::Outcome;
+    ///
+    /// static DENIED: AtomicU64 = AtomicU64::new(0);
+    /// let gate = Gate::new(Policy::one_line("2/minute per ip")?)?;
+    /// gate.on_decision(|seen| {
+    ///     if seen.outcome == Outcome::Denied {
+    ///         DENIED.fetch_add(1, Ordering::Relaxed);
+    ///     }
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_decision(&self, listener: impl Fn(&Seen<'_>) + Send + Sync + 'static) {
+        self.inner.meters.listen(Box::new(listener));
+    }
+
+    /// How long the store took to answer. In memory only one call in 64 is timed, and counted as 64.
+    pub fn store_time(&self) -> Durations {
+        match self.inner.backend.store_time() {
+            Some(durations) => durations,
+            None => self.inner.memory_time.durations(),
+        }
+    }
+
     /// How many requests were exempt.
     pub fn exempt(&self) -> u64 {
         self.inner.meters.exempt()
@@ -292,6 +338,18 @@ impl Gate {
         self.inner.backend.ladder_stats()
     }
 
+    /// Are calls sent to a shared store at present?
+    #[cfg(feature = "redis")]
+    pub fn breaker(&self) -> Option<crate::shared::BreakerState> {
+        self.inner.backend.breaker()
+    }
+
+    /// What leases of hot keys have done so far, if the policy asks for them.
+    #[cfg(feature = "redis")]
+    pub fn lease_stats(&self) -> Option<tollgate_stores::LeaseStats> {
+        self.inner.backend.lease_stats(self.now())
+    }
+
     /// Begins to watch a shared store, which the first request does otherwise. Must be called in a
     /// tokio runtime, which has to last as long as the gate.
     #[cfg(feature = "redis")]
@@ -310,6 +368,22 @@ impl Gate {
 
     pub(crate) fn inner(&self) -> &Inner {
         &self.inner
+    }
+}
+
+impl Inner {
+    /// When a call of the store in memory begins, if it is one that is timed.
+    #[inline]
+    fn begin_timed(&self) -> Option<Micros> {
+        let is_timed = self.backend.memory().is_some() && Sampled::is_due();
+        is_timed.then(|| self.clock.now())
+    }
+
+    #[inline]
+    fn end_timed(&self, began: Option<Micros>) {
+        if let Some(began) = began {
+            self.memory_time.record(self.clock.now().since(began));
+        }
     }
 }
 

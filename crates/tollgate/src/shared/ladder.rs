@@ -15,6 +15,7 @@ use super::breaker::{Breaker, BreakerState};
 use super::random::random_number;
 use super::share::share_of;
 use crate::clock::{Clock, SystemClock};
+use crate::histogram::Histogram;
 
 /// How often a node announces itself. It counts for three times as long.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(2);
@@ -80,7 +81,9 @@ type Listener = Box<dyn Fn(&StoreState) + Send + Sync>;
 type ShareKey = (String, Rate, Algorithm);
 
 pub(crate) struct Ladder<S> {
-    pub(super) store: S,
+    pub(crate) store: S,
+    /// How long calls took, those among them that failed.
+    pub(crate) store_time: Histogram,
     local: MemoryStore,
     breaker: Breaker,
     node: String,
@@ -99,6 +102,7 @@ impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
     pub(crate) fn new(store: S) -> Arc<Self> {
         Arc::new(Self {
             store,
+            store_time: Histogram::default(),
             local: MemoryStore::new(),
             breaker: Breaker::new(),
             node: format!("{}-{:016x}", std::process::id(), random_number()),
@@ -130,7 +134,7 @@ impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn breaker_state(&self) -> BreakerState {
+    pub(crate) fn breaker_state(&self) -> BreakerState {
         self.breaker.state()
     }
 
@@ -167,7 +171,10 @@ impl<S: SharedStore + Send + Sync + 'static> Ladder<S> {
             let why = Why::NotAsked(self.last_error());
             return Ok(self.instead(op, charges, why));
         };
-        match self.store.apply(op, &plain, SystemClock.now()).await {
+        let began = SystemClock.now();
+        let applied = self.store.apply(op, &plain, began).await;
+        self.store_time.record(SystemClock.now().since(began), 1);
+        match applied {
             Ok(verdict) => {
                 leave.succeeded();
                 self.counters.answered.fetch_add(1, Ordering::Relaxed);

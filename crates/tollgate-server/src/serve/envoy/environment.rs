@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use tollgate::gate::NearLimit;
+
 const ROOT: &str = "/srv/runtime_data/current";
 
 /// Tells the value of a variable.
@@ -23,6 +25,8 @@ pub(crate) struct Environment {
     pub(crate) store: Option<String>,
     /// `SHADOW_MODE`: every limit only counts.
     pub(crate) is_shadow: bool,
+    /// `NEAR_LIMIT_RATIO`: from where on a limit is nearly used up.
+    pub(crate) near_limit: NearLimit,
 }
 
 impl Environment {
@@ -45,8 +49,14 @@ impl Environment {
             config: Some(config),
             store: store(&get, is_true("REDIS_TLS"))?,
             is_shadow: is_true("SHADOW_MODE"),
+            near_limit: near_limit(&get)?,
         })
     }
+}
+
+fn near_limit(get: Variables<'_>) -> Result<NearLimit, String> {
+    let Some(ratio) = get("NEAR_LIMIT_RATIO") else { return Ok(NearLimit::default()) };
+    ratio.parse().map_err(|error| format!("NEAR_LIMIT_RATIO is \"{ratio}\": {error}"))
 }
 
 fn address(get: Variables<'_>, host: &str, port: &str) -> Result<Option<SocketAddr>, String> {
@@ -140,6 +150,7 @@ mod tests {
     fn what_others_have_set_is_understood() {
         let set = read(
             "GRPC_PORT=8081 GRPC_HOST=127.0.0.1 PORT=8080 DEBUG_PORT=6070 SHADOW_MODE=true \
+             NEAR_LIMIT_RATIO=0.5 \
              RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit",
         );
         let expected = Environment {
@@ -149,6 +160,7 @@ mod tests {
             config: Some("/data/ratelimit/config".into()),
             store: None,
             is_shadow: true,
+            near_limit: "0.5".parse().unwrap(),
         };
         assert_eq!(set, Ok(expected));
         let at_home = read("RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_APPDIRECTORY=limits").unwrap();
@@ -177,6 +189,7 @@ mod tests {
             "GRPC_PORT=80810",
             "GRPC_PORT=1 GRPC_HOST=here",
             "BACKEND_TYPE=memcache",
+            "NEAR_LIMIT_RATIO=80",
             "REDIS_URL=/tmp/s REDIS_SOCKET_TYPE=unix",
             "REDIS_URL=a:1 REDIS_TYPE=ring",
             "REDIS_URL=a:1 REDIS_TYPE=SENTINEL",

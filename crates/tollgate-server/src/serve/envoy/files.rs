@@ -4,8 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tollgate::PolicyErrors;
+use tollgate::gate::Loaded;
 use tollgate::policy::envoy::{EnvoyConfig, EnvoyErrors};
+use tollgate::{Micros, PolicyErrors};
+
+use crate::metrics::{Page, one};
 
 /// The names and texts of files, sorted by name.
 type Texts = Vec<(String, String)>;
@@ -18,25 +21,40 @@ pub(super) struct EnvoyFiles {
 
 struct State {
     seen: Result<Texts, String>,
-    error: Option<String>,
+    loaded: Loaded,
 }
 
 impl EnvoyFiles {
     /// Reads the folder for the first time.
-    pub(super) fn open(folder: &Path) -> Result<(Self, EnvoyConfig), EnvoyErrors> {
+    pub(super) fn open(folder: &Path, now: Micros) -> Result<(Self, EnvoyConfig), EnvoyErrors> {
         let texts = read(folder).map_err(|errors| EnvoyErrors::from(*errors))?;
         let config = EnvoyConfig::parse(&texts)?;
-        let state = Mutex::new(State { seen: Ok(texts), error: None });
+        let loaded = Loaded { version: 1, at: now, ..Loaded::default() };
+        let state = Mutex::new(State { seen: Ok(texts), loaded });
         Ok((Self { folder: folder.to_path_buf(), state }, config))
     }
 
-    /// What is wrong with the files as they are now, if the limits in force are older ones.
-    pub(super) fn error(&self) -> Option<String> {
-        self.lock().error.clone()
+    /// When the files in force were read, and what was wrong with the last that are not.
+    pub(super) fn loaded(&self) -> Loaded {
+        self.lock().loaded.clone()
+    }
+
+    pub(super) fn tell_metrics(&self, page: &mut Page) {
+        let loaded = self.loaded();
+        let help = "Whether the files as they are now are in force.";
+        page.gauge("tollgate_envoy_config_ok", help, one(u8::from(loaded.error.is_none())));
+        let help = "When the files in force were read.";
+        let at = loaded.at.get() / 1_000_000;
+        page.gauge("tollgate_envoy_config_loaded_timestamp_seconds", help, one(at));
+        let help = "When the files were found wanting; 0 if they are in force.";
+        let failed_at = loaded.failed_at.map_or(0, |at| at.get() / 1_000_000);
+        page.gauge("tollgate_envoy_config_failed_timestamp_seconds", help, one(failed_at));
+        let help = "Sets of files that could not be used.";
+        page.counter("tollgate_envoy_config_failures_total", help, one(loaded.failures));
     }
 
     /// Reads the folder again, and returns what is in it if that is new and good.
-    pub(super) fn reload_if_changed(&self) -> Option<EnvoyConfig> {
+    pub(super) fn reload_if_changed(&self, now: Micros) -> Option<EnvoyConfig> {
         let texts = read(&self.folder).map_err(|errors| errors.to_string());
         let mut state = self.lock();
         if state.seen == texts {
@@ -47,7 +65,17 @@ impl EnvoyFiles {
             Err(error) => Err(error.clone()),
         };
         state.seen = texts;
-        state.error = parsed.as_ref().err().cloned();
+        match &parsed {
+            Ok(_) => {
+                let (version, failures) = (state.loaded.version + 1, state.loaded.failures);
+                state.loaded = Loaded { version, at: now, failures, ..Loaded::default() };
+            }
+            Err(error) => {
+                state.loaded.failures += 1;
+                state.loaded.error = Some(error.clone());
+                state.loaded.failed_at = Some(now);
+            }
+        }
         match &parsed {
             Ok(config) => {
                 let (domains, limits) = (config.domains().len(), config.limits().len());

@@ -9,6 +9,7 @@ mod answer;
 mod environment;
 mod files;
 mod json;
+mod limit_meters;
 mod proto;
 mod service;
 #[cfg(test)]
@@ -20,6 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use serde_json::{Value, json};
+use tollgate::gate::NearLimit;
 use tollgate::policy::Answers;
 use tollgate::policy::envoy::{EnvoyConfig, EnvoyErrors};
 use tollgate::{ChargesError, Gate};
@@ -27,9 +30,12 @@ use tollgate::{ChargesError, Gate};
 pub(crate) use environment::Environment;
 pub(crate) use service::Worker;
 
-use crate::metrics::{Labels, Page};
+use super::meters::{Meters, Outcome, Tally};
+use crate::metrics::{Labels, Page, one};
 use files::EnvoyFiles;
+use limit_meters::{LimitMeters, count};
 use proto::{RateLimitRequest, RateLimitResponse};
+use turns::Turn;
 
 /// Decides about descriptors.
 pub(crate) struct EnvoyDoor {
@@ -38,6 +44,8 @@ pub(crate) struct EnvoyDoor {
     files: Option<EnvoyFiles>,
     settings: DoorSettings,
     counters: Counters,
+    limit_meters: ArcSwap<LimitMeters>,
+    meters: Arc<Meters>,
 }
 
 /// How the door answers.
@@ -47,6 +55,8 @@ pub(crate) struct DoorSettings {
     pub(crate) headers: Option<Answers>,
     /// Does every limit only count?
     pub(crate) is_shadow: bool,
+    /// From where on a limit is nearly used up.
+    pub(crate) near_limit: NearLimit,
 }
 
 #[derive(Default)]
@@ -84,30 +94,36 @@ impl EnvoyDoor {
         gate: Gate,
         settings: DoorSettings,
     ) -> Result<Self, EnvoyErrors> {
-        let (files, config) = EnvoyFiles::open(folder)?;
+        let (files, config) = EnvoyFiles::open(folder, gate.now())?;
         Ok(Self { files: Some(files), ..Self::new(gate, config, settings) })
     }
 
     fn new(gate: Gate, config: EnvoyConfig, settings: DoorSettings) -> Self {
+        let limit_meters =
+            ArcSwap::from_pointee(LimitMeters::new(&config, &LimitMeters::default()));
         let config = ArcSwap::from_pointee(config);
-        Self { gate, config, files: None, settings, counters: Counters::default() }
+        let (counters, meters) = (Counters::default(), Arc::default());
+        Self { gate, config, files: None, settings, counters, limit_meters, meters }
+    }
+
+    /// The same, with what it does for everybody to see.
+    pub(crate) fn watched_by(self, meters: &Arc<Meters>) -> Self {
+        Self { meters: Arc::clone(meters), ..self }
     }
 
     /// Decides by what is new in the folder from now on. Counts are kept, and a bad set of files
     /// changes nothing.
     pub(crate) fn reload_if_changed(&self) {
-        if let Some(config) = self.files.as_ref().and_then(EnvoyFiles::reload_if_changed) {
+        if let Some(config) =
+            self.files.as_ref().and_then(|files| files.reload_if_changed(self.gate.now()))
+        {
             self.replace(config);
         }
     }
 
     fn replace(&self, config: EnvoyConfig) {
+        self.limit_meters.store(Arc::new(LimitMeters::new(&config, &self.limit_meters.load())));
         self.config.store(Arc::new(config));
-    }
-
-    /// What is wrong with the files as they are now, if the limits in force are older ones.
-    pub(crate) fn error(&self) -> Option<String> {
-        self.files.as_ref().and_then(EnvoyFiles::error)
     }
 
     /// The limits that are in force.
@@ -140,16 +156,48 @@ impl EnvoyDoor {
             "Requests that a limit in shadow mode would have refused.",
             [(Labels::default(), shadow_over_limit)],
         );
-        page.gauge(
-            "tollgate_envoy_config_is_current",
-            "0 if the files as they are now cannot be used, and older limits are in force.",
-            [(Labels::default(), u8::from(self.error().is_none()))],
-        );
+        self.limit_meters.load().tell(page);
+        let limits = self.config.load().limits().len();
+        page.gauge("tollgate_envoy_limits", "Limits of descriptors in force.", one(limits));
+        if let Some(files) = &self.files {
+            files.tell_metrics(page);
+        }
+    }
+
+    /// The limits in force and what is wrong with the files, for those who run it.
+    pub(crate) fn tell(&self) -> Value {
+        let config = self.config.load();
+        let (domains, limits) = (config.domains(), config.limits().len());
+        let files = self.files.as_ref().map(EnvoyFiles::loaded).unwrap_or_default();
+        json!({
+            "domains": domains,
+            "limits": limits,
+            "version": files.version,
+            "loaded_at_us": files.at.get(),
+            "failures": files.failures,
+            "error": files.error,
+            "failed_at_us": files.failed_at.map(|at| at.get()),
+        })
     }
 
     /// A request's body in JSON, as for `/json`: the status and the body of the answer.
     pub(crate) async fn answer_json(&self, body: &[u8]) -> (u16, String) {
         json::answer(self, body).await
+    }
+
+    /// The same over gRPC, counted and timed.
+    async fn decide_measured(
+        &self,
+        request: &RateLimitRequest,
+    ) -> Result<RateLimitResponse, Invalid> {
+        let began = self.gate.now();
+        let decided = self.decide(request).await;
+        let outcome = match &decided {
+            Ok(answer) => Outcome::of(!answer.is_over_limit()),
+            Err(_) => Outcome::Error,
+        };
+        self.meters.grpc.record(&Tally::one(outcome), self.gate.now().since(began));
+        decided
     }
 
     async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Invalid> {
@@ -175,6 +223,28 @@ impl EnvoyDoor {
         if turns.iter().any(|turn| turn.is_shadow && turn.is_over_limit()) {
             self.counters.shadow_over_limit.fetch_add(1, Ordering::Relaxed);
         }
+        self.note(&turns, !answer.is_over_limit());
         Ok(answer)
+    }
+
+    /// Counts what the limits have said. One that was not charged because another refused has said
+    /// nothing.
+    fn note(&self, turns: &[Turn<'_>], passes: bool) {
+        let (meters, now) = (self.limit_meters.load(), self.gate.now());
+        for turn in turns.iter().filter(|turn| turn.is_take()) {
+            let (meter, is_over) = (meters.of(turn.limit), turn.is_over_limit());
+            match (is_over, turn.is_shadow) {
+                (true, true) => count(&meter.shadow_denied),
+                (true, false) => count(&meter.denied),
+                (false, _) if passes => count(&meter.allowed),
+                (false, _) => continue,
+            }
+            let is_near = |decision| self.settings.near_limit.is_near(decision);
+            if passes && turn.decision.as_ref().is_some_and(is_near) {
+                count(&meter.near_limit);
+            }
+            let is_denied = is_over && !turn.is_shadow;
+            self.meters.top.count(turn.limit.label(), turn.key.as_bytes(), is_denied, now);
+        }
     }
 }

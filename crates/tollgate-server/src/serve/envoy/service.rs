@@ -26,6 +26,7 @@ use super::proto::{
 use crate::accept::{Door, Room};
 use crate::drain::{Drain, Heeded, Stage, drive};
 use crate::patient::{Patient, Pulse};
+use crate::serve::meters::{DoorMeter, Outcome};
 use crate::tokens::Tokens;
 
 /// More than any proxy sends.
@@ -45,7 +46,7 @@ impl RateLimitService for EnvoyDoor {
         &self,
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
-        let decided = self.decide(request.get_ref()).await;
+        let decided = self.decide_measured(request.get_ref()).await;
         decided.map(tonic::Response::new).map_err(|invalid| Status::invalid_argument(invalid.0))
     }
 }
@@ -60,6 +61,7 @@ pub(crate) struct Worker {
     http: http2::Builder<TokioExecutor>,
     room: Room,
     drain: Drain,
+    meter: Arc<DoorMeter>,
 }
 
 type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
@@ -90,10 +92,11 @@ impl Worker {
             // Older tools ask for it by its first name.
             other(reflection().build_v1alpha().map_err(io::Error::other)?),
         ];
+        let meter = Arc::clone(&door.meters.grpc);
         let limits = RateLimitServiceServer::from_arc(door).max_decoding_message_size(MESSAGE_MAX);
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.max_concurrent_streams(STREAMS_MAX).max_header_list_size(HEADERS_MAX);
-        Ok(Self { limits, others, tokens, http, room, drain })
+        Ok(Self { limits, others, tokens, http, room, drain, meter })
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
@@ -101,9 +104,11 @@ impl Worker {
         let is_limits = service == RateLimitServiceServer::<EnvoyDoor>::NAME;
         let other = || self.others.iter().find(|(name, _)| *name == service);
         if service != "grpc.health.v1.Health" && !self.tokens.allow(request.headers()) {
+            self.meter.count(Outcome::Error);
             return Status::unauthenticated("a valid bearer token is needed").into_http();
         }
         let Some(_place) = self.room.enter() else {
+            self.meter.count(Outcome::Error);
             return Status::unavailable("too many questions are under way").into_http();
         };
         if is_limits {

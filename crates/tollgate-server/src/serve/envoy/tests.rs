@@ -231,7 +231,7 @@ fn a_status_tells_its_limit() {
 #[test]
 fn headers_speak_of_the_tightest() {
     let answers = tollgate::policy::Answers { x_ratelimit: true, ..Default::default() };
-    let bench = bench_of(FILE, DoorSettings { headers: Some(answers), is_shadow: false });
+    let bench = bench_of(FILE, DoorSettings { headers: Some(answers), ..DoorSettings::default() });
     let headers = |words: &str| {
         let descriptors: Vec<Json> = words.split(' ').map(descriptor).collect();
         let (_, answer) = bench.json(&json!({ "domain": "d", "descriptors": descriptors }));

@@ -16,7 +16,7 @@ pub(super) struct Turn<'m> {
     pub(super) is_shadow: bool,
     /// What a store said, if one had to be asked.
     pub(super) decision: Option<Decision>,
-    key: &'m str,
+    pub(super) key: &'m str,
     hits: Hits,
 }
 
@@ -120,7 +120,7 @@ impl<'m> Turn<'m> {
         }
     }
 
-    fn is_take(&self) -> bool {
+    pub(super) fn is_take(&self) -> bool {
         matches!(self.hits, Hits::Take(_))
     }
 }

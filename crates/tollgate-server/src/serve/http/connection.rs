@@ -13,11 +13,12 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::HttpDoor;
+use super::measured;
 use super::reply::{Reply, too_busy};
-use super::routes;
 use crate::accept::{Door, Room};
 use crate::drain::{Drain, Heeded, Stage, drive};
 use crate::patient::{Patient, Pulse};
+use crate::serve::meters::Outcome;
 
 const HEADERS_MAX: usize = 64;
 /// The largest head of a request.
@@ -41,8 +42,11 @@ impl Worker {
 
     async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Reply {
         let mut reply = match self.room.enter() {
-            Some(_place) => routes::answer(&self.door, request, peer).await,
-            None => too_busy(),
+            Some(_place) => measured::answer(&self.door, request, peer).await,
+            None => {
+                self.door.meters.http.count(Outcome::Error);
+                too_busy()
+            }
         };
         if self.drain.stage() > Stage::Serve {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

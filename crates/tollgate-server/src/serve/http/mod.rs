@@ -5,6 +5,7 @@ mod auth;
 mod connection;
 mod held;
 mod limits;
+mod measured;
 mod reply;
 mod routes;
 
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use tollgate::{Clock, Gate, SystemClock};
 
 use super::envoy::EnvoyDoor;
+use super::meters::Meters;
 use crate::tokens::Tokens;
 use held::Held;
 
@@ -27,11 +29,22 @@ pub(crate) struct HttpDoor {
     envoy: Option<Arc<EnvoyDoor>>,
     /// Who may ask, if not everybody.
     tokens: Arc<Tokens>,
+    meters: Arc<Meters>,
 }
 
 impl HttpDoor {
-    pub(crate) fn new(gate: Gate, tokens: Arc<Tokens>, envoy: Option<Arc<EnvoyDoor>>) -> Arc<Self> {
-        Arc::new(Self { gate, held: Held::default(), envoy, tokens })
+    pub(crate) fn new(
+        gate: Gate,
+        tokens: Arc<Tokens>,
+        envoy: Option<Arc<EnvoyDoor>>,
+        meters: Arc<Meters>,
+    ) -> Arc<Self> {
+        Arc::new(Self { gate, held: Held::default(), envoy, tokens, meters })
+    }
+
+    /// Tells of a decision that no policy knows of.
+    fn note(&self, name: &str, key: &str, is_allowed: bool) {
+        self.meters.top.count(name, key.as_bytes(), !is_allowed, self.gate.now());
     }
 
     /// Gives back what was held for too long.

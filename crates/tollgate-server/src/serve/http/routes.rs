@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 use tollgate::gate::{Admission, Decided, Refused, Speaker};
 use tollgate::policy::Answers;
-use tollgate::{Charge, Cost, Decision, Micros, Op, WhenDown};
+use tollgate::{Charge, Cost, Decision, Micros, Op, Verdict, WhenDown};
 
 use super::HttpDoor;
 use super::ask::{self, Check, Described, Question};
@@ -152,6 +152,9 @@ async fn check_all(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Reply, S
     let charges: Vec<_> = checks.iter().map(|check| (charge(check), WhenDown::Local)).collect();
     let decided = door.gate.apply(op, &charges).await.map_err(|error| error.to_string())?;
     let (verdict, is_degraded) = (&decided.verdict, decided.is_degraded);
+    if op == Op::Check {
+        note_all(door, checks, verdict);
+    }
     let each = checks.iter().zip(verdict.decisions());
     let each = each.map(|(check, decision)| Told::of(&check.limit, decision, is_degraded));
     let by = &checks[verdict.decided_by()].limit;
@@ -169,6 +172,14 @@ struct One {
 }
 
 async fn decide_one(door: &HttpDoor, op: Op, check: &Check, cost: Cost) -> Result<One, String> {
+    let one = ask_one(door, op, check, cost).await?;
+    if op == Op::Check {
+        door.note(check.limit.name(), &check.key, one.decision.allowed());
+    }
+    Ok(one)
+}
+
+async fn ask_one(door: &HttpDoor, op: Op, check: &Check, cost: Cost) -> Result<One, String> {
     let charge = Charge::new(&check.limit, &check.key).cost(cost);
     if let Some(store) = door.gate.memory() {
         let at = door.gate.now();
@@ -192,6 +203,17 @@ impl One {
     fn headed(&self, check: &Check, mut reply: Reply) -> Reply {
         reply::tell(&check.limit, &self.decision, reply.headers_mut());
         reply
+    }
+}
+
+/// Of those that were refused, the one that refused speaks for all: the others were not charged.
+fn note_all(door: &HttpDoor, checks: &[Check], verdict: &Verdict) {
+    match verdict.allowed() {
+        true => checks.iter().for_each(|check| door.note(check.limit.name(), &check.key, true)),
+        false => {
+            let check = &checks[verdict.decided_by()];
+            door.note(check.limit.name(), &check.key, false);
+        }
     }
 }
 
@@ -318,6 +340,7 @@ async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
     let deadline = deadline_us(door, &object)?;
     let name: Arc<str> = format!("api:{}", ask::text(&object, "name")?.unwrap_or("api")).into();
     let permit = door.gate.acquire(&name, key.as_bytes(), max, WhenDown::Local).await;
+    door.note(&name, &key, permit.is_some());
     let Some(permit) = permit else {
         return Ok(json(StatusCode::TOO_MANY_REQUESTS, &json!({ "allowed": false, "max": max })));
     };

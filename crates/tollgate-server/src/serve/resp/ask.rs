@@ -7,6 +7,7 @@ use tollgate_core::{Cost, Decision, Limit, Micros, Wait, WhenDown};
 use tollgate_stores::{Charge, MemoryStore, Op};
 
 use super::codec::{Protocol, Reply};
+use crate::serve::meters::Outcome;
 
 /// One limit, one key, and what to do.
 pub(super) struct Ask<'a> {
@@ -50,7 +51,7 @@ pub(super) struct OwnedAsk {
 impl Ask<'_> {
     /// Asks a store in this process.
     #[inline]
-    pub(super) fn settle(&self, store: &MemoryStore, now: Micros, mut reply: Reply<'_>) {
+    pub(super) fn settle(&self, store: &MemoryStore, now: Micros, mut reply: Reply<'_>) -> Outcome {
         let charge = Charge::new(self.limit, self.key).cost(self.cost);
         let decision = match self.deed {
             Deed::Check => store.check(&charge, now),
@@ -59,10 +60,12 @@ impl Ask<'_> {
             Deed::Refund => store.refund(&charge, now, now),
             Deed::Reset => {
                 store.reset(&charge);
-                return reply.ok();
+                reply.ok();
+                return Outcome::Other;
             }
         };
         self.form.write(&decision, false, &mut reply);
+        self.deed.outcome(&decision)
     }
 
     pub(super) fn to_owned(&self, protocol: Protocol) -> OwnedAsk {
@@ -73,7 +76,7 @@ impl Ask<'_> {
 
 impl OwnedAsk {
     /// Asks a store that may be elsewhere, and gives the answer as it is written.
-    pub(super) async fn settle(self, gate: Gate, when_down: WhenDown) -> Vec<u8> {
+    pub(super) async fn settle(&self, gate: &Gate, when_down: WhenDown) -> (Vec<u8>, Outcome) {
         let charge = Charge::new(&self.limit, &self.key).cost(self.cost);
         let mut out = Vec::new();
         let mut reply = Reply::new(&mut out, self.protocol);
@@ -83,18 +86,48 @@ impl OwnedAsk {
             Deed::Charge => Op::Charge,
             Deed::Refund => Op::Refund { charged_at: gate.now() },
             Deed::Reset => {
-                match gate.reset(&charge).await {
-                    Ok(()) => reply.ok(),
-                    Err(error) => reply.error(&format!("ERR {error}")),
-                }
-                return out;
+                let outcome = match gate.reset(&charge).await {
+                    Ok(()) => {
+                        reply.ok();
+                        Outcome::Other
+                    }
+                    Err(error) => failed(&error, &mut reply),
+                };
+                return (out, outcome);
             }
         };
-        match gate.apply(op, &[(charge, when_down)]).await {
-            Ok(decided) => self.form.write(&decided.verdict, decided.is_degraded, &mut reply),
-            Err(error) => reply.error(&format!("ERR {error}")),
+        let outcome = match gate.apply(op, &[(charge, when_down)]).await {
+            Ok(decided) => {
+                self.form.write(&decided.verdict, decided.is_degraded, &mut reply);
+                self.deed.outcome(&decided.verdict)
+            }
+            Err(error) => failed(&error, &mut reply),
+        };
+        (out, outcome)
+    }
+
+    pub(super) fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    pub(super) fn key(&self) -> &[u8] {
+        &self.key
+    }
+}
+
+fn failed(error: &dyn std::fmt::Display, reply: &mut Reply<'_>) -> Outcome {
+    reply.error(&format!("ERR {error}"));
+    Outcome::Error
+}
+
+impl Deed {
+    /// Only a check asks whether it may pass.
+    #[inline]
+    fn outcome(self, decision: &Decision) -> Outcome {
+        match self {
+            Self::Check => Outcome::of(decision.allowed()),
+            _ => Outcome::Other,
         }
-        out
     }
 }
 

@@ -18,6 +18,7 @@ use super::session::Session;
 use super::wire::{Read, Wire};
 use crate::accept::Door;
 use crate::drain::Drain;
+use crate::serve::meters::{Outcome, Tally};
 
 /// When so much is to be written, that comes first.
 pub(super) const OUTPUT_MAX: usize = 64 << 10;
@@ -116,7 +117,7 @@ impl Worker {
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         let Desk { limits, spans } = &mut *desk;
         let (now, door) = (self.door.gate.now(), &*self.door);
-        let (mut at, mut commands) = (0, 0);
+        let (mut at, mut tally) = (0, Tally::default());
         let stop = loop {
             if wire.output.len() >= OUTPUT_MAX {
                 break Stop::Output;
@@ -134,24 +135,33 @@ impl Worker {
             if args.len() == 0 {
                 continue;
             }
-            commands += 1;
+            let before = wire.output.len();
             let call = Call { args, door, session: &mut *session, out: &mut wire.output };
             match begin(call, limits) {
                 Step::Asks(ask) => {
-                    ask.settle(store, now, Reply::new(&mut wire.output, session.protocol));
+                    let reply = Reply::new(&mut wire.output, session.protocol);
+                    let outcome = ask.settle(store, now, reply);
+                    door.note(ask.limit, ask.key, outcome, now);
+                    tally.add(outcome);
                 }
-                Step::Answered(Flow::GoOn) => {}
-                Step::Answered(Flow::Close) => break Stop::Close,
+                Step::Answered(flow) => {
+                    tally.add(of_answer(&wire.output[before..]));
+                    if flow == Flow::Close {
+                        break Stop::Close;
+                    }
+                }
             }
         };
         wire.input.advance(at);
-        self.count(commands);
+        // Their answers leave together, so it took as long for each of them.
+        door.meter.record(&tally, door.gate.now().since(now));
         stop
     }
+}
 
-    pub(super) fn count(&self, commands: u64) {
-        self.door.commands.fetch_add(commands, Ordering::Relaxed);
-    }
+/// What became of a command that asked nothing of the store.
+pub(super) fn of_answer(answer: &[u8]) -> Outcome {
+    if answer.starts_with(b"-") { Outcome::Error } else { Outcome::Other }
 }
 
 pub(super) fn complain(error: ProtocolError, output: &mut Vec<u8>) {

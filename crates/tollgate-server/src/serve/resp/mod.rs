@@ -21,13 +21,14 @@ mod wire;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::Gate;
-use tollgate_core::Micros;
+use tollgate_core::{Limit, Micros};
 
+use super::meters::{DoorMeter, Meters, Outcome};
 use crate::accept::Seats;
+use crate::top::Top;
 
 pub(crate) use connection::Worker;
 pub(crate) use passwords::Passwords;
@@ -48,17 +49,31 @@ pub(crate) struct RespDoor {
     bounds: Bounds,
     began: Micros,
     seats: Arc<Seats>,
-    commands: AtomicU64,
+    meter: Arc<DoorMeter>,
+    top: Arc<Top>,
 }
 
 impl RespDoor {
     pub(crate) fn new(gate: Gate, passwords: Passwords, bounds: Bounds, seats: Arc<Seats>) -> Self {
         let began = gate.now();
-        Self { gate, passwords, bounds, began, seats, commands: AtomicU64::new(0) }
+        let (meter, top) = (Arc::default(), Arc::default());
+        Self { gate, passwords, bounds, began, seats, meter, top }
+    }
+
+    /// The same, with what it does for everybody to see.
+    pub(crate) fn watched_by(self, meters: &Meters) -> Self {
+        Self { meter: Arc::clone(&meters.resp), top: Arc::clone(&meters.top), ..self }
+    }
+
+    #[inline]
+    fn note(&self, limit: &Limit, key: &[u8], outcome: Outcome, now: Micros) {
+        if let Outcome::Allowed | Outcome::Denied = outcome {
+            self.top.count(limit.name(), key, outcome == Outcome::Denied, now);
+        }
     }
 
     /// Commands that were answered so far.
     pub(crate) fn commands(&self) -> u64 {
-        self.commands.load(Ordering::Relaxed)
+        self.meter.total()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::future::{Future, ready};
 use std::io;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use bytes::Buf;
 use futures_util::future::Either;
@@ -14,9 +14,10 @@ use tokio::task::unconstrained;
 use super::ask::OwnedAsk;
 use super::codec::{Parsed, parse};
 use super::commands::{Call, Flow, Step, begin};
-use super::connection::{Desk, OUTPUT_MAX, Worker, complain};
+use super::connection::{Desk, OUTPUT_MAX, Worker, complain, of_answer};
 use super::session::Session;
 use super::wire::{Read, Wire};
+use crate::serve::meters::Tally;
 
 /// The most commands of one connection that are under way.
 const UNDER_WAY_MAX: usize = 128;
@@ -88,9 +89,16 @@ impl Worker {
 
     /// The answer to a question; none of its bytes is known in advance.
     fn ask(&self, ask: OwnedAsk) -> impl Future<Output = (usize, Vec<u8>)> + use<> {
-        let gate = self.door.gate.clone();
-        let when_down = gate.live().policy().store().when_down;
-        async move { (0, ask.settle(gate, when_down).await) }
+        let door = Arc::clone(&self.door);
+        let when_down = door.gate.live().policy().store().when_down;
+        let began = door.gate.now();
+        async move {
+            let (answer, outcome) = ask.settle(&door.gate, when_down).await;
+            let now = door.gate.now();
+            door.note(ask.limit(), ask.key(), outcome, now);
+            door.meter.record(&Tally::one(outcome), now.since(began));
+            (0, answer)
+        }
     }
 
     fn next<S>(&self, wire: &mut Wire<S>, session: &mut Session) -> Next {
@@ -111,11 +119,13 @@ impl Worker {
                 wire.input.advance(len);
                 continue;
             }
-            self.count(1);
             let call = Call { args, door: &self.door, session: &mut *session, out: &mut out };
             let next = match begin(call, limits) {
                 Step::Asks(ask) => Next::Ask(ask.to_owned(session.protocol)),
-                Step::Answered(flow) => Next::Answer(out, flow),
+                Step::Answered(flow) => {
+                    self.door.meter.count(of_answer(&out));
+                    Next::Answer(out, flow)
+                }
             };
             wire.input.advance(len);
             return next;

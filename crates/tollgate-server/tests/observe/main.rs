@@ -1,0 +1,15 @@
+//! The numbers to run a server by: what it tells, what alerts and dashboards make of it, and a real
+//! Prometheus that scrapes it.
+
+#[path = "../gateway/client.rs"]
+#[allow(dead_code, reason = "the gateway's tests use all of it")]
+mod client;
+mod docs;
+mod files;
+#[path = "../envoy/grpc.rs"]
+#[allow(dead_code, reason = "the tests of Envoy's door use all of it")]
+mod grpc;
+mod page;
+mod process;
+mod scrape;
+mod tell;
