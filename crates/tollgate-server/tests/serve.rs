@@ -165,6 +165,37 @@ limits: [{ name: checkout, match: { path: /checkout }, per: user, rate: 1/hour }
 }
 
 #[test]
+fn a_request_can_be_looked_at_and_its_limits_reset() {
+    let file = policy(
+        "
+identify: { user: { header: x-user, missing: deny } }
+exempt: [ { path: /healthz } ]
+limits:
+  - { name: checkout, match: { path: /checkout }, per: user, rate: 1/hour }
+  - { name: all, per: user, rate: 5/hour }
+  - { name: busy, per: user, concurrency: 5 }",
+    );
+    let server = Server::start(&[file.path().to_str().unwrap()]);
+    let ask = |question: &str, path: &str, user: &str| {
+        server.post(question, json!({"request": {"path": path, "headers": {"X-User": user}}}))
+    };
+    let (status, peeked) = ask("/v1/peek", "/checkout", "ann");
+    assert_eq!((status, &peeked["allowed"]), (200, &json!(true)));
+    assert_eq!((&peeked["limit_name"], &peeked["remaining"]), (&json!("checkout"), &json!(1)));
+    assert_eq!(peeked["decisions"].as_array().unwrap().len(), 2);
+    assert_eq!(ask("/v1/check", "/checkout", "ann").0, 200, "the peek took nothing");
+    assert_eq!(ask("/v1/peek", "/checkout", "ann").1["allowed"], false);
+    assert_eq!(ask("/v1/peek", "/", "ann").1["remaining"], 4);
+    assert_eq!(ask("/v1/peek", "/healthz", "").1["why"], "exempt");
+    assert_eq!(ask("/v1/peek", "/", "").1["allowed"], false);
+
+    let (status, reset) = ask("/v1/reset", "/checkout", "ann");
+    assert_eq!((status, &reset), (200, &json!({"reset": true, "limits": ["checkout", "all"]})));
+    assert_eq!(ask("/v1/check", "/checkout", "ann").0, 200);
+    assert_eq!(ask("/v1/reset", "/healthz", "").1["reset"], false);
+}
+
+#[test]
 fn a_wrong_question_is_answered_with_what_would_do() {
     let server = Server::start(&[]);
     let (status, body) = server.post("/v1/check", json!({"key": "k", "rte": "1/s"}));

@@ -45,16 +45,21 @@ impl Serve {
         let tokens = self.tokens.as_deref().map(Tokens::read).transpose()?.unwrap_or_default();
         let environment = Environment::read(|name| std::env::var(name).ok());
         let environment = environment.map_err(Failure::input)?;
-        self.refuse_to_be_public(&tokens, &environment)?;
-        let policy = Arc::new(self.open_policy(&environment)?);
+        self.or(&environment).open(tokens, &environment)
+    }
+
+    /// Opens the doors, and stays until it is asked to end.
+    fn open(self, tokens: Tokens, environment: &Environment) -> Result<(), Failure> {
+        self.refuse_to_be_public(&tokens, environment)?;
+        let policy = Arc::new(self.open_policy(environment)?);
         let ending = Ending::default();
-        let envoy = self.envoy_door(&environment, &policy)?;
+        let envoy = self.envoy_door(environment, &policy)?;
         let http = HttpDoor::new(policy.gate().clone(), tokens, envoy.clone());
         let http_address = self.open_http(&http, &ending)?;
         let resp_address = self.open_resp(&policy, &ending)?;
-        let grpc_address = self.open_grpc(envoy.as_ref(), &environment, &ending)?;
+        let grpc_address = self.open_grpc(envoy.as_ref(), environment, &ending)?;
         let limits = envoy.as_ref().map_or(0, |door| door.config().limits().len());
-        let admin = self.admin.0.map(|address| bind("--admin", address)).transpose()?;
+        let admin = self.admin().map(|address| bind("--admin", address)).transpose()?;
         let grpc = grpc_address.map(|address| (address, limits));
         self.announce(http_address, grpc, resp_address, admin.as_ref());
         self.supervise(&policy, envoy.as_ref(), admin, &ending).map_err(Failure::io)
@@ -85,6 +90,7 @@ impl Serve {
         let settings = DoorSettings {
             headers: self.envoy_headers.answers(),
             is_shadow: environment.is_shadow,
+            near_limit: environment.near_limit.unwrap_or_default(),
         };
         let door = EnvoyDoor::open(folder, policy.gate().clone(), settings);
         door.map(|door| Some(Arc::new(door))).map_err(Failure::input)
@@ -93,8 +99,7 @@ impl Serve {
     /// Where Envoy may ask, if there is something to answer.
     fn grpc(&self, environment: &Environment) -> Option<SocketAddr> {
         self.envoy_config.as_ref().or(environment.config.as_ref())?;
-        let otherwise = || environment.grpc.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8081)));
-        self.grpc.map_or_else(|| Some(otherwise()), |grpc| grpc.0)
+        self.grpc.map_or(Some(([127, 0, 0, 1], 8081).into()), |grpc| grpc.0)
     }
 
     /// Without TLS and a token, only this machine may ask, unless somebody has said so in words.
@@ -126,7 +131,7 @@ impl Serve {
         door: &Arc<HttpDoor>,
         ending: &Ending,
     ) -> Result<Option<SocketAddr>, Failure> {
-        let Some(address) = self.http.0 else { return Ok(None) };
+        let Some(address) = self.http() else { return Ok(None) };
         let listener = bind("--http", address)?;
         let limits =
             Limits { connections_max: self.max_connections, headers_within: HEADERS_WITHIN };
@@ -286,6 +291,7 @@ async fn until_asked(
             () = end.come() => return Ok(()),
             _ = hang_up.recv() => {
                 let _ = policy.reload();
+                envoy.iter().for_each(|door| door.reload());
             }
             _ = look.tick() => {
                 policy.reload_if_changed();

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use tollgate::policy::Answers;
 
+use super::envoy::{Environment, Place};
 use crate::choices::{Address, address, duration, network};
 use crate::log::LogFormat;
 
@@ -29,7 +30,8 @@ Examples:
   In the place of envoyproxy/ratelimit, set up by its environment variables:
     RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit REDIS_URL=redis:6379 tollgate serve
 
-Signals: SIGTERM and SIGINT answer what is under way and end; SIGHUP reads the policy again.
+Signals: SIGTERM and SIGINT answer what is under way and end; SIGHUP reads the policy and
+the files for Envoy again.
 
 Exit codes: 0 done, 1 it cannot listen, 2 what was given cannot be used.\n";
 
@@ -43,9 +45,9 @@ pub(crate) struct Serve {
     #[arg(value_name = "POLICY")]
     pub(super) policy: Option<PathBuf>,
 
-    /// Where to answer questions over HTTP; or "off"
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080", value_parser = address)]
-    pub(super) http: Address,
+    /// Where to answer questions over HTTP; or "off" [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
+    pub(super) http: Option<Address>,
 
     /// Where to listen for Redis' protocol: CL.THROTTLE as redis-cell has it, and TG.*; or "off"
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:6380", value_parser = address, help_heading = "Redis' protocol")]
@@ -63,9 +65,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "30s", help_heading = "Redis' protocol")]
     pub(super) resp_write_timeout: Duration,
 
-    /// Where to listen for those who run it: health, metrics, the policy's state; or "off"
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9090", value_parser = address)]
-    pub(super) admin: Address,
+    /// Where to listen for those who run it: health, metrics, the policy's state; or "off" [default:
+    /// 127.0.0.1:9090]
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
+    pub(super) admin: Option<Address>,
 
     /// Where Envoy may ask over gRPC; or "off" [default: 127.0.0.1:8081, if there are limits for it]
     #[arg(long, value_name = "IP:PORT", value_parser = address, help_heading = "Envoy")]
@@ -109,16 +112,35 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
+    pub(super) fn http(&self) -> Option<SocketAddr> {
+        self.http.map_or(Some(([127, 0, 0, 1], 8080).into()), |told| told.0)
+    }
+
+    pub(super) fn admin(&self) -> Option<SocketAddr> {
+        self.admin.map_or(Some(([127, 0, 0, 1], 9090).into()), |told| told.0)
+    }
+
+    /// What was not said here is taken from what users of envoyproxy/ratelimit say.
+    pub(super) fn or(self, environment: &Environment) -> Self {
+        let address = |place: Place| Address(Some(place.address(self.insecure_public)));
+        Self {
+            http: self.http.or(environment.http.map(address)),
+            admin: self.admin.or(environment.admin.map(address)),
+            grpc: self.grpc.or(environment.grpc.map(address)),
+            ..self
+        }
+    }
+
     /// The addresses that others can reach.
     pub(super) fn public(
         &self,
         grpc: Option<SocketAddr>,
     ) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let doors = [
-            ("--http", self.http.0),
+            ("--http", self.http()),
             ("--grpc", grpc),
             ("--resp", self.resp.0),
-            ("--admin", self.admin.0),
+            ("--admin", self.admin()),
         ];
         let told = doors.into_iter().filter_map(|(name, address)| Some((name, address?)));
         told.filter(|(_, address)| !address.ip().is_loopback())

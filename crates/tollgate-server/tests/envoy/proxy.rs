@@ -30,7 +30,7 @@ const RATE_LIMITS: &str = "[
 fn envoy(upstream: &Backend, service: SocketAddr, failure_mode_deny: bool) -> Envoy {
     Envoy::start(&EnvoySetup {
         upstream: upstream.address(),
-        service,
+        services: vec![service],
         domain: "test",
         rate_limits: RATE_LIMITS,
         failure_mode_deny,
@@ -92,7 +92,7 @@ fn what_makes_no_sense_is_not_let_pass() {
     let (upstream, server) = (Backend::says("hello"), Server::start(FILE));
     let setup = EnvoySetup {
         upstream: upstream.address(),
-        service: server.address(),
+        services: vec![server.address()],
         domain: "test",
         rate_limits: "[
           { actions: [{ generic_key: { descriptor_key: own, descriptor_value: same } }],
@@ -100,7 +100,7 @@ fn what_makes_no_sense_is_not_let_pass() {
         ]",
         failure_mode_deny: true,
     };
-    let many = setup.rate_limits.trim_matches(['[', ']']).repeat(17);
+    let many = setup.rate_limits.trim_matches(['[', ']']).repeat(257);
     let setup =
         EnvoySetup { rate_limits: Box::leak(format!("[{many}]").into_boxed_str()), ..setup };
     assert_eq!(get(&Envoy::start(&setup), "").status(), 500);

@@ -37,17 +37,28 @@ impl EnvoyFiles {
 
     /// Reads the folder again, and returns what is in it if that is new and good.
     pub(super) fn reload_if_changed(&self) -> Option<EnvoyConfig> {
-        let texts = read(&self.folder).map_err(|errors| errors.to_string());
-        let mut state = self.lock();
-        if state.seen == texts {
+        let texts = self.read();
+        if self.lock().seen == texts {
             return None;
         }
+        self.take_up(texts)
+    }
+
+    /// Reads the folder again, and returns what is in it if that is good.
+    pub(super) fn reload(&self) -> Option<EnvoyConfig> {
+        self.take_up(self.read())
+    }
+
+    fn read(&self) -> Result<Texts, String> {
+        read(&self.folder).map_err(|errors| errors.to_string())
+    }
+
+    fn take_up(&self, texts: Result<Texts, String>) -> Option<EnvoyConfig> {
         let parsed = match &texts {
             Ok(texts) => EnvoyConfig::parse(texts).map_err(|errors| errors.to_string()),
             Err(error) => Err(error.clone()),
         };
-        state.seen = texts;
-        state.error = parsed.as_ref().err().cloned();
+        *self.lock() = State { seen: texts, error: parsed.as_ref().err().cloned() };
         match &parsed {
             Ok(config) => {
                 let (domains, limits) = (config.domains().len(), config.limits().len());

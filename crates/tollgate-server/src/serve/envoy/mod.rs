@@ -9,7 +9,9 @@ mod answer;
 mod environment;
 mod files;
 mod json;
+mod near_limit;
 mod proto;
+mod reset;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -24,12 +26,15 @@ use tollgate::policy::Answers;
 use tollgate::policy::envoy::{EnvoyConfig, EnvoyErrors};
 use tollgate::{ChargesError, Gate};
 
-pub(crate) use environment::Environment;
+pub(crate) use environment::{Environment, Place};
+pub(crate) use reset::ResetError;
 pub(crate) use service::serve;
 
 use crate::metrics::{Labels, Page};
 use files::EnvoyFiles;
+use near_limit::NearLimit;
 use proto::{RateLimitRequest, RateLimitResponse};
+use turns::Turn;
 
 /// Decides about descriptors.
 pub(crate) struct EnvoyDoor {
@@ -47,12 +52,15 @@ pub(crate) struct DoorSettings {
     pub(crate) headers: Option<Answers>,
     /// Does every limit only count?
     pub(crate) is_shadow: bool,
+    /// When a limit counts as nearly used up.
+    pub(crate) near_limit: NearLimit,
 }
 
 #[derive(Default)]
 struct Counters {
     ok: AtomicU64,
     over_limit: AtomicU64,
+    near_limit: AtomicU64,
     shadow_over_limit: AtomicU64,
     invalid: AtomicU64,
 }
@@ -62,6 +70,8 @@ struct Counters {
 pub(crate) struct DoorStats {
     pub(crate) ok: u64,
     pub(crate) over_limit: u64,
+    /// Let pass, but not many more will be.
+    pub(crate) near_limit: u64,
     /// Let pass by a limit that only counts.
     pub(crate) shadow_over_limit: u64,
     pub(crate) invalid: u64,
@@ -101,6 +111,13 @@ impl EnvoyDoor {
         }
     }
 
+    /// Reads the folder again, whether it has changed or not.
+    pub(crate) fn reload(&self) {
+        if let Some(config) = self.files.as_ref().and_then(EnvoyFiles::reload) {
+            self.replace(config);
+        }
+    }
+
     fn replace(&self, config: EnvoyConfig) {
         self.config.store(Arc::new(config));
     }
@@ -117,10 +134,11 @@ impl EnvoyDoor {
 
     pub(crate) fn stats(&self) -> DoorStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Counters { ok, over_limit, shadow_over_limit, invalid } = &self.counters;
+        let Counters { ok, over_limit, near_limit, shadow_over_limit, invalid } = &self.counters;
         DoorStats {
             ok: read(ok),
             over_limit: read(over_limit),
+            near_limit: read(near_limit),
             shadow_over_limit: read(shadow_over_limit),
             invalid: read(invalid),
         }
@@ -128,12 +146,17 @@ impl EnvoyDoor {
 
     /// The numbers of the door, for those who run it.
     pub(crate) fn tell_metrics(&self, page: &mut Page) {
-        let DoorStats { ok, over_limit, shadow_over_limit, invalid } = self.stats();
+        let DoorStats { ok, over_limit, near_limit, shadow_over_limit, invalid } = self.stats();
         let answered = |answer, count| (Labels(vec![("answer", answer)]), count);
         page.counter(
             "tollgate_envoy_requests_total",
             "Requests for Envoy, by what they were answered.",
             [answered("ok", ok), answered("over_limit", over_limit), answered("invalid", invalid)],
+        );
+        page.counter(
+            "tollgate_envoy_near_limit_total",
+            "Requests that were let pass when a limit was nearly used up.",
+            [(Labels::default(), near_limit)],
         );
         page.counter(
             "tollgate_envoy_shadow_over_limit_total",
@@ -172,6 +195,12 @@ impl EnvoyDoor {
             false => &self.counters.ok,
         };
         counter.fetch_add(1, Ordering::Relaxed);
+        let is_near = |turn: &Turn<'_>| {
+            turn.decision.is_some_and(|decision| self.settings.near_limit.is_near(&decision))
+        };
+        if !answer.is_over_limit() && turns.iter().any(is_near) {
+            self.counters.near_limit.fetch_add(1, Ordering::Relaxed);
+        }
         if turns.iter().any(|turn| turn.is_shadow && turn.is_over_limit()) {
             self.counters.shadow_over_limit.fetch_add(1, Ordering::Relaxed);
         }

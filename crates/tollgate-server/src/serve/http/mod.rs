@@ -4,7 +4,9 @@ mod ask;
 mod auth;
 mod connection;
 mod held;
+mod peek;
 mod reply;
+mod reset;
 mod routes;
 
 use std::sync::Arc;

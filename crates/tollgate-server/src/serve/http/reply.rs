@@ -35,6 +35,19 @@ pub(super) fn decision(limit: &Limit, decision: &Decision) -> Map<String, Value>
     }
 }
 
+/// The same fields where no limit says anything, and why.
+pub(super) fn undecided(is_allowed: bool, why: &str) -> Map<String, Value> {
+    let fields = json!({
+        "allowed": is_allowed, "limit": null, "remaining": null, "retry_after_ms": null,
+        "reset_after_ms": null, "delay_ms": 0, "never": false, "limit_name": null,
+        "degraded": false, "why": why,
+    });
+    match fields {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
 fn millis_up(span: Duration) -> u64 {
     u64::try_from(span.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
 }

@@ -14,9 +14,9 @@ use tollgate::{Charge, Cost, Op, WhenDown};
 
 use super::HttpDoor;
 use super::ask::{self, Check, Described, Question};
-use super::auth;
 use super::held::{Reserved, Thing};
 use super::reply::{self, Reply, decided, json, wrong};
+use super::{auth, peek, reset};
 
 /// The largest question.
 const BODY_MAX: usize = 64 << 10;
@@ -82,7 +82,7 @@ where
     let answered = match path.as_str() {
         "/v1/check" => check(&door, &body, Op::Check).await,
         "/v1/peek" => check(&door, &body, Op::Peek).await,
-        "/v1/reset" => reset(&door, &body).await,
+        "/v1/reset" => reset::answer(&door, &body).await,
         "/v1/reserve" => reserve(&door, &body).await,
         "/v1/settle" => settle(&door, &body).await,
         "/v1/acquire" => acquire(&door, &body).await,
@@ -117,9 +117,7 @@ fn status(is_allowed: bool) -> StatusCode {
 async fn check(door: &HttpDoor, body: &[u8], op: Op) -> Result<Reply, String> {
     match Question::read(body)? {
         Question::Checks(checks) => check_all(door, &checks, op).await,
-        Question::Request(_) if op == Op::Peek => {
-            Err("a request cannot be peeked at; ask for a key and a rate".into())
-        }
+        Question::Request(described) if op == Op::Peek => Ok(peek::answer(door, &described).await),
         Question::Request(described) => Ok(judge(door, &described).await),
     }
 }
@@ -149,37 +147,18 @@ fn charge(check: &Check) -> Charge<'_> {
 
 /// A request that the policy judges.
 async fn judge(door: &HttpDoor, described: &Described) -> Reply {
-    let deciding = {
-        let request = tollgate::policy::Request {
-            method: &described.method,
-            host: described.host.as_deref(),
-            path: &described.path,
-            query: described.query.as_deref(),
-            headers: &described.headers,
-            peer: described.peer,
-            custom: &|_| None,
-            unix_secs: door.now_us() / 1_000_000,
-        };
-        door.gate.decide(&request)
-    };
+    let deciding = door.gate.decide(&described.request(door.now_us()));
     judged(&deciding.await)
 }
 
 fn judged(admission: &Admission) -> Reply {
-    let plain = |allowed: bool, why: Value| {
-        let body = json!({
-            "allowed": allowed, "limit": null, "remaining": null, "retry_after_ms": null,
-            "reset_after_ms": null, "delay_ms": 0, "limit_name": null, "degraded": false, "why": why,
-        });
-        body.as_object().cloned().unwrap_or_default()
-    };
     match admission {
-        Admission::Exempt => decided(plain(true, "exempt".into()), None, StatusCode::OK),
+        Admission::Exempt => decided(reply::undecided(true, "exempt"), None, StatusCode::OK),
         Admission::Admitted(admitted) => {
             let speaker = admitted.speaker();
             let mut body = match speaker {
                 Some(speaker) => reply::decision(speaker.limit, speaker.decision),
-                None => plain(true, "no limit applies".into()),
+                None => reply::undecided(true, "no limit applies"),
             };
             body.insert("degraded".into(), admitted.is_degraded.into());
             body.insert("delay_ms".into(), (admitted.delay.as_millis() as u64).into());
@@ -189,9 +168,9 @@ fn judged(admission: &Admission) -> Reply {
             let mut body = match (&refusal.why, refusal.speaker()) {
                 (_, Some(speaker)) => reply::decision(speaker.limit, speaker.decision),
                 (Refused::NoIdentity { identity, why }, _) => {
-                    plain(false, format!("{identity}: {why}").into())
+                    reply::undecided(false, &format!("{identity}: {why}"))
                 }
-                _ => plain(false, "too many at a time".into()),
+                _ => reply::undecided(false, "too many at a time"),
             };
             body.insert("limit_name".into(), refusal.rule.name().into());
             body.insert("degraded".into(), false.into());
@@ -201,14 +180,6 @@ fn judged(admission: &Admission) -> Reply {
             };
             decided(body, refusal.speaker(), status)
         }
-    }
-}
-
-async fn reset(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
-    let check = Check::read(&ask::object(body)?, &[])?;
-    match door.gate.reset(&charge(&check)).await {
-        Ok(()) => Ok(json(StatusCode::OK, &json!({ "reset": true }))),
-        Err(error) => Ok(wrong(StatusCode::SERVICE_UNAVAILABLE, "STORE", &error.to_string())),
     }
 }
 
