@@ -35,17 +35,11 @@ where
     B::Error: Into<BoxError>,
 {
     let path = request.uri().path();
-    match (request.method(), path) {
-        (&Method::GET, "/") => {
-            return reply::full(StatusCode::OK, "text/plain; charset=utf-8", HELP.into());
-        }
-        (&Method::GET, "/openapi.json") => {
-            return reply::full(StatusCode::OK, "application/json", OPENAPI.into());
-        }
-        (&Method::GET, "/healthz") => {
-            return reply::full(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into());
-        }
-        _ => {}
+    if let Some(page) = page(path) {
+        return match *request.method() {
+            Method::GET | Method::HEAD => page,
+            _ => not_so("GET, HEAD", "this is only to be read"),
+        };
     }
     if !door.tokens.allow(request.headers()) {
         return unauthorized();
@@ -65,11 +59,7 @@ where
         );
     }
     if request.method() != Method::POST {
-        return wrong(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "METHOD",
-            "this is asked with POST and a JSON body",
-        );
+        return not_so("POST", "this is asked with POST and a JSON body");
     }
     let path = path.to_string();
     let body = match Limited::new(request.into_body(), BODY_MAX).collect().await {
@@ -90,6 +80,24 @@ where
         _ => release(&door, &body),
     };
     answered.unwrap_or_else(|message| wrong(StatusCode::BAD_REQUEST, "BAD_REQUEST", &message))
+}
+
+/// What everybody may read.
+fn page(path: &str) -> Option<Reply> {
+    let (kind, text) = match path {
+        "/" => ("text/plain; charset=utf-8", HELP),
+        "/openapi.json" => ("application/json", OPENAPI),
+        "/healthz" => ("text/plain; charset=utf-8", "ok\n"),
+        _ => return None,
+    };
+    Some(reply::full(StatusCode::OK, kind, text.into()))
+}
+
+fn not_so(methods: &'static str, message: &str) -> Reply {
+    let mut reply = wrong(StatusCode::METHOD_NOT_ALLOWED, "METHOD", message);
+    let methods = http::HeaderValue::from_static(methods);
+    reply.headers_mut().insert(http::header::ALLOW, methods);
+    reply
 }
 
 /// What Envoy asks over gRPC, asked in JSON, as envoyproxy/ratelimit has it.
