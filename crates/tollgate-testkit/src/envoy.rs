@@ -15,8 +15,8 @@ use crate::servers::{LIMIT, Process, free_port, log_tail, wait_until};
 pub struct EnvoySetup {
     /// Where requests go.
     pub upstream: SocketAddr,
-    /// Who decides about them, over gRPC.
-    pub service: SocketAddr,
+    /// Who decides about them, over gRPC: one, or several of which any will do.
+    pub services: Vec<SocketAddr>,
     /// The domain that the service is asked about.
     pub domain: &'static str,
     /// The `rate_limits` of the only route, as YAML in one line. There is dynamic metadata to refer
@@ -87,7 +87,7 @@ impl EnvoySetup {
             ("@LISTEN@", socket(address)),
             ("@ADMIN@", socket(admin)),
             ("@UPSTREAM@", socket(self.upstream)),
-            ("@SERVICE@", socket(self.service)),
+            ("@SERVICES@", self.services.iter().map(endpoint).collect::<Vec<_>>().join(", ")),
             ("@DOMAIN@", self.domain.to_string()),
             ("@RATE_LIMITS@", self.rate_limits.to_string()),
             ("@DENY@", self.failure_mode_deny.to_string()),
@@ -95,6 +95,10 @@ impl EnvoySetup {
         let fill = |text: String, (name, value): &(&str, String)| text.replace(name, value);
         values.iter().fold(include_str!("envoy.yaml").to_string(), fill)
     }
+}
+
+fn endpoint(address: &SocketAddr) -> String {
+    format!("{{ endpoint: {{ address: {} }} }}", socket(*address))
 }
 
 fn socket(address: SocketAddr) -> String {

@@ -5,6 +5,7 @@
 //! not come up is a panic that shows the end of its log.
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 
+mod caddy;
 mod cluster;
 mod envoy;
 mod nginx;
@@ -17,7 +18,9 @@ mod resp;
 mod sentinel;
 mod servers;
 mod tls;
+mod traefik;
 
+pub use caddy::Caddy;
 pub use cluster::RedisCluster;
 pub use envoy::{Envoy, EnvoySetup};
 pub use nginx::Nginx;
@@ -28,3 +31,4 @@ pub use redis::RedisServer;
 pub use sentinel::RedisSentinel;
 pub use servers::{LIMIT, wait_until};
 pub use tls::{CA, CERTIFICATE, KEY, write_certificates};
+pub use traefik::Traefik;

@@ -43,6 +43,23 @@ pub(crate) fn envoy() -> PathBuf {
         .unwrap_or_else(|| missing("envoy"))
 }
 
+pub(crate) fn traefik() -> PathBuf {
+    packaged("traefik", "TOLLGATE_TRAEFIK")
+}
+
+pub(crate) fn caddy() -> PathBuf {
+    packaged("caddy", "TOLLGATE_CADDY")
+}
+
+/// A program that a Python package puts beside its interpreter.
+fn packaged(program: &str, variable: &str) -> PathBuf {
+    env::var_os(variable)
+        .map(PathBuf::from)
+        .or_else(|| in_path(program))
+        .or_else(|| Some(tools()?.join("venv/bin").join(program)).filter(|file| file.is_file()))
+        .unwrap_or_else(|| missing(program))
+}
+
 fn installed(program: &str) -> PathBuf {
     in_path(program).unwrap_or_else(|| missing(program))
 }
@@ -69,11 +86,14 @@ fn in_packages(program: &str) -> Option<PathBuf> {
     packages().into_iter().map(|packages| packages.join(program)).find(|file| file.is_file())
 }
 
+fn tools() -> Option<PathBuf> {
+    let tools = env::var_os("TOLLGATE_TOOLS").map(PathBuf::from);
+    tools.or_else(|| Some(env::home_dir()?.join(".cache/tollgate-tools")))
+}
+
 /// Where Python packages are.
 fn packages() -> Vec<PathBuf> {
-    let tools = env::var_os("TOLLGATE_TOOLS").map(PathBuf::from);
-    let tools = tools.or_else(|| Some(env::home_dir()?.join(".cache/tollgate-tools")));
-    let pythons = tools.map(|tools| folders(tools.join("venv/lib"))).unwrap_or_default();
+    let pythons = tools().map(|tools| folders(tools.join("venv/lib"))).unwrap_or_default();
     pythons.into_iter().map(|python| python.join("site-packages")).collect()
 }
 

@@ -28,7 +28,7 @@ impl Serve {
         grpc: Option<SocketAddr>,
     ) -> Result<Doors, Failure> {
         Ok(Doors {
-            http: self.http.0.map(|address| self.open_http(server, address)).transpose()?,
+            http: self.http().map(|address| self.open_http(server, address)).transpose()?,
             grpc: grpc.map(|address| self.open_grpc(server, address)).transpose()?.flatten(),
             resp: self.resp.0.map(|address| self.open_resp(server, address)).transpose()?,
         })

@@ -57,10 +57,15 @@ impl Serve {
         process::raise_file_limit();
         let environment = Environment::read(|name| std::env::var(name).ok());
         let environment = environment.map_err(Failure::input)?;
-        self.refuse_to_be_public(self.grpc(&environment))?;
-        let server = self.server(&environment)?;
-        let doors = self.open_doors(&server, self.grpc(&environment))?;
-        let admin = self.admin.0.map(|address| bind(DoorName::Admin, address)).transpose()?;
+        self.or(&environment).serve(&environment)
+    }
+
+    /// Opens the doors, and stays until it is asked to end.
+    fn serve(self, environment: &Environment) -> Result<(), Failure> {
+        self.refuse_to_be_public(self.grpc(environment))?;
+        let server = self.server(environment)?;
+        let doors = self.open_doors(&server, self.grpc(environment))?;
+        let admin = self.admin().map(|address| bind(DoorName::Admin, address)).transpose()?;
         self.announce(&server, &doors, admin.as_ref());
         self.supervise(&server, admin).map_err(Failure::io)
     }
@@ -121,8 +126,7 @@ impl Serve {
     /// Where Envoy may ask, if there is something to answer.
     fn grpc(&self, environment: &Environment) -> Option<SocketAddr> {
         self.envoy_config.as_ref().or(environment.config.as_ref())?;
-        let otherwise = || environment.grpc.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8081)));
-        self.grpc.map_or_else(|| Some(otherwise()), |grpc| grpc.0)
+        self.grpc.map_or(Some(([127, 0, 0, 1], 8081).into()), |grpc| grpc.0)
     }
 
     fn trusted(&self) -> Vec<IpNet> {
@@ -178,6 +182,7 @@ impl Server {
     fn reload(&self) {
         // What came of it is in the log.
         let _ = self.policy.reload();
+        self.envoy.iter().for_each(|door| door.reload());
         self.tls.iter().for_each(|tls| tls.reload());
     }
 

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use tollgate::policy::Answers;
 
+use super::envoy::{Environment, Place};
 use crate::choices::{Address, address, duration, network};
 use crate::failure::Failure;
 use crate::log::LogFormat;
@@ -34,7 +35,8 @@ Examples:
   For others than this machine, over TLS, to those who have a token:
     tollgate serve --http 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem --tokens tokens.txt
 
-Signals: SIGTERM and SIGINT answer what is under way and end; SIGHUP reads the policy and the certificate again.
+Signals: SIGTERM and SIGINT answer what is under way and end; SIGHUP reads the policy, the files for
+Envoy and the certificate again.
 
 Exit codes: 0 done, 1 it cannot listen, 2 what was given cannot be used.\n";
 
@@ -48,9 +50,9 @@ pub(crate) struct Serve {
     #[arg(value_name = "POLICY")]
     pub(super) policy: Option<PathBuf>,
 
-    /// Where to answer questions over HTTP; or "off"
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080", value_parser = address)]
-    pub(super) http: Address,
+    /// Where to answer questions over HTTP; or "off" [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
+    pub(super) http: Option<Address>,
 
     /// Where to listen for Redis' protocol: CL.THROTTLE as redis-cell has it, and TG.*; or "off"
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:6380", value_parser = address, help_heading = "Redis' protocol")]
@@ -68,9 +70,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "30s", help_heading = "Redis' protocol")]
     pub(super) resp_write_timeout: Duration,
 
-    /// Where to listen for those who run it: health, metrics, the policy's state; or "off"
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9090", value_parser = address)]
-    pub(super) admin: Address,
+    /// Where to listen for those who run it: health, metrics, the policy's state; or "off" [default:
+    /// 127.0.0.1:9090]
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
+    pub(super) admin: Option<Address>,
 
     /// Where Envoy may ask over gRPC; or "off" [default: 127.0.0.1:8081, if there are limits for it]
     #[arg(long, value_name = "IP:PORT", value_parser = address, help_heading = "Envoy")]
@@ -163,6 +166,25 @@ impl DoorName {
 }
 
 impl Serve {
+    pub(super) fn http(&self) -> Option<SocketAddr> {
+        self.http.map_or(Some(([127, 0, 0, 1], 8080).into()), |told| told.0)
+    }
+
+    pub(super) fn admin(&self) -> Option<SocketAddr> {
+        self.admin.map_or(Some(([127, 0, 0, 1], 9090).into()), |told| told.0)
+    }
+
+    /// What was not said here is taken from what users of envoyproxy/ratelimit say.
+    pub(super) fn or(self, environment: &Environment) -> Self {
+        let address = |place: Place| Address(Some(place.address(self.insecure_public)));
+        Self {
+            http: self.http.or(environment.http.map(address)),
+            admin: self.admin.or(environment.admin.map(address)),
+            grpc: self.grpc.or(environment.grpc.map(address)),
+            ..self
+        }
+    }
+
     /// Does this door speak TLS?
     pub(super) fn is_tls(&self, door: DoorName) -> bool {
         self.tls.is_wanted() && !self.plain.contains(&door)
@@ -172,10 +194,10 @@ impl Serve {
     /// so in words.
     pub(super) fn refuse_to_be_public(&self, grpc: Option<SocketAddr>) -> Result<(), Failure> {
         let doors = [
-            (DoorName::Http, self.http.0),
+            (DoorName::Http, self.http()),
             (DoorName::Grpc, grpc),
             (DoorName::Resp, self.resp.0),
-            (DoorName::Admin, self.admin.0),
+            (DoorName::Admin, self.admin()),
         ];
         for (door, address) in doors {
             let Some(address) = address.filter(|address| !address.ip().is_loopback()) else {

@@ -6,7 +6,10 @@ mod backend;
 #[path = "../gateway/client.rs"]
 #[allow(dead_code, reason = "the gateway's tests use all of it")]
 mod client;
+mod environment;
 mod grpc;
+mod over_redis;
 mod process;
 mod proxy;
+mod reset;
 mod service;

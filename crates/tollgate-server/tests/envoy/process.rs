@@ -7,8 +7,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use serde_json::Value;
 use tempfile::TempDir;
 use tollgate_testkit::wait_until;
+
+use crate::client::Client;
 
 /// A running server with a folder of files, gone when this is dropped.
 pub(crate) struct Server {
@@ -25,17 +28,31 @@ impl Server {
     }
 
     pub(crate) fn start_at(address: &str, file: &str) -> Self {
+        Self::start_with(file, &["--grpc", address, "--envoy-headers", "all"])
+    }
+
+    pub(crate) fn start_with(file: &str, args: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        fs::write(folder.path().join("limits.yaml"), file).expect("a file");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--http", "127.0.0.1:0", "--admin", "off", "--resp", "off"])
-            .args(["--grpc", address, "--envoy-headers", "all", "--envoy-config"])
-            .arg(folder.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
+        let mut command = command();
+        command.args(["--http", "127.0.0.1:0", "--admin", "off"]).args(args);
+        command.arg("--envoy-config").arg(folder.path());
+        Self::launch(command, folder, "", file)
+    }
+
+    /// Set up by variables alone, as envoyproxy/ratelimit is.
+    pub(crate) fn start_by_environment(file: &str, variables: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = command();
+        command.env("RUNTIME_ROOT", folder.path()).env("RUNTIME_SUBDIRECTORY", "ratelimit");
+        command.envs([("GRPC_PORT", "0"), ("PORT", "0"), ("DEBUG_PORT", "0")]);
+        command.envs(variables.iter().copied());
+        Self::launch(command, folder, "ratelimit/config", file)
+    }
+
+    fn launch(mut command: Command, folder: TempDir, below: &str, file: &str) -> Self {
+        fs::create_dir_all(folder.path().join(below)).expect("a folder");
+        fs::write(folder.path().join(below).join("limits.yaml"), file).expect("a file");
+        let mut child = command.spawn().expect("the server starts");
         let log = collect(child.stderr.take().expect("a pipe"));
         let mut address = None;
         wait_until("the server listens", || {
@@ -47,6 +64,21 @@ impl Server {
         });
         let (address, http) = address.unwrap();
         Self { child, address, http, log, folder }
+    }
+
+    /// Where those who run it can ask.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        found(&self.log.lock().unwrap(), "admin: http://").expect("an admin side")
+    }
+
+    /// Asks the HTTP door, and has the status and the body of its answer.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let body = body.to_string();
+        let length = body.len();
+        let request =
+            format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}");
+        let answer = Client::connect(self.http).ask(&request);
+        (answer.status(), serde_json::from_str(&answer.body).expect("JSON"))
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -91,6 +123,13 @@ impl Drop for Server {
         _ = self.child.kill();
         _ = self.child.wait();
     }
+}
+
+fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["serve", "--resp", "off"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
 }
 
 /// The address that follows this in a text.

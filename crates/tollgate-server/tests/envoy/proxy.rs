@@ -30,7 +30,7 @@ const RATE_LIMITS: &str = "[
 fn envoy(upstream: &Backend, service: SocketAddr, failure_mode_deny: bool) -> Envoy {
     Envoy::start(&EnvoySetup {
         upstream: upstream.address(),
-        service,
+        services: vec![service],
         domain: "test",
         rate_limits: RATE_LIMITS,
         failure_mode_deny,
@@ -92,7 +92,7 @@ fn what_makes_no_sense_is_not_let_pass() {
     let (upstream, server) = (Backend::says("hello"), Server::start(FILE));
     let setup = EnvoySetup {
         upstream: upstream.address(),
-        service: server.address(),
+        services: vec![server.address()],
         domain: "test",
         rate_limits: "[
           { actions: [{ generic_key: { descriptor_key: own, descriptor_value: same } }],
@@ -100,10 +100,34 @@ fn what_makes_no_sense_is_not_let_pass() {
         ]",
         failure_mode_deny: true,
     };
-    let many = setup.rate_limits.trim_matches(['[', ']']).repeat(17);
+    let many = setup.rate_limits.trim_matches(['[', ']']).repeat(257);
     let setup =
         EnvoySetup { rate_limits: Box::leak(format!("[{many}]").into_boxed_str()), ..setup };
     assert_eq!(get(&Envoy::start(&setup), "").status(), 500);
+}
+
+/// Sends requests through Envoy all the while, of which none may fail.
+fn under_traffic(envoy: &Envoy, happens: impl FnOnce(&dyn Fn())) {
+    let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let some_more = || {
+        let before = answered.load(Ordering::Relaxed);
+        wait_until("there is traffic", || answered.load(Ordering::Relaxed) > before + 200);
+    };
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = Client::connect(envoy.address());
+                while !done.load(Ordering::Relaxed) {
+                    assert_eq!(client.get("/").status(), 200);
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        some_more();
+        happens(&some_more);
+        some_more();
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]
@@ -111,25 +135,33 @@ fn a_drain_under_traffic_fails_no_request() {
     let (upstream, mut server) = (Backend::says("hello"), Server::start(FILE));
     // Requests for which nobody is left to ask pass; that is counted apart.
     let envoy = envoy(&upstream, server.address(), false);
-    let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let address = envoy.address();
-    thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                let mut client = Client::connect(address);
-                while !done.load(Ordering::Relaxed) {
-                    assert_eq!(client.get("/").status(), 200);
-                    answered.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        wait_until("there is traffic", || answered.load(Ordering::Relaxed) > 200);
+    let mut next = None;
+    under_traffic(&envoy, |_| {
         server.signal("-TERM");
         assert!(server.wait().success());
         // Another one at the same place takes over.
-        let _next = Server::start_at(&server.address().to_string(), FILE);
-        let before = answered.load(Ordering::Relaxed);
-        wait_until("there is traffic again", || answered.load(Ordering::Relaxed) > before + 200);
-        done.store(true, Ordering::Relaxed);
+        next = Some(Server::start_at(&server.address().to_string(), FILE));
+    });
+}
+
+/// With another server to ask, and an Envoy that asks again when it could not connect, nobody is
+/// refused for want of an answer.
+#[test]
+fn a_drain_under_traffic_is_not_noticed_where_there_are_two() {
+    let (upstream, other) = (Backend::says("hello"), Server::start(FILE));
+    let mut server = Server::start(FILE);
+    let envoy = Envoy::start(&EnvoySetup {
+        upstream: upstream.address(),
+        services: vec![server.address(), other.address()],
+        domain: "test",
+        rate_limits: RATE_LIMITS,
+        failure_mode_deny: true,
+    });
+    let mut next = None;
+    under_traffic(&envoy, |some_more| {
+        server.signal("-TERM");
+        assert!(server.wait().success());
+        some_more();
+        next = Some(Server::start_at(&server.address().to_string(), FILE));
     });
 }

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use tollgate::gate::NearLimit;
 
 const ROOT: &str = "/srv/runtime_data/current";
+const GRPC_PORT: u16 = 8081;
+const HTTP_PORT: u16 = 8080;
+const DEBUG_PORT: u16 = 6070;
 
 /// Tells the value of a variable.
 type Variables<'v> = &'v dyn Fn(&str) -> Option<String>;
@@ -14,11 +17,11 @@ type Variables<'v> = &'v dyn Fn(&str) -> Option<String>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Environment {
     /// `GRPC_HOST`, `GRPC_PORT`: for Envoy.
-    pub(crate) grpc: Option<SocketAddr>,
+    pub(crate) grpc: Option<Place>,
     /// `HOST`, `PORT`: for `/json` and `/healthcheck`.
-    pub(crate) http: Option<SocketAddr>,
+    pub(crate) http: Option<Place>,
     /// `DEBUG_HOST`, `DEBUG_PORT`: for those who run it.
-    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) admin: Option<Place>,
     /// `RUNTIME_ROOT`, `RUNTIME_SUBDIRECTORY`, `RUNTIME_APPDIRECTORY`: the folder with the files.
     pub(crate) config: Option<PathBuf>,
     /// `REDIS_URL`, `REDIS_TYPE`, `REDIS_AUTH`, `REDIS_TLS`: the store, as an address of ours.
@@ -27,6 +30,21 @@ pub(crate) struct Environment {
     pub(crate) is_shadow: bool,
     /// `NEAR_LIMIT_RATIO`: from where on a limit is nearly used up.
     pub(crate) near_limit: NearLimit,
+}
+
+/// Where to listen, as far as it was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    ip: Option<IpAddr>,
+    port: u16,
+}
+
+impl Place {
+    /// Without a host, envoyproxy/ratelimit lets everybody in; here that takes a word.
+    pub(crate) fn address(self, is_public: bool) -> SocketAddr {
+        let otherwise = if is_public { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
+        SocketAddr::new(self.ip.unwrap_or(otherwise.into()), self.port)
+    }
 }
 
 impl Environment {
@@ -43,9 +61,9 @@ impl Environment {
             return Err(format!("BACKEND_TYPE is {kind}, but counts can be kept in redis or here"));
         }
         Ok(Self {
-            grpc: address(&get, "GRPC_HOST", "GRPC_PORT")?,
-            http: address(&get, "HOST", "PORT")?,
-            admin: address(&get, "DEBUG_HOST", "DEBUG_PORT")?,
+            grpc: place(&get, "GRPC_HOST", ("GRPC_PORT", GRPC_PORT))?,
+            http: place(&get, "HOST", ("PORT", HTTP_PORT))?,
+            admin: place(&get, "DEBUG_HOST", ("DEBUG_PORT", DEBUG_PORT))?,
             config: Some(config),
             store: store(&get, is_true("REDIS_TLS"))?,
             is_shadow: is_true("SHADOW_MODE"),
@@ -59,17 +77,20 @@ fn near_limit(get: Variables<'_>) -> Result<NearLimit, String> {
     ratio.parse().map_err(|error| format!("NEAR_LIMIT_RATIO is \"{ratio}\": {error}"))
 }
 
-fn address(get: Variables<'_>, host: &str, port: &str) -> Result<Option<SocketAddr>, String> {
-    let Some(port_text) = get(port) else { return Ok(None) };
-    let number = port_text.parse::<u16>();
-    let number = number.map_err(|_| format!("{port} is \"{port_text}\", which is no port"))?;
-    let ip = match get(host) {
-        None => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        Some(text) => {
-            text.parse().map_err(|_| format!("{host} is \"{text}\", which is no IP address"))?
-        }
-    };
-    Ok(Some(SocketAddr::new(ip, number)))
+fn place(
+    get: Variables<'_>,
+    host: &str,
+    (port, otherwise): (&str, u16),
+) -> Result<Option<Place>, String> {
+    let ip = get(host).map(|text| {
+        text.parse().map_err(|_| format!("{host} is \"{text}\", which is no IP address"))
+    });
+    let number = get(port)
+        .map(|text| text.parse().map_err(|_| format!("{port} is \"{text}\", which is no port")));
+    Ok(match (ip.transpose()?, number.transpose()?) {
+        (None, None) => None,
+        (ip, number) => Some(Place { ip, port: number.unwrap_or(otherwise) }),
+    })
 }
 
 fn config(get: Variables<'_>) -> Option<PathBuf> {
@@ -150,21 +171,41 @@ mod tests {
     fn what_others_have_set_is_understood() {
         let set = read(
             "GRPC_PORT=8081 GRPC_HOST=127.0.0.1 PORT=8080 DEBUG_PORT=6070 SHADOW_MODE=true \
-             NEAR_LIMIT_RATIO=0.5 \
-             RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit",
+             NEAR_LIMIT_RATIO=0.9 RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit",
         );
+        let anywhere = |port| Some(Place { ip: None, port });
         let expected = Environment {
-            grpc: Some(([127, 0, 0, 1], 8081).into()),
-            http: Some(([0, 0, 0, 0], 8080).into()),
-            admin: Some(([0, 0, 0, 0], 6070).into()),
+            grpc: Some(Place { ip: Some([127, 0, 0, 1].into()), port: 8081 }),
+            http: anywhere(8080),
+            admin: anywhere(6070),
             config: Some("/data/ratelimit/config".into()),
             store: None,
             is_shadow: true,
-            near_limit: "0.5".parse().unwrap(),
+            near_limit: "0.9".parse().unwrap(),
         };
         assert_eq!(set, Ok(expected));
         let at_home = read("RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_APPDIRECTORY=limits").unwrap();
         assert_eq!(at_home.config, Some("/srv/runtime_data/current/ratelimit/limits".into()));
+    }
+
+    #[test]
+    fn without_a_host_only_this_machine_is_let_in_unless_somebody_says_so() {
+        let address = |variables: &str, is_public| {
+            let set = read(&format!("RUNTIME_ROOT=/data {variables}")).unwrap();
+            set.http.unwrap().address(is_public).to_string()
+        };
+        assert_eq!(address("PORT=80", false), "127.0.0.1:80");
+        assert_eq!(address("PORT=80", true), "0.0.0.0:80");
+        assert_eq!(address("HOST=192.0.2.1", false), "192.0.2.1:8080");
+        assert_eq!(address("HOST=::1 PORT=80", true), "[::1]:80");
+    }
+
+    #[test]
+    fn words_for_yes_are_those_of_others() {
+        for (word, is_shadow) in [("true", true), ("TRUE", true), ("1", true), ("false", false)] {
+            let set = read(&format!("RUNTIME_ROOT=/data SHADOW_MODE={word}")).unwrap();
+            assert_eq!(set.is_shadow, is_shadow, "{word}");
+        }
     }
 
     #[test]
@@ -176,6 +217,14 @@ mod tests {
             ("REDIS_URL=a:1,b:2 REDIS_TYPE=cluster", "redis+cluster://a:1,b:2"),
             ("REDIS_URL=a:1 REDIS_AUTH=ann:secret", "redis://ann:secret@a:1"),
             ("REDIS_URL=main,a:1,b:2 REDIS_TYPE=SENTINEL", "redis+sentinel://a:1,b:2/main"),
+            (
+                "REDIS_URL=main,a:1 REDIS_TYPE=sentinel REDIS_AUTH=s REDIS_TLS=true",
+                "rediss+sentinel://:s@a:1/main",
+            ),
+            (
+                "REDIS_URL=a:1 REDIS_TYPE=CLUSTER REDIS_AUTH=ann:s/1 REDIS_TLS=1",
+                "rediss+cluster://ann:s%2F1@a:1",
+            ),
         ];
         for (variables, address) in cases {
             let set = read(&format!("RUNTIME_ROOT=/data {variables}")).unwrap();
@@ -193,6 +242,8 @@ mod tests {
             "REDIS_URL=/tmp/s REDIS_SOCKET_TYPE=unix",
             "REDIS_URL=a:1 REDIS_TYPE=ring",
             "REDIS_URL=a:1 REDIS_TYPE=SENTINEL",
+            "NEAR_LIMIT_RATIO=1.5",
+            "NEAR_LIMIT_RATIO=most",
         ];
         for variables in bad {
             assert!(read(&format!("RUNTIME_ROOT=/data {variables}")).is_err(), "{variables}");

@@ -55,15 +55,28 @@ impl EnvoyFiles {
 
     /// Reads the folder again, and returns what is in it if that is new and good.
     pub(super) fn reload_if_changed(&self, now: Micros) -> Option<EnvoyConfig> {
-        let texts = read(&self.folder).map_err(|errors| errors.to_string());
-        let mut state = self.lock();
-        if state.seen == texts {
+        let texts = self.read();
+        if self.lock().seen == texts {
             return None;
         }
+        self.take_up(texts, now)
+    }
+
+    /// Reads the folder again, and returns what is in it if that is good.
+    pub(super) fn reload(&self, now: Micros) -> Option<EnvoyConfig> {
+        self.take_up(self.read(), now)
+    }
+
+    fn read(&self) -> Result<Texts, String> {
+        read(&self.folder).map_err(|errors| errors.to_string())
+    }
+
+    fn take_up(&self, texts: Result<Texts, String>, now: Micros) -> Option<EnvoyConfig> {
         let parsed = match &texts {
             Ok(texts) => EnvoyConfig::parse(texts).map_err(|errors| errors.to_string()),
             Err(error) => Err(error.clone()),
         };
+        let mut state = self.lock();
         state.seen = texts;
         match &parsed {
             Ok(_) => {

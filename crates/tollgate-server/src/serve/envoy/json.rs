@@ -33,7 +33,7 @@ fn complaint(why: &str) -> String {
     json!({ "message": why }).to_string()
 }
 
-fn read(body: &[u8]) -> Result<RateLimitRequest, String> {
+pub(super) fn read(body: &[u8]) -> Result<RateLimitRequest, String> {
     let mut text = serde_json::Deserializer::from_slice(body);
     let message = DynamicMessage::deserialize(MESSAGES.0.clone(), &mut text)
         .map_err(|error| format!("this is no rate limit request: {error}"))?;

@@ -11,6 +11,7 @@ mod files;
 mod json;
 mod limit_meters;
 mod proto;
+mod reset;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -27,7 +28,8 @@ use tollgate::policy::Answers;
 use tollgate::policy::envoy::{EnvoyConfig, EnvoyErrors};
 use tollgate::{ChargesError, Gate};
 
-pub(crate) use environment::Environment;
+pub(crate) use environment::{Environment, Place};
+pub(crate) use reset::ResetError;
 pub(crate) use service::Worker;
 
 use super::meters::{Meters, Outcome, Tally};
@@ -72,6 +74,7 @@ struct Counters {
 pub(crate) struct DoorStats {
     pub(crate) ok: u64,
     pub(crate) over_limit: u64,
+    /// Let pass, but not many more will be.
     /// Let pass by a limit that only counts.
     pub(crate) shadow_over_limit: u64,
     pub(crate) invalid: u64,
@@ -117,6 +120,13 @@ impl EnvoyDoor {
         if let Some(config) =
             self.files.as_ref().and_then(|files| files.reload_if_changed(self.gate.now()))
         {
+            self.replace(config);
+        }
+    }
+
+    /// Reads the folder again, whether it has changed or not.
+    pub(crate) fn reload(&self) {
+        if let Some(config) = self.files.as_ref().and_then(|files| files.reload(self.gate.now())) {
             self.replace(config);
         }
     }

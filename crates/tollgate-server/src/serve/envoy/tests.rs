@@ -8,6 +8,7 @@ use tollgate::policy::envoy::EnvoyConfig;
 use tollgate::{ALGORITHMS, Gate, ManualClock, Micros, Policy};
 
 use super::{DoorSettings, EnvoyDoor};
+use crate::metrics::Page;
 
 const FILE: &str = "
 domain: d
@@ -140,6 +141,24 @@ fn the_same_descriptor_twice_is_charged_twice() {
     bench.check("two+2 two", "LIMITED over 2, over 2");
 }
 
+/// More than a store takes in one step.
+#[test]
+fn many_limits_are_charged_everywhere_or_nowhere_too() {
+    let bench = bench_of(
+        &FILE.replace("requests_per_unit: 5", "requests_per_unit: 100"),
+        DoorSettings::default(),
+    );
+    let many = vec!["five"; 40].join(" ");
+    assert!(!bench.ask(&many).contains("over"));
+    bench.check("five+0", "60");
+    for refused in [format!("{many} two+3"), format!("two+3 {many}"), format!("{many} closed")] {
+        assert!(bench.ask(&refused).starts_with("LIMITED"), "{refused}");
+        bench.check("five+0 two+0", "60, 2");
+    }
+    assert!(bench.ask(&vec!["five"; 61].join(" ")).starts_with("LIMITED"));
+    bench.check("five+0", "60");
+}
+
 #[test]
 fn hits_are_as_told() {
     let bench = bench();
@@ -182,6 +201,21 @@ fn a_shadow_counts_and_lets_pass() {
     bench.clock.advance(Duration::from_secs(30));
     bench.check("shadow closed", "LIMITED 1, over 0");
     bench.check("shadow", "0");
+}
+
+#[test]
+fn a_limit_that_is_nearly_used_up_is_reported() {
+    let near_limit = "0.6".parse().unwrap();
+    let bench = bench_of(FILE, DoorSettings { near_limit, ..DoorSettings::default() });
+    for (words, near) in [("five+3", 0), ("five", 1), ("five", 2), ("five", 2), ("two-1", 2)] {
+        bench.ask(words);
+        let mut page = Page::default();
+        bench.door.tell_metrics(&mut page);
+        let told = page.into_text();
+        let lines = told.lines().filter(|line| line.starts_with("tollgate_envoy_near_limit_total"));
+        let told: u64 = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum();
+        assert_eq!(told, near, "{words}");
+    }
 }
 
 #[test]
@@ -266,8 +300,8 @@ fn nonsense_is_refused_with_reasons() {
         (json!({ "domain": "d", "descriptions": [] }), "descriptions"),
         (json!([]), "this is no rate limit request"),
         (
-            json!({ "domain": "d", "descriptors": vec![json!({ "entries": entries }); 17] }),
-            "1 to 16 limits at once",
+            json!({ "domain": "d", "descriptors": vec![json!({ "entries": entries }); 257] }),
+            "257 limits; at most 256",
         ),
     ];
     for (request, why) in cases {

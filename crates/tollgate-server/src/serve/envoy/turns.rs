@@ -3,7 +3,9 @@
 
 use smallvec::SmallVec;
 use tollgate::policy::envoy::{Amount, Descriptor, DescriptorLimit, Matched, Unit};
-use tollgate::{Charge, ChargesError, Cost, Decision, Gate, Limit, Op, Verdict, Wait};
+use tollgate::{
+    Charge, ChargesError, Cost, Decision, Gate, LIMITS_MAX, Limit, Micros, Op, Verdict, Wait,
+};
 
 use super::Invalid;
 use super::proto::{RateLimitDescriptor, RateLimitRequest};
@@ -21,6 +23,12 @@ pub(super) struct Turn<'m> {
 }
 
 pub(super) type Turns<'m> = SmallVec<[Turn<'m>; 2]>;
+
+/// Some turns, by where they stand.
+type Places = SmallVec<[usize; 4]>;
+
+/// The most limits of a request: more than anybody configures, and a bound on what one may cost.
+const TURNS_MAX: usize = 256;
 
 /// What a descriptor wants of its limits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,6 +66,15 @@ pub(super) fn check_request(request: &RateLimitRequest) -> Result<(), Invalid> {
         }
     }
     Ok(())
+}
+
+pub(super) fn check_count(turns: &[Turn<'_>]) -> Result<(), Invalid> {
+    match turns.len() {
+        count if count > TURNS_MAX => {
+            Err(Invalid(format!("the request has {count} limits; at most {TURNS_MAX}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Every limit that a request has to do with, in the order of its descriptors.
@@ -120,64 +137,109 @@ impl<'m> Turn<'m> {
         }
     }
 
+    /// What it asks of a store, if it has to ask one.
+    pub(super) fn charge(&self) -> Option<Charge<'m>> {
+        let cost = match self.hits {
+            Hits::Take(cost) | Hits::GiveBack(cost) => cost,
+            Hits::Look => Cost::ONE,
+        };
+        self.rate().map(|limit| Charge::new(limit, self.key).cost(cost))
+    }
+
     pub(super) fn is_take(&self) -> bool {
         matches!(self.hits, Hits::Take(_))
+    }
+
+    /// Must it fit for the request to pass?
+    fn is_enforced(&self) -> bool {
+        self.is_take() && !self.is_shadow
+    }
+
+    /// Does it refuse whatever was used?
+    fn is_closed(&self) -> bool {
+        matches!(self.limit.amount(), Amount::Nothing(_))
     }
 }
 
 /// Asks all limits. Nothing is charged unless all that are enforced have enough.
-pub(super) async fn decide(gate: &Gate, turns: &mut [Turn<'_>]) -> Result<(), ChargesError> {
-    let is_enforced = |turn: &Turn<'_>| turn.is_take() && !turn.is_shadow;
-    let is_closed =
-        turns.iter().any(|turn| is_enforced(turn) && turn.rate().is_none() && turn.is_over_limit());
-    let op = if is_closed { Op::Peek } else { Op::Check };
-    together(gate, op, turns, is_enforced).await?;
-    let passes = !turns.iter().any(|turn| is_enforced(turn) && turn.is_over_limit());
-    for turn in turns.iter_mut().filter(|turn| !is_enforced(turn)) {
-        let op = match turn.hits {
+pub(super) async fn decide(gate: &Gate, turns: &mut [Turn<'_>]) -> Result<(), Invalid> {
+    check_count(turns)?;
+    let (enforced, others): (Places, Places) =
+        (0..turns.len()).partition(|at| turns[*at].is_enforced());
+    let is_closed = enforced.iter().any(|at| turns[*at].is_closed());
+    let passes = !is_closed && take(gate, turns, &enforced).await?;
+    if is_closed {
+        for part in enforced.chunks(LIMITS_MAX) {
+            step(gate, Op::Peek, turns, part).await?;
+        }
+    }
+    for at in others {
+        let op = match turns[at].hits {
             Hits::GiveBack(_) if passes => Op::Refund { charged_at: gate.now() },
             Hits::Take(_) if passes => Op::Check,
             _ => Op::Peek,
         };
-        together(gate, op, std::slice::from_mut(turn), |_| true).await?;
+        step(gate, op, turns, &[at]).await?;
     }
     Ok(())
 }
 
-/// Does this with all that are chosen, in one step.
-async fn together(
+/// Charges all of them or none; more than one step can take are charged step by step, and given
+/// back if a later one refuses.
+async fn take(gate: &Gate, turns: &mut [Turn<'_>], all: &[usize]) -> Result<bool, ChargesError> {
+    let mut charged: SmallVec<[(&[usize], Micros); 1]> = SmallVec::new();
+    for part in all.chunks(LIMITS_MAX) {
+        let Some(done) = step(gate, Op::Check, turns, part).await? else { continue };
+        if done.is_allowed {
+            charged.push((part, done.at));
+            continue;
+        }
+        for (part, at) in &charged {
+            step(gate, Op::Refund { charged_at: *at }, turns, part).await?;
+        }
+        // The part that refused has said so, and is not asked again.
+        let others = all.chunks(LIMITS_MAX).filter(|other| other[0] != part[0]);
+        for other in others {
+            step(gate, Op::Peek, turns, other).await?;
+        }
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// What came of a step.
+struct Done {
+    is_allowed: bool,
+    at: Micros,
+}
+
+/// Does this with those at these places, in one step.
+async fn step(
     gate: &Gate,
     op: Op,
     turns: &mut [Turn<'_>],
-    is_chosen: impl Fn(&Turn<'_>) -> bool,
-) -> Result<(), ChargesError> {
-    let mut charges: SmallVec<[_; 4]> = SmallVec::new();
-    let mut chosen: SmallVec<[usize; 4]> = SmallVec::new();
-    for (i, turn) in turns.iter().enumerate().filter(|(_, turn)| is_chosen(turn)) {
-        let Some(limit) = turn.rate() else { continue };
-        let cost = match turn.hits {
-            Hits::Take(cost) | Hits::GiveBack(cost) => cost,
-            Hits::Look => Cost::ONE,
-        };
-        charges.push(Charge::new(limit, turn.key).cost(cost));
-        chosen.push(i);
-    }
+    places: &[usize],
+) -> Result<Option<Done>, ChargesError> {
+    let rate = |at: &usize| Some((*at, turns[*at].charge()?));
+    let (places, charges): (Places, SmallVec<[_; 4]>) = places.iter().filter_map(rate).unzip();
     if charges.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     if let (Some(store), [charge]) = (gate.memory(), &charges[..]) {
-        turns[chosen[0]].decision = Some(store.apply_one(op, charge, gate.now()));
-        return Ok(());
+        let at = gate.now();
+        let decision = store.apply_one(op, charge, at);
+        turns[places[0]].decision = Some(decision);
+        return Ok(Some(Done { is_allowed: decision.allowed(), at }));
     }
     let verdict = match gate.memory() {
         Some(store) => store.apply_now(op, &charges, gate.now())?,
         // In a box: what waits for a store is large, and would be moved about with every request.
         None => Box::pin(apply_elsewhere(gate, op, &charges)).await?,
     };
-    for (i, decision) in chosen.into_iter().zip(verdict.decisions()) {
-        turns[i].decision = Some(*decision);
+    for (at, decision) in places.into_iter().zip(verdict.decisions()) {
+        turns[at].decision = Some(*decision);
     }
-    Ok(())
+    Ok(Some(Done { is_allowed: verdict.allowed(), at: verdict.at() }))
 }
 
 async fn apply_elsewhere(

@@ -33,6 +33,21 @@ pub(super) struct Described {
     pub(super) peer: Option<std::net::IpAddr>,
 }
 
+impl Described {
+    pub(super) fn request(&self, now_us: u64) -> tollgate::policy::Request<'_> {
+        tollgate::policy::Request {
+            method: &self.method,
+            host: self.host.as_deref(),
+            path: &self.path,
+            query: self.query.as_deref(),
+            headers: &self.headers,
+            peer: self.peer,
+            custom: &|_| None,
+            unix_secs: now_us / 1_000_000,
+        }
+    }
+}
+
 /// What can be asked.
 #[derive(Debug)]
 pub(super) enum Question {

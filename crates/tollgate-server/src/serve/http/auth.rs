@@ -1,23 +1,36 @@
 //! Forward-auth: a proxy asks whether a request that it has received may pass.
 //!
 //! nginx (`auth_request`) is told to send `X-Original-URI` and `X-Original-Method`; Traefik and Caddy
-//! send `X-Forwarded-Uri`, `-Method` and `-Host` by themselves.
+//! send `X-Forwarded-Uri`, `-Method` and `-Host` by themselves. Each passes on what its caller sends in
+//! the other's headers, so that a question with both kinds may be half invented.
 
 use http::header::HOST;
-use http::{HeaderMap, HeaderName, Request, StatusCode};
+use http::{HeaderMap, Request, StatusCode};
 use tollgate::gate::Admission;
 use tollgate::policy::Headers;
 
 use super::HttpDoor;
 use super::ask::{Described, split_target};
-use super::reply::{Reply, empty};
+use super::reply::{Reply, empty, wrong};
 
-const METHODS: [HeaderName; 2] =
-    [HeaderName::from_static("x-original-method"), HeaderName::from_static("x-forwarded-method")];
-const TARGETS: [HeaderName; 2] =
-    [HeaderName::from_static("x-original-uri"), HeaderName::from_static("x-forwarded-uri")];
-const HOSTS: [HeaderName; 2] =
-    [HeaderName::from_static("x-original-host"), HeaderName::from_static("x-forwarded-host")];
+/// The headers in which a proxy describes a request.
+struct Family {
+    method: &'static str,
+    target: &'static str,
+    host: &'static str,
+}
+
+const ORIGINAL: Family =
+    Family { method: "x-original-method", target: "x-original-uri", host: "x-original-host" };
+const FORWARDED: Family =
+    Family { method: "x-forwarded-method", target: "x-forwarded-uri", host: "x-forwarded-host" };
+
+impl Family {
+    /// Hosts are left out: `X-Forwarded-Host` is common behind other proxies too.
+    fn is_in(&self, headers: &HeaderMap) -> bool {
+        headers.contains_key(self.method) || headers.contains_key(self.target)
+    }
+}
 
 /// Headers of the request that is asked about.
 pub(super) struct Original<'a>(pub(super) &'a HeaderMap);
@@ -28,23 +41,28 @@ impl Headers for Original<'_> {
     }
 }
 
-fn first<'h>(headers: &'h HeaderMap, names: &[HeaderName]) -> Option<&'h str> {
-    names.iter().find_map(|name| headers.get(name)).and_then(|value| value.to_str().ok())
+/// Any bytes count: a target that is no text must not become another one.
+fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+    headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
-/// The request that the proxy asks about.
-fn original<B>(asked: &Request<B>) -> Described {
-    let headers = asked.headers();
-    let (path, query) = split_target(first(headers, &TARGETS).unwrap_or("/"));
-    let host = first(headers, &HOSTS).or_else(|| headers.get(HOST)?.to_str().ok());
-    Described {
-        method: first(headers, &METHODS).unwrap_or("GET").to_string(),
+/// The request that the proxy asks about; nothing if it cannot be known which headers are the proxy's.
+fn original(headers: &HeaderMap) -> Option<Described> {
+    let family = match (ORIGINAL.is_in(headers), FORWARDED.is_in(headers)) {
+        (true, true) => return None,
+        (true, false) => ORIGINAL,
+        _ => FORWARDED,
+    };
+    let target = text(headers, family.target).unwrap_or_else(|| "/".into());
+    let (path, query) = split_target(&target);
+    Some(Described {
+        method: text(headers, family.method).unwrap_or_else(|| "GET".into()),
         path: path.to_string(),
         query: query.map(Into::into),
-        host: host.map(Into::into),
+        host: text(headers, family.host).or_else(|| text(headers, HOST.as_str())),
         headers: Vec::new(),
         peer: None,
-    }
+    })
 }
 
 /// 200 if it may pass. Otherwise 429, or what `?deny=403` says: nginx understands nothing else but
@@ -55,7 +73,11 @@ pub(super) async fn answer<B>(
     peer: std::net::IpAddr,
 ) -> Reply {
     let denied = asked.uri().query().and_then(deny_status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    let described = original(asked);
+    let Some(described) = original(asked.headers()) else {
+        let message =
+            "X-Original-* and X-Forwarded-Uri or -Method together: one of them is the caller's";
+        return wrong(StatusCode::FORBIDDEN, "AMBIGUOUS", message);
+    };
     let deciding = {
         let headers = Original(asked.headers());
         let request = tollgate::policy::Request {
@@ -98,4 +120,54 @@ fn told(door: &HttpDoor, admission: &Admission, denied: StatusCode) -> Reply {
 fn deny_status(query: &str) -> Option<StatusCode> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix("deny="))?;
     StatusCode::from_bytes(value.as_bytes()).ok().filter(StatusCode::is_client_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(headers: &[(&'static str, &[u8])]) -> Option<String> {
+        let value = |value: &[u8]| http::HeaderValue::from_bytes(value).unwrap();
+        let headers =
+            headers.iter().map(|(name, text)| (http::HeaderName::from_static(name), value(text)));
+        let Described { method, host, path, query, .. } = original(&headers.collect())?;
+        let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+        Some(format!("{method} {}{path}{query}", host.unwrap_or_default()))
+    }
+
+    #[test]
+    fn a_proxy_describes_a_request_in_its_own_headers() {
+        let nginx = [
+            ("host", &b"shop"[..]),
+            ("x-original-uri", b"/a?b=c"),
+            ("x-original-method", b"POST"),
+            ("x-forwarded-host", b"forged"),
+        ];
+        assert_eq!(told(&nginx).unwrap(), "POST shop/a?b=c");
+        let traefik = [
+            ("host", &b"tollgate"[..]),
+            ("x-forwarded-uri", b"/a"),
+            ("x-forwarded-method", b"PUT"),
+            ("x-forwarded-host", b"shop"),
+            ("x-original-host", b"forged"),
+        ];
+        assert_eq!(told(&traefik).unwrap(), "PUT shop/a");
+    }
+
+    #[test]
+    fn what_the_caller_may_have_written_is_not_believed() {
+        for (one, other) in [
+            ("x-original-uri", "x-forwarded-uri"),
+            ("x-original-uri", "x-forwarded-method"),
+            ("x-original-method", "x-forwarded-uri"),
+        ] {
+            assert_eq!(told(&[(one, b"/a"), (other, b"/b")]), None, "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_no_text_is_still_that_path() {
+        let path = told(&[("x-original-uri", b"/checkout/\xff\xc3\xa9")]).unwrap();
+        assert_eq!(path, "GET /checkout/\u{fffd}\u{e9}");
+    }
 }

@@ -6,7 +6,9 @@ mod connection;
 mod held;
 mod limits;
 mod measured;
+mod peek;
 mod reply;
+mod reset;
 mod routes;
 
 use std::sync::Arc;

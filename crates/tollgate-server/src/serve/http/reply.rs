@@ -14,7 +14,7 @@ use tollgate::{Decision, Limit, Wait};
 pub(super) type Reply = Response<Full<Bytes>>;
 
 /// What is told of a decision: the same fields in every answer.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 pub(super) struct Told<'a> {
     allowed: bool,
     limit: Option<u64>,
@@ -78,7 +78,8 @@ impl<'a> Told<'a> {
     }
 
     pub(super) fn each(self, decisions: Vec<Told<'a>>) -> Self {
-        Self { decisions, ..self }
+        let degraded = decisions.iter().any(|told| told.degraded);
+        Self { decisions, degraded, ..self }
     }
 
     pub(super) fn reserved(self, id: String) -> Self {

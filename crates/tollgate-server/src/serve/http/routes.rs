@@ -16,9 +16,9 @@ use tollgate::{Charge, Cost, Decision, Micros, Op, Verdict, WhenDown};
 
 use super::HttpDoor;
 use super::ask::{self, Check, Described, Question};
-use super::auth;
 use super::held::{Reserved, Thing};
 use super::reply::{self, Reply, Told, json, wrong};
+use super::{auth, peek, reset};
 
 /// The largest question.
 const BODY_MAX: usize = 64 << 10;
@@ -39,17 +39,11 @@ where
     B::Error: Into<BoxError>,
 {
     let path = request.uri().path();
-    match (request.method(), path) {
-        (&Method::GET, "/") => {
-            return reply::full(StatusCode::OK, "text/plain; charset=utf-8", HELP.into());
-        }
-        (&Method::GET, "/openapi.json") => {
-            return reply::full(StatusCode::OK, "application/json", OPENAPI.into());
-        }
-        (&Method::GET, "/healthz") => {
-            return reply::full(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into());
-        }
-        _ => {}
+    if let Some(page) = page(path) {
+        return match *request.method() {
+            Method::GET | Method::HEAD => page,
+            _ => not_so("GET, HEAD", "this is only to be read"),
+        };
     }
     if !door.tokens.allow(request.headers()) {
         return unauthorized();
@@ -69,11 +63,7 @@ where
         );
     }
     if request.method() != Method::POST {
-        return wrong(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "METHOD",
-            "this is asked with POST and a JSON body",
-        );
+        return not_so("POST", "this is asked with POST and a JSON body");
     }
     let path = path.to_string();
     let body = match whole(request.into_body()).await {
@@ -83,7 +73,7 @@ where
     let answered = match path.as_str() {
         "/v1/check" => check(door, &body, Op::Check).await,
         "/v1/peek" => check(door, &body, Op::Peek).await,
-        "/v1/reset" => reset(door, &body).await,
+        "/v1/reset" => reset::answer(door, &body).await,
         "/v1/reserve" => reserve(door, &body).await,
         "/v1/settle" => settle(door, &body).await,
         "/v1/acquire" => acquire(door, &body).await,
@@ -111,6 +101,24 @@ where
     }
 }
 
+/// What everybody may read.
+fn page(path: &str) -> Option<Reply> {
+    let (kind, text) = match path {
+        "/" => ("text/plain; charset=utf-8", HELP),
+        "/openapi.json" => ("application/json", OPENAPI),
+        "/healthz" => ("text/plain; charset=utf-8", "ok\n"),
+        _ => return None,
+    };
+    Some(reply::full(StatusCode::OK, kind, text.into()))
+}
+
+fn not_so(methods: &'static str, message: &str) -> Reply {
+    let mut reply = wrong(StatusCode::METHOD_NOT_ALLOWED, "METHOD", message);
+    let methods = http::HeaderValue::from_static(methods);
+    reply.headers_mut().insert(http::header::ALLOW, methods);
+    reply
+}
+
 /// What Envoy asks over gRPC, asked in JSON, as envoyproxy/ratelimit has it.
 async fn descriptors(door: &HttpDoor, body: &[u8]) -> Reply {
     let Some(envoy) = &door.envoy else {
@@ -136,9 +144,7 @@ fn status(is_allowed: bool) -> StatusCode {
 async fn check(door: &HttpDoor, body: &[u8], op: Op) -> Result<Reply, String> {
     match Question::read(body)? {
         Question::Checks(checks) => check_all(door, &checks, op).await,
-        Question::Request(_) if op == Op::Peek => {
-            Err("a request cannot be peeked at; ask for a key and a rate".into())
-        }
+        Question::Request(described) if op == Op::Peek => Ok(peek::answer(door, &described).await),
         Question::Request(described) => Ok(judge(door, &described).await),
     }
 }
@@ -223,19 +229,7 @@ fn charge(check: &Check) -> Charge<'_> {
 
 /// A request that the policy judges.
 async fn judge(door: &HttpDoor, described: &Described) -> Reply {
-    let deciding = {
-        let request = tollgate::policy::Request {
-            method: &described.method,
-            host: described.host.as_deref(),
-            path: &described.path,
-            query: described.query.as_deref(),
-            headers: &described.headers,
-            peer: described.peer,
-            custom: &|_| None,
-            unix_secs: door.now_us() / 1_000_000,
-        };
-        door.gate.decide(&request)
-    };
+    let deciding = door.gate.decide(&described.request(door.now_us()));
     judged(&deciding.await)
 }
 
@@ -273,14 +267,6 @@ fn spoken(mut reply: Reply, speaker: Option<Speaker<'_>>) -> Reply {
         tollgate::http::tell(&Answers::default(), speaker, reply.headers_mut());
     }
     reply
-}
-
-async fn reset(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
-    let check = Check::read(&ask::object(body)?, &[])?;
-    match door.gate.reset(&charge(&check)).await {
-        Ok(()) => Ok(json(StatusCode::OK, &json!({ "reset": true }))),
-        Err(error) => Ok(wrong(StatusCode::SERVICE_UNAVAILABLE, "STORE", &error.to_string())),
-    }
 }
 
 /// How long something is to be held, from `valid_ms`.
