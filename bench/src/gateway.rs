@@ -1,13 +1,13 @@
 //! The gateway against nginx with `limit_req`, both in front of the same upstream, one core each, in
 //! turn. The upstream and the load share the other core. Needs nginx and wrk.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-const PROXY_CORE: &str = "0";
-const OTHER_CORE: &str = "1";
+use crate::processes::{
+    Folder, OTHER_CORE, Process, SERVER_CORE, Seen, build, cpu_us, free_port, in_turn, micros,
+    pinned, table,
+};
 
 /// How much is measured.
 pub struct Effort {
@@ -19,19 +19,14 @@ pub const FULL: Effort = Effort { rounds: 7, seconds: 3 };
 pub const QUICK: Effort = Effort { rounds: 3, seconds: 1 };
 
 pub fn report(effort: Effort) {
-    let folder = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder for configurations");
-    let binary = build();
+    let (folder, binary) = (Folder::new(), build());
+    let folder = &folder.0;
     let ports = [free_port(), free_port(), free_port()];
     let [upstream_port, nginx_port, gateway_port] = ports;
     std::fs::write(folder.join("large"), vec![b'x'; 100_000]).expect("a large answer");
-    let _upstream = nginx(&folder, "upstream", OTHER_CORE, &upstream(&folder, upstream_port));
-    let nginx = nginx(&folder, "nginx", PROXY_CORE, &peer(&folder, nginx_port, upstream_port));
-    let gateway = gateway(&binary, &folder, gateway_port, upstream_port);
-    let contenders = [
-        ("nginx, limit_req", nginx_port, nginx.pid()),
-        ("**tollgate**", gateway_port, gateway.pid()),
-    ];
+    let _upstream = nginx(folder, "upstream", OTHER_CORE, &upstream(folder, upstream_port));
+    let nginx = nginx(folder, "nginx", SERVER_CORE, &peer(folder, nginx_port, upstream_port));
+    let gateway = gateway(&binary, folder, gateway_port, upstream_port);
     println!("\n## The gateway, one worker on one core\n");
     let loads = [
         ("13 bytes, 64 connections", "/", 64, false),
@@ -39,22 +34,15 @@ pub fn report(effort: Effort) {
         ("a connection for each request", "/", 64, true),
     ];
     for (title, path, connections, is_new) in loads {
-        println!(
-            "{title}:\n\n| | requests/s | p50 | p99 | CPU µs a request |\n|---|---|---|---|---|"
-        );
         let load = Load { path, connections, is_new, seconds: effort.seconds };
-        let medians = compare(&contenders, &load, effort.rounds);
-        for ((name, ..), seen) in contenders.iter().zip(&medians) {
-            let Seen { per_second, p50_us, p99_us, cpu_us } = seen;
-            println!(
-                "| {name} | {per_second:.0} | {p50_us:.0} µs | {p99_us:.0} µs | {cpu_us:.1} |"
-            );
-        }
+        let of_nginx = || measure(nginx_port, nginx.pid(), &load);
+        let ours = || measure(gateway_port, gateway.pid(), &load);
+        let medians = in_turn(effort.rounds, &[&of_nginx, &ours]);
+        table(title, &[("nginx, limit_req", medians[0]), ("**tollgate**", medians[1])]);
         let ratio = medians[1].per_second / medians[0].per_second;
         let by_cpu = medians[0].cpu_us / medians[1].cpu_us;
-        println!("\ntollgate to nginx: {ratio:.2} of its requests a second, {by_cpu:.2} by CPU\n");
+        println!("tollgate to nginx: {ratio:.2} of its requests a second, {by_cpu:.2} by CPU\n");
     }
-    let _ = std::fs::remove_dir_all(folder);
 }
 
 struct Load {
@@ -62,39 +50,6 @@ struct Load {
     connections: u32,
     is_new: bool,
     seconds: u32,
-}
-
-#[derive(Clone, Copy)]
-struct Seen {
-    per_second: f64,
-    p50_us: f64,
-    p99_us: f64,
-    cpu_us: f64,
-}
-
-fn compare(contenders: &[(&str, u16, u32)], load: &Load, rounds: usize) -> Vec<Seen> {
-    let mut seen = vec![Vec::new(); contenders.len()];
-    for round in 0..=rounds {
-        for ((_, port, pid), seen) in contenders.iter().zip(&mut seen) {
-            let one = measure(*port, *pid, load);
-            // The first round is for warming up.
-            if round > 0 {
-                seen.push(one);
-            }
-        }
-    }
-    let median = |seen: &[Seen], of: fn(&Seen) -> f64| {
-        let mut values: Vec<f64> = seen.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
-    let medians = |seen: &Vec<Seen>| Seen {
-        per_second: median(seen, |seen| seen.per_second),
-        p50_us: median(seen, |seen| seen.p50_us),
-        p99_us: median(seen, |seen| seen.p99_us),
-        cpu_us: median(seen, |seen| seen.cpu_us),
-    };
-    seen.iter().map(medians).collect()
 }
 
 fn measure(port: u16, pid: u32, load: &Load) -> Seen {
@@ -124,66 +79,6 @@ fn measure(port: u16, pid: u32, load: &Load) -> Seen {
     }
 }
 
-/// As wrk writes it: `1.25ms`.
-fn micros(text: &str) -> f64 {
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let number: f64 = text[..text.len() - unit.len()].parse().expect("a number");
-    number
-        * match unit {
-            "us" => 1.0,
-            "ms" => 1e3,
-            _ => 1e6,
-        }
-}
-
-/// What a process and its children have used.
-fn cpu_us(pid: u32) -> u64 {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let children = children.unwrap_or_default();
-    let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-    std::iter::once(pid).chain(children).map(ticks).sum::<u64>() * 10_000
-}
-
-fn ticks(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-    fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
-}
-
-/// The gateway of this tree.
-fn build() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder above");
-    let built = Command::new("cargo")
-        .args(["build", "--release", "--locked", "-p", "tollgate-server"])
-        .current_dir(root)
-        .status();
-    assert!(built.is_ok_and(|status| status.success()), "the gateway does not build");
-    root.join("target/release/tollgate")
-}
-
-/// Stops when dropped.
-struct Process(Child);
-
-impl Process {
-    fn pid(&self) -> u32 {
-        self.0.id()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // nginx ends its worker only if it is asked.
-        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
-        let _ = self.0.wait();
-    }
-}
-
-fn pinned(core: &str, program: &Path) -> Command {
-    let mut command = Command::new("taskset");
-    command.args(["-c", core]).arg(program).stdin(Stdio::null());
-    command
-}
-
 fn nginx(folder: &Path, name: &str, core: &str, http: &str) -> Process {
     let file = folder.join(format!("{name}.conf"));
     let text = format!(
@@ -193,9 +88,9 @@ fn nginx(folder: &Path, name: &str, core: &str, http: &str) -> Process {
         folder.display()
     );
     std::fs::write(&file, text).expect("a configuration");
-    let mut command = pinned(core, Path::new("nginx"));
-    let child = command.arg("-c").arg(&file).arg("-p").arg(folder).stderr(Stdio::null()).spawn();
-    let process = Process(child.expect("nginx"));
+    let mut command = pinned(core, "nginx");
+    let command = command.arg("-c").arg(&file).arg("-p").arg(folder).stderr(Stdio::null());
+    let process = Process::start(command);
     let pid = folder.join(format!("{name}.pid"));
     while !pid.exists() {
         std::thread::yield_now();
@@ -232,22 +127,12 @@ fn gateway(binary: &Path, folder: &Path, port: u16, upstream: u16) -> Process {
     let policy = folder.join("policy.yaml");
     let text = "version: 1\nlimits: [{ name: a, per: ip, rate: 1000000/s burst 100000 }]\n";
     std::fs::write(&policy, text).expect("a policy");
-    let mut child = pinned(PROXY_CORE, binary)
-        .args(["gateway", "--workers", "1", "--admin", "off"])
-        .args(["--listen", &format!("127.0.0.1:{port}")])
-        .args(["--upstream", &format!("http://127.0.0.1:{upstream}")])
-        .arg(policy)
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the gateway");
-    let mut line = String::new();
-    let stderr = child.stderr.take().expect("a pipe");
-    BufReader::new(stderr).read_line(&mut line).expect("a line");
+    let mut command = pinned(SERVER_CORE, binary);
+    command.args(["gateway", "--workers", "1", "--admin", "off"]);
+    command.args(["--listen", &format!("127.0.0.1:{port}")]);
+    command.args(["--upstream", &format!("http://127.0.0.1:{upstream}")]).arg(policy);
+    let mut process = Process::start(command.stderr(Stdio::piped()));
+    let line = process.first_line();
     assert!(line.contains("listening"), "{line}");
-    Process(child)
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("a bound port").port()
+    process
 }

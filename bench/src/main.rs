@@ -14,7 +14,9 @@ mod contenders;
 mod gateway;
 mod memory;
 mod policy;
+mod processes;
 mod redis;
+mod serve;
 mod workload;
 
 use std::sync::Barrier;
@@ -45,13 +47,16 @@ fn main() {
         ["clocks"] => clocks(),
         ["gateway"] => gateway::report(gateway::FULL),
         ["gateway", "quick"] => gateway::report(gateway::QUICK),
+        ["serve"] => serve::report(serve::FULL),
+        ["serve", "quick"] => serve::report(serve::QUICK),
+        ["serve-peer", name, port] => serve::peers::run(name, port),
         ["policy"] => policy::report(),
         ["policy", "layer"] => policy::profile(),
         ["redis"] => redis::report(redis::FULL),
         ["redis", "quick"] => redis::report(redis::QUICK),
         _ => {
             eprintln!(
-                "usage: tollgate-bench [quick|speed|algorithms|memory|clocks|policy|gateway [quick]|redis [quick]]"
+                "usage: tollgate-bench [quick|speed|algorithms|memory|clocks|policy|gateway [quick]|serve [quick]|redis [quick]]"
             );
             std::process::exit(2);
         }

@@ -163,6 +163,15 @@ impl MemoryStore {
         decision
     }
 
+    /// Does `op` with one charge.
+    #[inline]
+    pub fn apply_one(&self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
+        match op {
+            Op::Check => self.check(charge, now),
+            _ => self.single(op, charge, now),
+        }
+    }
+
     /// What a check would say; changes nothing.
     pub fn peek(&self, charge: &Charge<'_>, now: Micros) -> Decision {
         self.single(Op::Peek, charge, now)

@@ -165,6 +165,10 @@ async fn together(
     if charges.is_empty() {
         return Ok(());
     }
+    if let (Some(store), [charge]) = (gate.memory(), &charges[..]) {
+        turns[chosen[0]].decision = Some(store.apply_one(op, charge, gate.now()));
+        return Ok(());
+    }
     let verdict = match gate.memory() {
         Some(store) => store.apply_now(op, &charges, gate.now())?,
         // In a box: what waits for a store is large, and would be moved about with every request.

@@ -1,16 +1,23 @@
 //! What a caller asks, read from JSON.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde::Deserialize;
 use serde_json::{Map, Value};
-use tollgate::{Algorithm, Cost, Limit, Rate};
+use smallvec::{SmallVec, smallvec};
+use tollgate::{Cost, Limit};
+
+use super::limits::Asked;
 
 /// The most limits in one question.
 pub(super) const CHECKS_MAX: usize = tollgate::LIMITS_MAX;
 const KEY_MAX: usize = 1_024;
 
 /// One limit, one key, one cost.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Check {
-    pub(super) limit: Limit,
+    pub(super) limit: Arc<Limit>,
     pub(super) key: String,
     pub(super) cost: Cost,
 }
@@ -29,7 +36,7 @@ pub(super) struct Described {
 /// What can be asked.
 #[derive(Debug)]
 pub(super) enum Question {
-    Checks(Vec<Check>),
+    Checks(SmallVec<[Check; 1]>),
     Request(Box<Described>),
 }
 
@@ -38,6 +45,10 @@ pub(super) type Wrong = String;
 
 impl Question {
     pub(super) fn read(body: &[u8]) -> Result<Self, Wrong> {
+        // The slow way has the better complaints.
+        if let Some(check) = Check::read_plain(body) {
+            return Ok(Self::Checks(smallvec![check]));
+        }
         let object = object(body)?;
         if let Some(request) = object.get("request") {
             only(&object, &["request"])?;
@@ -58,7 +69,7 @@ impl Question {
             });
             return each.collect::<Result<_, _>>().map(Self::Checks);
         }
-        Check::read(&object, &[]).map(|check| Self::Checks(vec![check]))
+        Check::read(&object, &[]).map(|check| Self::Checks(smallvec![check]))
     }
 }
 
@@ -69,26 +80,32 @@ impl Check {
         let key = key(object)?;
         let rate = text(object, "rate")?
             .ok_or("a rate is missing, such as {\"key\":\"user:42\",\"rate\":\"100/minute\"}")?;
-        let rate: Rate =
-            rate.parse().map_err(|error: tollgate::RateError| error.message().to_string())?;
-        let algorithm = match text(object, "algorithm")? {
-            Some(name) => name.parse().map_err(|error: tollgate::LimitError| error.to_string())?,
-            None if rate.burst().is_some() => Algorithm::TokenBucket,
-            None => Algorithm::default(),
-        };
-        let limit = Limit::new(rate, algorithm).map_err(|error| error.to_string())?;
-        let name = text(object, "name")?.unwrap_or("api");
-        Ok(Self { limit: limit.named(&checked_name(name)?), key, cost: cost(object)? })
+        let asked =
+            Asked { rate, algorithm: text(object, "algorithm")?, name: text(object, "name")? };
+        Ok(Self { limit: asked.limit()?, key, cost: cost(object)? })
+    }
+
+    /// The same from what most callers send: these fields, spelt right.
+    fn read_plain(body: &[u8]) -> Option<Self> {
+        let Plain { key, rate, algorithm, name, cost } = serde_json::from_slice(body).ok()?;
+        let asked = Asked { rate: &rate, algorithm: algorithm.as_deref(), name: name.as_deref() };
+        let cost = Cost::new(cost.unwrap_or(1))?;
+        Some(Self { limit: asked.limit().ok()?, key: checked_key(&key).ok()?, cost })
     }
 }
 
-/// Names are answered in headers.
-fn checked_name(name: &str) -> Result<String, Wrong> {
-    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':');
-    match !name.is_empty() && name.len() <= 64 && name.chars().all(is_fine) {
-        true => Ok(name.to_string()),
-        false => Err("a name is letters, digits, - _ . / : and at most 64 of them".into()),
-    }
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Plain<'b> {
+    #[serde(borrow)]
+    key: Cow<'b, str>,
+    #[serde(borrow)]
+    rate: Cow<'b, str>,
+    #[serde(borrow)]
+    algorithm: Option<Cow<'b, str>>,
+    #[serde(borrow)]
+    name: Option<Cow<'b, str>>,
+    cost: Option<u64>,
 }
 
 pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, Wrong> {
@@ -100,7 +117,10 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, Wrong> {
 }
 
 pub(super) fn key(object: &Map<String, Value>) -> Result<String, Wrong> {
-    let key = text(object, "key")?.ok_or("a key is missing, such as \"user:42\"")?;
+    checked_key(text(object, "key")?.ok_or("a key is missing, such as \"user:42\"")?)
+}
+
+fn checked_key(key: &str) -> Result<String, Wrong> {
     match key.len() {
         0 => Err("the key is empty".into()),
         len if len > KEY_MAX => Err(format!("the key has {len} bytes; at most {KEY_MAX}")),

@@ -6,32 +6,96 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-use serde_json::{Map, Value, json};
-use tollgate::gate::Speaker;
+use serde::Serialize;
+use serde_json::{Value, json};
 use tollgate::policy::Answers;
 use tollgate::{Decision, Limit, Wait};
 
 pub(super) type Reply = Response<Full<Bytes>>;
 
-/// What a limit says: the same numbers in every answer.
-pub(super) fn decision(limit: &Limit, decision: &Decision) -> Map<String, Value> {
-    let retry_after_ms = match decision.wait() {
-        Wait::None | Wait::Never => None,
-        Wait::Micros(us) => Some(us.div_ceil(1_000)),
-    };
-    let fields = json!({
-        "allowed": decision.allowed(),
-        "limit": decision.limit(),
-        "remaining": decision.remaining(),
-        "retry_after_ms": retry_after_ms,
-        "reset_after_ms": millis_up(decision.reset_after()),
-        "delay_ms": millis_up(decision.delay()),
-        "never": decision.never(),
-        "limit_name": limit.name(),
-    });
-    match fields {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
+/// What is told of a decision: the same fields in every answer.
+#[derive(Serialize)]
+pub(super) struct Told<'a> {
+    allowed: bool,
+    limit: Option<u64>,
+    remaining: Option<u64>,
+    retry_after_ms: Option<u64>,
+    reset_after_ms: Option<u64>,
+    delay_ms: u64,
+    limit_name: Option<&'a str>,
+    /// Whether waiting would not help.
+    never: bool,
+    /// Whether the store did not answer.
+    degraded: bool,
+    /// Why there is no limit to tell of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    /// Of several limits, what each says.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    decisions: Vec<Told<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reservation: Option<String>,
+}
+
+impl<'a> Told<'a> {
+    pub(super) fn of(limit: &'a Limit, decision: &Decision, degraded: bool) -> Self {
+        let retry_after_ms = match decision.wait() {
+            Wait::None | Wait::Never => None,
+            Wait::Micros(us) => Some(us.div_ceil(1_000)),
+        };
+        Self {
+            allowed: decision.allowed(),
+            limit: Some(decision.limit()),
+            remaining: Some(decision.remaining()),
+            retry_after_ms,
+            reset_after_ms: Some(millis_up(decision.reset_after())),
+            delay_ms: millis_up(decision.delay()),
+            limit_name: Some(limit.name()),
+            never: decision.never(),
+            degraded,
+            why: None,
+            decisions: Vec::new(),
+            reservation: None,
+        }
+    }
+
+    /// Without a limit that could say more.
+    pub(super) fn because(allowed: bool, why: String) -> Self {
+        Self {
+            allowed,
+            limit: None,
+            remaining: None,
+            retry_after_ms: None,
+            reset_after_ms: None,
+            delay_ms: 0,
+            limit_name: None,
+            never: false,
+            degraded: false,
+            why: Some(why),
+            decisions: Vec::new(),
+            reservation: None,
+        }
+    }
+
+    pub(super) fn each(self, decisions: Vec<Told<'a>>) -> Self {
+        Self { decisions, ..self }
+    }
+
+    pub(super) fn reserved(self, id: String) -> Self {
+        Self { reservation: Some(id), ..self }
+    }
+
+    pub(super) fn delayed(self, delay: Duration) -> Self {
+        Self { delay_ms: millis_up(delay), ..self }
+    }
+
+    pub(super) fn named(self, name: &'a str) -> Self {
+        Self { limit_name: Some(name), ..self }
+    }
+
+    pub(super) fn answer(&self, status: StatusCode) -> Reply {
+        let body = serde_json::to_vec(self).unwrap_or_default();
+        full(status, "application/json", body.into())
     }
 }
 
@@ -42,19 +106,6 @@ fn millis_up(span: Duration) -> u64 {
 /// Says in headers what a limit says.
 pub(super) fn tell(limit: &Limit, decision: &Decision, headers: &mut HeaderMap) {
     tollgate::http::tell_limit(&Answers::default(), (limit.name(), limit), decision, headers);
-}
-
-/// An answer with these numbers, and in headers what the tightest limit says.
-pub(super) fn decided(
-    body: Map<String, Value>,
-    speaker: Option<Speaker<'_>>,
-    status: StatusCode,
-) -> Reply {
-    let mut reply = json(status, &Value::Object(body));
-    if let Some(speaker) = speaker {
-        tollgate::http::tell(&Answers::default(), speaker, reply.headers_mut());
-    }
-    reply
 }
 
 pub(super) fn json(status: StatusCode, body: &Value) -> Reply {

@@ -5,19 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{Method, Request, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
-use tollgate::gate::{Admission, Refused};
-use tollgate::{Charge, Cost, Op, Verdict, WhenDown};
+use tollgate::gate::{Admission, Decided, Refused, Speaker};
+use tollgate::policy::Answers;
+use tollgate::{Charge, Cost, Decision, Micros, Op, Verdict, WhenDown};
 
 use super::HttpDoor;
 use super::ask::{self, Check, Described, Question};
 use super::auth;
 use super::held::{Reserved, Thing};
-use super::reply::{self, Reply, decided, json, wrong};
+use super::reply::{self, Reply, Told, json, wrong};
 
 /// The largest question.
 const BODY_MAX: usize = 64 << 10;
@@ -143,35 +144,66 @@ async fn check(door: &HttpDoor, body: &[u8], op: Op) -> Result<Reply, String> {
 }
 
 async fn check_all(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Reply, String> {
+    let code = |is_allowed| if op == Op::Peek { StatusCode::OK } else { status(is_allowed) };
+    if let [check] = checks {
+        let one = decide_one(door, op, check, check.cost).await?;
+        return Ok(one.told(check, code(one.decision.allowed())));
+    }
     let charges: Vec<_> = checks.iter().map(|check| (charge(check), WhenDown::Local)).collect();
-    let decided_all = door.gate.apply(op, &charges).await.map_err(|error| error.to_string())?;
-    let verdict = &decided_all.verdict;
-    if op == Op::Check {
-        note_all(door, checks, verdict);
-    }
+    let decided = door.gate.apply(op, &charges).await.map_err(|error| error.to_string())?;
+    let (verdict, is_degraded) = (&decided.verdict, decided.is_degraded);
+    note_all(door, op, checks, verdict);
+    let each = checks.iter().zip(verdict.decisions());
+    let each = each.map(|(check, decision)| Told::of(&check.limit, decision, is_degraded));
     let by = &checks[verdict.decided_by()].limit;
-    let mut body = reply::decision(by, verdict);
-    body.insert("degraded".into(), decided_all.is_degraded.into());
-    if checks.len() > 1 {
-        let each = checks.iter().zip(verdict.decisions());
-        let each =
-            each.map(|(check, decision)| Value::Object(reply::decision(&check.limit, decision)));
-        body.insert("decisions".into(), each.collect());
-    }
-    let status = if op == Op::Peek { StatusCode::OK } else { status(verdict.allowed()) };
-    let mut answer = decided(body, None, status);
+    let told = Told::of(by, verdict, is_degraded).each(each.collect());
+    let mut answer = told.answer(code(verdict.allowed()));
     reply::tell(by, verdict, answer.headers_mut());
     Ok(answer)
 }
 
 /// Of those that were refused, the one that refused speaks for all: the others were not charged.
-fn note_all(door: &HttpDoor, checks: &[Check], verdict: &Verdict) {
+fn note_all(door: &HttpDoor, op: Op, checks: &[Check], verdict: &Verdict) {
     match verdict.allowed() {
-        true => checks.iter().for_each(|check| door.note(check.limit.name(), &check.key, true)),
-        false => {
-            let check = &checks[verdict.decided_by()];
-            door.note(check.limit.name(), &check.key, false);
-        }
+        true => checks.iter().for_each(|check| door.note(op, check, verdict)),
+        false => door.note(op, &checks[verdict.decided_by()], verdict),
+    }
+}
+
+/// What became of one limit.
+struct One {
+    decision: Decision,
+    at: Micros,
+    is_degraded: bool,
+}
+
+async fn decide_one(door: &HttpDoor, op: Op, check: &Check, cost: Cost) -> Result<One, String> {
+    let charge = Charge::new(&check.limit, &check.key).cost(cost);
+    if let Some(store) = door.gate.memory() {
+        let at = door.gate.now();
+        let decision = store.apply_one(op, &charge, at);
+        door.note(op, check, &decision);
+        return Ok(One { decision, at, is_degraded: false });
+    }
+    let charges = [(charge, WhenDown::Local)];
+    // In a box: what waits for a store is large, and would be moved about with every question.
+    let decided = Box::pin(door.gate.apply(op, &charges)).await;
+    let decided = decided.map_err(|error| error.to_string())?;
+    let Decided { verdict, is_degraded } = decided;
+    door.note(op, check, &verdict);
+    Ok(One { decision: *verdict, at: verdict.at(), is_degraded })
+}
+
+impl One {
+    fn told(&self, check: &Check, status: StatusCode) -> Reply {
+        let told = Told::of(&check.limit, &self.decision, self.is_degraded);
+        self.headed(check, told.answer(status))
+    }
+
+    /// With headers of what the limit says.
+    fn headed(&self, check: &Check, mut reply: Reply) -> Reply {
+        reply::tell(&check.limit, &self.decision, reply.headers_mut());
+        reply
     }
 }
 
@@ -198,42 +230,39 @@ async fn judge(door: &HttpDoor, described: &Described) -> Reply {
 }
 
 fn judged(admission: &Admission) -> Reply {
-    let plain = |allowed: bool, why: Value| {
-        let body = json!({
-            "allowed": allowed, "limit": null, "remaining": null, "retry_after_ms": null,
-            "reset_after_ms": null, "delay_ms": 0, "limit_name": null, "degraded": false, "why": why,
-        });
-        body.as_object().cloned().unwrap_or_default()
-    };
     match admission {
-        Admission::Exempt => decided(plain(true, "exempt".into()), None, StatusCode::OK),
+        Admission::Exempt => Told::because(true, "exempt".into()).answer(StatusCode::OK),
         Admission::Admitted(admitted) => {
             let speaker = admitted.speaker();
-            let mut body = match speaker {
-                Some(speaker) => reply::decision(speaker.limit, speaker.decision),
-                None => plain(true, "no limit applies".into()),
+            let told = match speaker {
+                Some(speaker) => Told::of(speaker.limit, speaker.decision, admitted.is_degraded),
+                None => Told::because(true, "no limit applies".into()),
             };
-            body.insert("degraded".into(), admitted.is_degraded.into());
-            body.insert("delay_ms".into(), (admitted.delay.as_millis() as u64).into());
-            decided(body, speaker, StatusCode::OK)
+            spoken(told.delayed(admitted.delay).answer(StatusCode::OK), speaker)
         }
         Admission::Refused(refusal) => {
-            let mut body = match (&refusal.why, refusal.speaker()) {
-                (_, Some(speaker)) => reply::decision(speaker.limit, speaker.decision),
+            let told = match (&refusal.why, refusal.speaker()) {
+                (_, Some(speaker)) => Told::of(speaker.limit, speaker.decision, false),
                 (Refused::NoIdentity { identity, why }, _) => {
-                    plain(false, format!("{identity}: {why}").into())
+                    Told::because(false, format!("{identity}: {why}"))
                 }
-                _ => plain(false, "too many at a time".into()),
+                _ => Told::because(false, "too many at a time".into()),
             };
-            body.insert("limit_name".into(), refusal.rule.name().into());
-            body.insert("degraded".into(), false.into());
             let status = match refusal.why {
                 Refused::NoIdentity { .. } => StatusCode::UNAUTHORIZED,
                 _ => StatusCode::TOO_MANY_REQUESTS,
             };
-            decided(body, refusal.speaker(), status)
+            spoken(told.named(refusal.rule.name()).answer(status), refusal.speaker())
         }
     }
+}
+
+/// With headers of what the tightest limit says.
+fn spoken(mut reply: Reply, speaker: Option<Speaker<'_>>) -> Reply {
+    if let Some(speaker) = speaker {
+        tollgate::http::tell(&Answers::default(), speaker, reply.headers_mut());
+    }
+    reply
 }
 
 async fn reset(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
@@ -257,23 +286,17 @@ async fn reserve(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
     let object = ask::object(body)?;
     let check = Check::read(&object, &["valid_ms"])?;
     let deadline = deadline_us(door, &object)?;
-    let charges = [(charge(&check), WhenDown::Local)];
-    let made = door.gate.apply(Op::Check, &charges).await.map_err(|error| error.to_string())?;
-    let mut fields = reply::decision(&check.limit, &made.verdict);
-    fields.insert("degraded".into(), made.is_degraded.into());
-    let (verdict, mut headers) = (made.verdict, HeaderMap::new());
-    door.note(check.limit.name(), &check.key, verdict.allowed());
-    reply::tell(&check.limit, &verdict, &mut headers);
-    if verdict.allowed() {
-        let thing = Thing::Reservation(Box::new(Reserved { check, charged_at: verdict.at() }));
-        let Some(id) = door.held.put(thing, deadline, door.now_us()) else {
-            return Ok(too_many_held());
-        };
-        fields.insert("reservation".into(), id.into());
+    let one = decide_one(door, Op::Check, &check, check.cost).await?;
+    if !one.decision.allowed() {
+        return Ok(one.told(&check, StatusCode::TOO_MANY_REQUESTS));
     }
-    let mut answer = decided(fields, None, status(verdict.allowed()));
-    answer.headers_mut().extend(headers);
-    Ok(answer)
+    let reserved = Reserved { check: check.clone(), charged_at: one.at };
+    let thing = Thing::Reservation(Box::new(reserved));
+    let Some(id) = door.held.put(thing, deadline, door.now_us()) else {
+        return Ok(too_many_held());
+    };
+    let told = Told::of(&check.limit, &one.decision, one.is_degraded).reserved(id);
+    Ok(one.headed(&check, told.answer(StatusCode::OK)))
 }
 
 fn too_many_held() -> Reply {
@@ -294,11 +317,8 @@ async fn settle(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
     let Reserved { check, charged_at } = *reserved;
     let correction = Op::correction(check.cost, actual, charged_at);
     let (op, cost) = correction.unwrap_or((Op::Peek, Cost::ONE));
-    let charges = [(Charge::new(&check.limit, &check.key).cost(cost), WhenDown::Local)];
-    let settled = door.gate.apply(op, &charges).await.map_err(|error| error.to_string())?;
-    let mut fields = reply::decision(&check.limit, &settled.verdict);
-    fields.insert("degraded".into(), settled.is_degraded.into());
-    Ok(decided(fields, None, StatusCode::OK))
+    let one = decide_one(door, op, &check, cost).await?;
+    Ok(Told::of(&check.limit, &one.decision, one.is_degraded).answer(StatusCode::OK))
 }
 
 async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
@@ -310,7 +330,7 @@ async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
     let deadline = deadline_us(door, &object)?;
     let name: Arc<str> = format!("api:{}", ask::text(&object, "name")?.unwrap_or("api")).into();
     let permit = door.gate.acquire(&name, key.as_bytes(), max, WhenDown::Local).await;
-    door.note(&name, &key, permit.is_some());
+    door.tell(&name, &key, permit.is_some());
     let Some(permit) = permit else {
         return Ok(json(StatusCode::TOO_MANY_REQUESTS, &json!({ "allowed": false, "max": max })));
     };

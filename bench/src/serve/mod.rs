@@ -1,0 +1,258 @@
+//! The decision server against its peers, door by door: one core for the server, one for the load, in
+//! turn. Needs redis-server, redis-benchmark, nginx, wrk, h2load and throttlecrab-server.
+
+mod loads;
+pub mod peers;
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use prost::Message;
+
+use crate::processes::{
+    Folder, Process, SERVER_CORE, Seen, build, free_port, in_turn, pinned, resident_kb, table,
+};
+use loads::{Target, h2load, redis_benchmark, wrk, wrk_script};
+
+/// How much is measured.
+pub struct Effort {
+    rounds: usize,
+    seconds: u32,
+    requests: usize,
+}
+
+pub const FULL: Effort = Effort { rounds: 7, seconds: 3, requests: 300_000 };
+pub const QUICK: Effort = Effort { rounds: 3, seconds: 1, requests: 100_000 };
+
+pub fn report(effort: Effort) {
+    let (folder, binary) = (Folder::new(), build());
+    println!("\n## The server, one worker a door, on one core\n");
+    let ours = Ours::start(&binary, &folder.0);
+    let crab = Crab::start();
+    resp(&effort, &ours, &crab);
+    http(&effort, &ours, &crab, &folder.0);
+    grpc(&effort, &ours, &crab, &folder.0);
+    drop((ours, crab));
+    memory(&binary, &folder.0);
+}
+
+/// Our server with all its doors.
+struct Ours {
+    process: Process,
+    http: u16,
+    resp: u16,
+    grpc: u16,
+}
+
+impl Ours {
+    fn start(binary: &Path, folder: &Path) -> Self {
+        let [http, resp, grpc] = [free_port(), free_port(), free_port()];
+        let limits = "domain: bench\ndescriptors:\n  - key: user\n    rate_limit: { unit: second, requests_per_unit: 100000000 }\n";
+        let config = folder.join("envoy");
+        std::fs::create_dir_all(&config).expect("a folder");
+        std::fs::write(config.join("limits.yaml"), limits).expect("a file");
+        let mut command = pinned(SERVER_CORE, binary);
+        command.args(["serve", "--workers", "1", "--admin", "off", "--envoy-config"]).arg(config);
+        for (door, port) in [("--http", http), ("--resp", resp), ("--grpc", grpc)] {
+            command.args([door, &format!("127.0.0.1:{port}")]);
+        }
+        let process = Process::start(command.stderr(Stdio::null())).listening_on(grpc);
+        Self { process, http, resp, grpc }
+    }
+
+    fn at(&self, port: u16) -> Target {
+        Target { port, pid: self.process.pid() }
+    }
+}
+
+/// throttlecrab with all its doors.
+struct Crab {
+    process: Process,
+    http: u16,
+    resp: u16,
+    grpc: u16,
+}
+
+impl Crab {
+    fn start() -> Self {
+        let program =
+            std::env::var_os("THROTTLECRAB").map_or("throttlecrab-server".into(), PathBuf::from);
+        let [http, resp, grpc] = [free_port(), free_port(), free_port()];
+        let mut command = pinned(SERVER_CORE, program);
+        for (door, port) in [("http", http), ("redis", resp), ("grpc", grpc)] {
+            command.args([format!("--{door}"), format!("--{door}-port"), port.to_string()]);
+            command.args([format!("--{door}-host"), "127.0.0.1".to_string()]);
+        }
+        command.args(["--log-level", "error"]).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = Process::start(&mut command);
+        Self { process: process.listening_on(http).listening_on(resp), http, resp, grpc }
+    }
+
+    fn at(&self, port: u16) -> Target {
+        Target { port, pid: self.process.pid() }
+    }
+}
+
+fn redis() -> (Process, Target) {
+    let port = free_port();
+    let mut command = pinned(SERVER_CORE, "redis-server");
+    command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"]);
+    let process = Process::start(command.arg(port.to_string()).stdout(Stdio::null()));
+    let process = process.listening_on(port);
+    let target = Target { port, pid: process.pid() };
+    (process, target)
+}
+
+fn resp(effort: &Effort, ours: &Ours, crab: &Crab) {
+    let (_redis, redis) = redis();
+    for (pipeline, more) in [(1, 1), (16, 8)] {
+        let requests = effort.requests * more;
+        let bench = |target, requests, command: &[&str]| {
+            redis_benchmark(target, requests, pipeline, command)
+        };
+        let key = "key:__rand_int__";
+        let ping = || bench(redis, requests, &["PING"]);
+        let incr = || bench(redis, requests, &["INCR", key]);
+        // Pipelined it is so slow that it would take all the time.
+        let crab_requests = if pipeline > 1 { effort.requests / 4 } else { requests };
+        let throttle = ["THROTTLE", key, "1000000", "1000000", "1"];
+        let crab = || bench(crab.at(crab.resp), crab_requests, &throttle);
+        let cell = ["CL.THROTTLE", key, "1000000", "1000000", "1"];
+        let own = || bench(ours.at(ours.resp), requests, &cell);
+        let seen = in_turn(effort.rounds, &[&ping, &incr, &crab, &own]);
+        let rows = [
+            ("redis-server, PING", seen[0]),
+            ("redis-server, INCR", seen[1]),
+            ("throttlecrab", seen[2]),
+            ("**tollgate**, CL.THROTTLE", seen[3]),
+        ];
+        table(&format!("Redis' protocol, 50 connections, pipelined by {pipeline}"), &rows);
+        compare(&rows);
+    }
+}
+
+fn http(effort: &Effort, ours: &Ours, crab: &Crab, folder: &Path) {
+    let script = |name: &str, body: &str| {
+        let file = folder.join(name);
+        std::fs::write(&file, wrk_script(body)).expect("a script");
+        file
+    };
+    let ask = script("ours.lua", r#"{"key":"user:KEY","rate":"1000000/s burst 1000000"}"#);
+    let ask_crab = script(
+        "crab.lua",
+        r#"{"key":"user:KEY","max_burst":1000000,"count_per_period":1000000,"period":1}"#,
+    );
+    let nginx_port = free_port();
+    let nginx = nginx(folder, nginx_port);
+    let nginx = Target { port: nginx_port, pid: nginx.pid() };
+    let static_answer = || wrk(nginx, effort.seconds, &ask, "/");
+    let crab = || wrk(crab.at(crab.http), effort.seconds, &ask_crab, "/throttle");
+    let own = || wrk(ours.at(ours.http), effort.seconds, &ask, "/v1/check");
+    let seen = in_turn(effort.rounds, &[&static_answer, &crab, &own]);
+    let rows = [
+        ("nginx, return 200", seen[0]),
+        ("throttlecrab", seen[1]),
+        ("**tollgate**, /v1/check", seen[2]),
+    ];
+    table("HTTP, 50 connections", &rows);
+    compare(&rows);
+}
+
+fn nginx(folder: &Path, port: u16) -> Process {
+    let file = folder.join("nginx.conf");
+    let text = format!(
+        "daemon off; master_process off; pid {0}/nginx.pid; error_log {0}/nginx.err;
+         events {{ worker_connections 1024; }}
+         http {{ access_log off; keepalive_requests 1000000000; client_body_temp_path {0}/body;
+           server {{ listen 127.0.0.1:{port}; location / {{ return 200 \"ok\"; }} }} }}",
+        folder.display()
+    );
+    std::fs::write(&file, text).expect("a configuration");
+    let mut command = pinned(SERVER_CORE, "nginx");
+    command.arg("-c").arg(&file).arg("-p").arg(folder).stderr(Stdio::null());
+    Process::start(&mut command).listening_on(port)
+}
+
+fn grpc(effort: &Effort, ours: &Ours, crab: &Crab, folder: &Path) {
+    let message = |name: &str, bytes: Vec<u8>| {
+        let length = u32::try_from(bytes.len()).expect("a short message").to_be_bytes();
+        let file = folder.join(name);
+        std::fs::write(&file, [&[0], &length[..], &bytes].concat()).expect("a file");
+        file
+    };
+    let ask = message("ours.bin", peers::question().encode_to_vec());
+    let ask_crab = message("crab.bin", crab_question());
+    let method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    let (empty, limitador) = (peer("empty"), peer("limitador"));
+    let requests = effort.requests;
+    let of_empty = || h2load(empty.1, requests, method, &ask);
+    let of_limitador = || h2load(limitador.1, requests, method, &ask);
+    let crab =
+        || h2load(crab.at(crab.grpc), requests, "/throttlecrab.RateLimiter/Throttle", &ask_crab);
+    let own = || h2load(ours.at(ours.grpc), requests, method, &ask);
+    let seen = in_turn(effort.rounds, &[&of_empty, &crab, &of_limitador, &own]);
+    let rows = [
+        ("an empty tonic service", seen[0]),
+        ("throttlecrab", seen[1]),
+        ("limitador's library behind tonic", seen[2]),
+        ("**tollgate**, Envoy's protocol", seen[3]),
+    ];
+    println!("(h2load tells means and maxima: they are in the columns p50 and p99.)\n");
+    table("gRPC, 10 connections of 10 streams", &rows);
+    compare(&rows);
+}
+
+/// `ThrottleRequest` of throttlecrab: a key, a burst, a count, a period, a quantity.
+fn crab_question() -> Vec<u8> {
+    let mut bytes = vec![0x0a, 10];
+    bytes.extend(b"user:12345");
+    for (tag, number) in [(0x10, 1_000_000), (0x18, 1_000_000), (0x20, 1), (0x28, 1)] {
+        bytes.push(tag);
+        prost::encoding::encode_varint(number, &mut bytes);
+    }
+    bytes
+}
+
+fn peer(name: &str) -> (Process, Target) {
+    let port = free_port();
+    let program = std::env::current_exe().expect("this program");
+    let mut command = pinned(SERVER_CORE, program);
+    let process = Process::start(command.args(["serve-peer", name, &port.to_string()]));
+    let process = process.listening_on(port);
+    let target = Target { port, pid: process.pid() };
+    (process, target)
+}
+
+/// The last one against all others.
+fn compare(rows: &[(&str, Seen)]) {
+    let Some(((_, own), others)) = rows.split_last() else { return };
+    for (name, other) in others {
+        let ratio = own.per_second / other.per_second;
+        let by_cpu = other.cpu_us / own.cpu_us;
+        println!("- tollgate to {name}: {ratio:.2} of its requests a second, {by_cpu:.2} by CPU");
+    }
+    println!();
+}
+
+/// What a server takes when it knows a million keys.
+fn memory(binary: &Path, folder: &Path) {
+    const KEYS: usize = 1_000_000;
+    println!("Memory with {KEYS} keys:\n\n| | resident MB, new | with the keys |\n|---|---|---|");
+    let row = |name: &str, pid: u32, fill: &dyn Fn()| {
+        let before = resident_kb(pid) as f64 / 1024.0;
+        fill();
+        println!("| {name} | {before:.1} | {:.1} |", resident_kb(pid) as f64 / 1024.0);
+    };
+    let ours = Ours::start(binary, folder);
+    let cell = |key: usize| format!("CL.THROTTLE user:{key} 1000 1000 3600\r\n");
+    row("**tollgate**", ours.process.pid(), &|| loads::fill(ours.resp, KEYS, 64, &cell));
+    let crab = Crab::start();
+    let throttle = |key: usize| {
+        let key = format!("user:{key}");
+        let args = ["THROTTLE", &key, "1000", "1000", "3600"];
+        let args = args.map(|arg| format!("${}\r\n{arg}\r\n", arg.len())).concat();
+        format!("*5\r\n{args}")
+    };
+    row("throttlecrab", crab.process.pid(), &|| loads::fill(crab.resp, KEYS, 1, &throttle));
+    println!();
+}

@@ -1,0 +1,115 @@
+//! Limits that have been asked for lately, so that a question need not make its own again.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tollgate::{Algorithm, Limit, LimitError, Rate, RateError};
+
+use super::ask::Wrong;
+
+/// The most limits that a thread keeps. Beyond that, all are forgotten and made again: whoever has so
+/// many does not ask for the same ones twice.
+const KEPT_MAX: usize = 1_024;
+const NAME: &str = "api";
+
+/// A limit as a caller writes it.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) rate: &'a str,
+    pub(super) algorithm: Option<&'a str>,
+    pub(super) name: Option<&'a str>,
+}
+
+#[derive(Default)]
+struct Kept {
+    limits: HashMap<Box<str>, Arc<Limit>>,
+    /// What a limit is kept under, for the one that is looked for.
+    wanted: String,
+}
+
+thread_local! {
+    static KEPT: RefCell<Kept> = RefCell::default();
+}
+
+impl Asked<'_> {
+    pub(super) fn limit(self) -> Result<Arc<Limit>, Wrong> {
+        KEPT.with_borrow_mut(|kept| self.limit_of(kept))
+    }
+
+    fn limit_of(self, kept: &mut Kept) -> Result<Arc<Limit>, Wrong> {
+        let Kept { limits, wanted } = kept;
+        wanted.clear();
+        // None of these can have a line break in it and be a limit.
+        for part in [Some(self.rate), self.algorithm, self.name] {
+            wanted.push_str(part.unwrap_or("\n"));
+            wanted.push('\n');
+        }
+        if let Some(limit) = limits.get(wanted.as_str()) {
+            return Ok(Arc::clone(limit));
+        }
+        let limit = Arc::new(self.made()?);
+        if limits.len() >= KEPT_MAX {
+            limits.clear();
+        }
+        limits.insert(wanted.as_str().into(), Arc::clone(&limit));
+        Ok(limit)
+    }
+
+    fn made(self) -> Result<Limit, Wrong> {
+        let rate: Rate =
+            self.rate.parse().map_err(|error: RateError| error.message().to_string())?;
+        let algorithm = match self.algorithm {
+            Some(name) => name.parse().map_err(|error: LimitError| error.to_string())?,
+            None if rate.burst().is_some() => Algorithm::TokenBucket,
+            None => Algorithm::default(),
+        };
+        let limit = Limit::new(rate, algorithm).map_err(|error| error.to_string())?;
+        Ok(limit.named(checked(self.name.unwrap_or(NAME))?))
+    }
+}
+
+/// Names are answered in headers.
+fn checked(name: &str) -> Result<&str, Wrong> {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':');
+    match !name.is_empty() && name.len() <= 64 && name.chars().all(is_fine) {
+        true => Ok(name),
+        false => Err("a name is letters, digits, - _ . / : and at most 64 of them".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(rate: &str) -> Asked<'_> {
+        Asked { rate, algorithm: None, name: None }
+    }
+
+    #[test]
+    fn a_limit_is_made_once_and_others_are_others() {
+        let kept = &mut Kept::default();
+        let first = asked("5/s").limit_of(kept).unwrap();
+        assert!(Arc::ptr_eq(&first, &asked("5/s").limit_of(kept).unwrap()));
+        let other = Asked { algorithm: Some("fixed_window"), ..asked("5/s") };
+        assert_eq!(other.limit_of(kept).unwrap().to_string(), "fixed_window 5/s");
+        let named = Asked { name: Some("fixed_window"), ..asked("5/s") };
+        assert_eq!(named.limit_of(kept).unwrap().name(), "fixed_window");
+        assert!(
+            Asked { name: Some(""), ..asked("5/s") }.limit_of(kept).is_err()
+                || kept.limits.len() == 3
+        );
+    }
+
+    #[test]
+    fn no_more_are_kept_than_the_bound_and_nothing_that_is_no_limit() {
+        let kept = &mut Kept::default();
+        for count in 1..=3 * KEPT_MAX {
+            asked(&format!("{count}/day")).limit_of(kept).unwrap();
+            assert!(kept.limits.len() <= KEPT_MAX);
+        }
+        let before = kept.limits.len();
+        assert!(asked("5/fortnight").limit_of(kept).is_err());
+        assert_eq!(kept.limits.len(), before);
+    }
+}
