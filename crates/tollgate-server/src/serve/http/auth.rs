@@ -11,6 +11,7 @@ use tollgate::policy::Headers;
 use super::HttpDoor;
 use super::ask::{Described, split_target};
 use super::reply::{Reply, empty};
+use crate::trace::{self, About};
 
 const METHODS: [HeaderName; 2] =
     [HeaderName::from_static("x-original-method"), HeaderName::from_static("x-forwarded-method")];
@@ -70,7 +71,12 @@ pub(super) async fn answer<B>(
         };
         door.gate.decide(&request)
     };
-    told(door, &deciding.await, denied)
+    let admission = deciding.await;
+    let mut reply = told(door, &admission, denied);
+    if trace::is_on() {
+        reply.extensions_mut().insert(about(&admission));
+    }
+    reply
 }
 
 fn told(door: &HttpDoor, admission: &Admission, denied: StatusCode) -> Reply {
@@ -91,6 +97,19 @@ fn told(door: &HttpDoor, admission: &Admission, denied: StatusCode) -> Reply {
                 *reply.status_mut() = denied;
             }
             reply.map(http_body_util::Full::new)
+        }
+    }
+}
+
+fn about(admission: &Admission) -> About {
+    match admission {
+        Admission::Exempt => About::default(),
+        Admission::Admitted(admitted) => About {
+            limit: admitted.speaker().map(|speaker| speaker.rule.name().to_string()),
+            is_degraded: admitted.is_degraded,
+        },
+        Admission::Refused(refusal) => {
+            About { limit: Some(refusal.rule.name().to_string()), is_degraded: false }
         }
     }
 }
