@@ -22,6 +22,7 @@ mod simulate;
 mod tls;
 mod tokens;
 mod top;
+mod trace;
 mod watched;
 
 use std::io::Write;

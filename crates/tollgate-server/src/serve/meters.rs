@@ -53,6 +53,10 @@ pub(crate) struct DoorMeter {
 }
 
 impl Outcome {
+    pub(crate) fn name(self) -> &'static str {
+        OUTCOMES[self as usize].0
+    }
+
     pub(crate) fn of(is_allowed: bool) -> Self {
         if is_allowed { Self::Allowed } else { Self::Denied }
     }

@@ -54,6 +54,8 @@ struct Server {
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
         log::start(self.log);
+        #[cfg(feature = "otel")]
+        crate::trace::start(self.otlp.as_deref()).map_err(Failure::input)?;
         process::raise_file_limit();
         let environment = Environment::read(|name| std::env::var(name).ok());
         let environment = environment.map_err(Failure::input)?;
@@ -67,7 +69,10 @@ impl Serve {
         let doors = self.open_doors(&server, self.grpc(environment))?;
         let admin = self.admin().map(|address| bind(DoorName::Admin, address)).transpose()?;
         self.announce(&server, &doors, admin.as_ref());
-        self.supervise(&server, admin).map_err(Failure::io)
+        let ended = self.supervise(&server, admin).map_err(Failure::io);
+        #[cfg(feature = "otel")]
+        crate::trace::end();
+        ended
     }
 
     fn server(&self, environment: &Environment) -> Result<Server, Failure> {

@@ -127,6 +127,12 @@ pub(crate) struct Serve {
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(super) log: LogFormat,
 
+    /// Send a span for each question to the OpenTelemetry collector at this address (OTLP over HTTP)
+    /// [default: OTEL_EXPORTER_OTLP_ENDPOINT, if it is set]
+    #[cfg(feature = "otel")]
+    #[arg(long, value_name = "URL")]
+    pub(super) otlp: Option<String>,
+
     /// How long to wait for what is under way when asked to end
     #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "30s")]
     pub(super) drain: Duration,

@@ -34,7 +34,8 @@ async fn in_shadow_mode_nobody_is_refused_and_nearness_is_counted() {
     let metrics = HttpClient::connect(server.admin()).get("/metrics").body;
     assert!(metrics.contains("tollgate_envoy_shadow_over_limit_total 2\n"), "{metrics}");
     let near = |line: &str| {
-        line.starts_with("tollgate_envoy_near_limit_total{limit=\"test.user\"}") && line.ends_with(" 1")
+        line.starts_with("tollgate_envoy_near_limit_total{limit=\"test.user\"}")
+            && line.ends_with(" 1")
     };
     assert!(metrics.lines().any(near), "{metrics}");
 }

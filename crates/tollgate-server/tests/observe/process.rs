@@ -29,7 +29,8 @@ descriptors:
 
 /// A running server, gone when this is dropped.
 pub(crate) struct Server {
-    _program: Program,
+    #[allow(dead_code, reason = "the tests of traces end it")]
+    pub(crate) program: Program,
     pub(crate) http: SocketAddr,
     pub(crate) grpc: SocketAddr,
     pub(crate) resp: SocketAddr,
@@ -59,7 +60,7 @@ impl Server {
         let door = |before| program.address_after(before).expect("it says where it listens");
         let (http, grpc) = (door("http: http://"), door("envoy: grpc://"));
         let (resp, admin) = (door("redis: redis://"), door("admin: http://"));
-        Self { _program: program, http, grpc, resp, admin, folder }
+        Self { program, http, grpc, resp, admin, folder }
     }
 
     pub(crate) fn post(&self, path: &str, body: &str) -> u16 {

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::EnvoyDoor;
 use super::proto::{DESCRIPTORS, RateLimitRequest, RateLimitResponse};
+use crate::trace::About;
 
 static MESSAGES: LazyLock<(MessageDescriptor, MessageDescriptor)> = LazyLock::new(|| {
     let pool = DescriptorPool::decode(DESCRIPTORS).expect("it was made when this was built");
@@ -23,7 +24,7 @@ pub(super) async fn answer(door: &EnvoyDoor, body: &[u8]) -> (u16, String) {
         Ok(request) => request,
         Err(why) => return (400, complaint(&why)),
     };
-    match door.decide(&request).await {
+    match door.decide(&request, &mut About::default()).await {
         Ok(answer) => (if answer.is_over_limit() { 429 } else { 200 }, write(&answer)),
         Err(invalid) => (400, complaint(&invalid.0)),
     }

@@ -34,6 +34,7 @@ pub(crate) use service::Worker;
 
 use super::meters::{Meters, Outcome, Tally};
 use crate::metrics::{Labels, Page, one};
+use crate::trace::{self, About, Parent, Question};
 use files::EnvoyFiles;
 use limit_meters::{LimitMeters, count};
 use proto::{RateLimitRequest, RateLimitResponse};
@@ -199,26 +200,41 @@ impl EnvoyDoor {
     async fn decide_measured(
         &self,
         request: &RateLimitRequest,
+        parent: Option<Parent>,
     ) -> Result<RateLimitResponse, Invalid> {
-        let began = self.gate.now();
-        let decided = self.decide(request).await;
+        let (began, mut about) = (self.gate.now(), About::default());
+        let decided = self.decide(request, &mut about).await;
         let outcome = match &decided {
             Ok(answer) => Outcome::of(!answer.is_over_limit()),
             Err(_) => Outcome::Error,
         };
-        self.meters.grpc.record(&Tally::one(outcome), self.gate.now().since(began));
+        let ended = self.gate.now();
+        self.meters.grpc.record(&Tally::one(outcome), ended.since(began));
+        if trace::is_on() {
+            let About { limit, is_degraded } = about;
+            let (door, limit, outcome) = ("grpc", limit.as_deref(), outcome.name());
+            trace::tell(&Question { door, limit, outcome, is_degraded, began, ended, parent });
+        }
         decided
     }
 
-    async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Invalid> {
-        let decided = self.try_decide(request).await;
+    async fn decide(
+        &self,
+        request: &RateLimitRequest,
+        about: &mut About,
+    ) -> Result<RateLimitResponse, Invalid> {
+        let decided = self.try_decide(request, about).await;
         if decided.is_err() {
             self.counters.invalid.fetch_add(1, Ordering::Relaxed);
         }
         decided
     }
 
-    async fn try_decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Invalid> {
+    async fn try_decide(
+        &self,
+        request: &RateLimitRequest,
+        about: &mut About,
+    ) -> Result<RateLimitResponse, Invalid> {
         turns::check_request(request)?;
         let config = self.config.load();
         let matched = config.resolve(&request.domain, &request.descriptors);
@@ -234,6 +250,9 @@ impl EnvoyDoor {
             self.counters.shadow_over_limit.fetch_add(1, Ordering::Relaxed);
         }
         self.note(&turns, !answer.is_over_limit());
+        if trace::is_on() {
+            *about = turns::about(&turns);
+        }
         Ok(answer)
     }
 

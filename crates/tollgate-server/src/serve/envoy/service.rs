@@ -28,6 +28,7 @@ use crate::drain::{Drain, Heeded, Stage, drive};
 use crate::patient::{Patient, Pulse};
 use crate::serve::meters::{DoorMeter, Outcome};
 use crate::tokens::Tokens;
+use crate::trace::Parent;
 
 /// More than any proxy sends.
 const MESSAGE_MAX: usize = 256 * 1024;
@@ -46,7 +47,8 @@ impl RateLimitService for EnvoyDoor {
         &self,
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
-        let decided = self.decide_measured(request.get_ref()).await;
+        let parent = Parent::of(request.metadata().as_ref());
+        let decided = self.decide_measured(request.get_ref(), parent).await;
         decided.map(tonic::Response::new).map_err(|invalid| Status::invalid_argument(invalid.0))
     }
 }

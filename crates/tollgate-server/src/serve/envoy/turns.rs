@@ -2,13 +2,13 @@
 //! others.
 
 use smallvec::SmallVec;
+use tollgate::gate::Decided;
 use tollgate::policy::envoy::{Amount, Descriptor, DescriptorLimit, Matched, Unit};
-use tollgate::{
-    Charge, ChargesError, Cost, Decision, Gate, LIMITS_MAX, Limit, Micros, Op, Verdict, Wait,
-};
+use tollgate::{Charge, ChargesError, Cost, Decision, Gate, LIMITS_MAX, Limit, Micros, Op, Wait};
 
 use super::Invalid;
 use super::proto::{RateLimitDescriptor, RateLimitRequest};
+use crate::trace::About;
 
 /// One limit of one descriptor.
 pub(super) struct Turn<'m> {
@@ -18,6 +18,8 @@ pub(super) struct Turn<'m> {
     pub(super) is_shadow: bool,
     /// What a store said, if one had to be asked.
     pub(super) decision: Option<Decision>,
+    /// Was that said without the store, which does not answer?
+    pub(super) is_degraded: bool,
     pub(super) key: &'m str,
     hits: Hits,
 }
@@ -92,6 +94,7 @@ pub(super) fn of<'m>(
             limit,
             is_shadow: is_shadow || limit.is_shadow(),
             decision: None,
+            is_degraded: false,
             key: matched.key(),
             hits,
         }));
@@ -231,13 +234,17 @@ async fn step(
         turns[places[0]].decision = Some(decision);
         return Ok(Some(Done { is_allowed: decision.allowed(), at }));
     }
-    let verdict = match gate.memory() {
-        Some(store) => store.apply_now(op, &charges, gate.now())?,
+    let Decided { verdict, is_degraded } = match gate.memory() {
+        Some(store) => {
+            let verdict = store.apply_now(op, &charges, gate.now())?;
+            Decided { verdict, is_degraded: false }
+        }
         // In a box: what waits for a store is large, and would be moved about with every request.
         None => Box::pin(apply_elsewhere(gate, op, &charges)).await?,
     };
     for (at, decision) in places.into_iter().zip(verdict.decisions()) {
         turns[at].decision = Some(*decision);
+        turns[at].is_degraded = is_degraded;
     }
     Ok(Some(Done { is_allowed: verdict.allowed(), at: verdict.at() }))
 }
@@ -246,8 +253,18 @@ async fn apply_elsewhere(
     gate: &Gate,
     op: Op,
     charges: &[Charge<'_>],
-) -> Result<Verdict, ChargesError> {
+) -> Result<Decided, ChargesError> {
     let when_down = gate.live().policy().store().when_down;
     let charges: SmallVec<[_; 4]> = charges.iter().map(|charge| (*charge, when_down)).collect();
-    gate.apply(op, &charges).await.map(|decided| decided.verdict)
+    gate.apply(op, &charges).await
+}
+
+/// Which limit speaks for all of them, and whether a store was missing.
+pub(super) fn about(turns: &[Turn<'_>]) -> About {
+    let enforced = turns.iter().filter(|turn| !turn.is_shadow);
+    let speaker = enforced.max_by_key(|turn| turn.strictness());
+    About {
+        limit: speaker.map(|turn| turn.limit.label().to_string()),
+        is_degraded: turns.iter().any(|turn| turn.is_degraded),
+    }
 }

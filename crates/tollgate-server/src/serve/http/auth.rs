@@ -12,6 +12,7 @@ use tollgate::policy::Headers;
 use super::HttpDoor;
 use super::ask::{Described, split_target};
 use super::reply::{Reply, empty, wrong};
+use crate::trace::{self, About};
 
 /// The headers in which a proxy describes a request.
 struct Family {
@@ -92,7 +93,12 @@ pub(super) async fn answer<B>(
         };
         door.gate.decide(&request)
     };
-    told(door, &deciding.await, denied)
+    let admission = deciding.await;
+    let mut reply = told(door, &admission, denied);
+    if trace::is_on() {
+        reply.extensions_mut().insert(about(&admission));
+    }
+    reply
 }
 
 fn told(door: &HttpDoor, admission: &Admission, denied: StatusCode) -> Reply {
@@ -113,6 +119,19 @@ fn told(door: &HttpDoor, admission: &Admission, denied: StatusCode) -> Reply {
                 *reply.status_mut() = denied;
             }
             reply.map(http_body_util::Full::new)
+        }
+    }
+}
+
+fn about(admission: &Admission) -> About {
+    match admission {
+        Admission::Exempt => About::default(),
+        Admission::Admitted(admitted) => About {
+            limit: admitted.speaker().map(|speaker| speaker.rule.name().to_string()),
+            is_degraded: admitted.is_degraded,
+        },
+        Admission::Refused(refusal) => {
+            About { limit: Some(refusal.rule.name().to_string()), is_degraded: false }
         }
     }
 }

@@ -10,6 +10,7 @@ use http_body::Body;
 use super::reply::Reply;
 use super::{HttpDoor, routes};
 use crate::serve::meters::{Outcome, Tally};
+use crate::trace::{self, About, Parent, Question};
 
 /// What a path is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,13 +31,22 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let purpose = Purpose::of(request.uri().path());
+    let parent = Parent::of(request.headers());
     let (meters, began) = (&door.meters, door.gate.now());
-    let reply = routes::answer(door, request, peer).await;
+    let mut reply = routes::answer(door, request, peer).await;
     let meter = if purpose == Purpose::Auth { &meters.auth } else { &meters.http };
     let outcome = purpose.outcome(&reply);
-    match purpose {
-        Purpose::Page => meter.count(outcome),
-        _ => meter.record(&Tally::one(outcome), door.gate.now().since(began)),
+    if purpose == Purpose::Page {
+        meter.count(outcome);
+        return reply;
+    }
+    let ended = door.gate.now();
+    meter.record(&Tally::one(outcome), ended.since(began));
+    if trace::is_on() {
+        let About { limit, is_degraded } = reply.extensions_mut().remove().unwrap_or_default();
+        let door = if purpose == Purpose::Auth { "auth" } else { "http" };
+        let (limit, outcome) = (limit.as_deref(), outcome.name());
+        trace::tell(&Question { door, limit, outcome, is_degraded, began, ended, parent });
     }
     reply
 }

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 use tollgate::policy::Answers;
 use tollgate::{Decision, Limit, Wait};
 
+use crate::trace::{self, About};
+
 pub(super) type Reply = Response<Full<Bytes>>;
 
 /// What is told of a decision: the same fields in every answer.
@@ -96,7 +98,12 @@ impl<'a> Told<'a> {
 
     pub(super) fn answer(&self, status: StatusCode) -> Reply {
         let body = serde_json::to_vec(self).unwrap_or_default();
-        full(status, "application/json", body.into())
+        let mut reply = full(status, "application/json", body.into());
+        if trace::is_on() {
+            let limit = self.limit_name.map(Into::into);
+            reply.extensions_mut().insert(About { limit, is_degraded: self.degraded });
+        }
+        reply
     }
 }
 

@@ -48,6 +48,14 @@ pub(super) struct OwnedAsk {
     protocol: Protocol,
 }
 
+/// What a store elsewhere has said.
+pub(super) struct Settled {
+    /// As it is written.
+    pub(super) answer: Vec<u8>,
+    pub(super) outcome: Outcome,
+    pub(super) is_degraded: bool,
+}
+
 impl Ask<'_> {
     /// Asks a store in this process.
     #[inline]
@@ -76,7 +84,7 @@ impl Ask<'_> {
 
 impl OwnedAsk {
     /// Asks a store that may be elsewhere, and gives the answer as it is written.
-    pub(super) async fn settle(&self, gate: &Gate, when_down: WhenDown) -> (Vec<u8>, Outcome) {
+    pub(super) async fn settle(&self, gate: &Gate, when_down: WhenDown) -> Settled {
         let charge = Charge::new(&self.limit, &self.key).cost(self.cost);
         let mut out = Vec::new();
         let mut reply = Reply::new(&mut out, self.protocol);
@@ -93,17 +101,19 @@ impl OwnedAsk {
                     }
                     Err(error) => failed(&error, &mut reply),
                 };
-                return (out, outcome);
+                return Settled { answer: out, outcome, is_degraded: false };
             }
         };
+        let mut is_degraded = false;
         let outcome = match gate.apply(op, &[(charge, when_down)]).await {
             Ok(decided) => {
-                self.form.write(&decided.verdict, decided.is_degraded, &mut reply);
+                is_degraded = decided.is_degraded;
+                self.form.write(&decided.verdict, is_degraded, &mut reply);
                 self.deed.outcome(&decided.verdict)
             }
             Err(error) => failed(&error, &mut reply),
         };
-        (out, outcome)
+        Settled { answer: out, outcome, is_degraded }
     }
 
     pub(super) fn limit(&self) -> &Limit {

@@ -142,6 +142,7 @@ impl Worker {
                     let reply = Reply::new(&mut wire.output, session.protocol);
                     let outcome = ask.settle(store, now, reply);
                     door.note(ask.limit, ask.key, outcome, now);
+                    door.trace(ask.limit, outcome, false, now);
                     tally.add(outcome);
                 }
                 Step::Answered(flow) => {

@@ -29,6 +29,7 @@ use tollgate_core::{Limit, Micros};
 use super::meters::{DoorMeter, Meters, Outcome};
 use crate::accept::Seats;
 use crate::top::Top;
+use crate::trace::{self, Question};
 
 pub(crate) use connection::Worker;
 pub(crate) use passwords::Passwords;
@@ -63,6 +64,22 @@ impl RespDoor {
     /// The same, with what it does for everybody to see.
     pub(crate) fn watched_by(self, meters: &Meters) -> Self {
         Self { meter: Arc::clone(&meters.resp), top: Arc::clone(&meters.top), ..self }
+    }
+
+    /// Tells of a question that has been answered, if anybody wants to know.
+    #[inline]
+    fn trace(&self, limit: &Limit, outcome: Outcome, is_degraded: bool, began: Micros) {
+        if trace::is_on() {
+            trace::tell(&Question {
+                door: "resp",
+                limit: Some(limit.name()),
+                outcome: outcome.name(),
+                is_degraded,
+                began,
+                ended: self.gate.now(),
+                parent: None,
+            });
+        }
     }
 
     #[inline]

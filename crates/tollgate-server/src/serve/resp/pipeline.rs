@@ -11,7 +11,7 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::unconstrained;
 
-use super::ask::OwnedAsk;
+use super::ask::{OwnedAsk, Settled};
 use super::codec::{Parsed, parse};
 use super::commands::{Call, Flow, Step, begin};
 use super::connection::{Desk, OUTPUT_MAX, Worker, complain, of_answer};
@@ -93,10 +93,11 @@ impl Worker {
         let when_down = door.gate.live().policy().store().when_down;
         let began = door.gate.now();
         async move {
-            let (answer, outcome) = ask.settle(&door.gate, when_down).await;
+            let Settled { answer, outcome, is_degraded } = ask.settle(&door.gate, when_down).await;
             let now = door.gate.now();
             door.note(ask.limit(), ask.key(), outcome, now);
             door.meter.record(&Tally::one(outcome), now.since(began));
+            door.trace(ask.limit(), outcome, is_degraded, began);
             (0, answer)
         }
     }
