@@ -5,6 +5,8 @@
 
 mod ending;
 mod envoy;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod http;
 mod options;
 mod resp;

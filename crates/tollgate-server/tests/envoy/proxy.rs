@@ -107,7 +107,7 @@ fn what_makes_no_sense_is_not_let_pass() {
 }
 
 /// Sends requests through Envoy all the while, of which none may fail.
-fn under_traffic(envoy: &Envoy, happens: impl FnOnce(&dyn Fn())) {
+pub(crate) fn under_traffic(envoy: &Envoy, happens: impl FnOnce(&dyn Fn())) {
     let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     let some_more = || {
         let before = answered.load(Ordering::Relaxed);

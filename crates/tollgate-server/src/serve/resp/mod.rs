@@ -11,6 +11,8 @@ mod codec;
 mod commands;
 mod connection;
 mod door;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod limits;
 mod passwords;
 mod pipeline;
