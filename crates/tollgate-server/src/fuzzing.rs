@@ -43,9 +43,9 @@ pub fn rates(bytes: &[u8]) {
     let _ = tollgate_core::parse_duration(&text);
     match text.parse::<Rate>() {
         Ok(rate) => {
-            assert_eq!(rate.to_string().parse(), Ok(rate.clone()));
+            assert_eq!(rate.to_string().parse(), Ok(rate));
             for algorithm in ALGORITHMS {
-                let _ = Limit::new(rate.clone(), *algorithm);
+                let _ = Limit::new(rate, *algorithm);
             }
         }
         Err(error) => assert!(text.get(error.span()).is_some(), "{error}"),

@@ -41,9 +41,13 @@ const PIECES: &[&[u8]] = &[
     b"\xf0\x9f\x92\xa9",
 ];
 
+fn fuzz_folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
+}
+
 /// Seeds of this target, of which there is at least one.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
+    let folder = fuzz_folder().join("seeds").join(target);
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
     let seeds: Vec<_> = entries.map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
     assert!(!seeds.is_empty(), "{target} has no seeds");
@@ -101,6 +105,16 @@ fn peak_memory_kb() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("Linux tells");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("it does");
     line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+}
+
+#[test]
+fn a_fuzzer_can_be_let_loose_on_each() {
+    let manifest = fs::read_to_string(fuzz_folder().join("Cargo.toml")).unwrap();
+    for (name, _) in TARGETS {
+        assert!(fuzz_folder().join(format!("fuzz_targets/{name}.rs")).is_file(), "{name}");
+        assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
+    }
+    assert_eq!(manifest.matches("[[bin]]").count(), TARGETS.len());
 }
 
 #[test]

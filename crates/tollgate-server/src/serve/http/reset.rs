@@ -23,7 +23,10 @@ pub(super) async fn answer(door: &HttpDoor, body: &[u8]) -> Result<Reply, String
             reset(door, charges).await
         }
     };
-    Ok(done.map_or_else(|error| no_store(&error.to_string()), told))
+    Ok(match done {
+        Ok(names) => told(&names),
+        Err(error) => no_store(&error.to_string()),
+    })
 }
 
 /// Permits stay with those who hold them.
@@ -60,13 +63,13 @@ async fn of_descriptors(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
         );
     };
     match envoy.reset_json(body).await {
-        Ok(names) => Ok(told(names)),
+        Ok(names) => Ok(told(&names)),
         Err(ResetError::Invalid(why)) => Err(why),
         Err(ResetError::Store(why)) => Ok(no_store(&why)),
     }
 }
 
-fn told(limits: Vec<String>) -> Reply {
+fn told(limits: &[String]) -> Reply {
     json(StatusCode::OK, &json!({ "reset": !limits.is_empty(), "limits": limits }))
 }
 
