@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -37,10 +38,16 @@ pub struct Envoy {
 impl Envoy {
     /// Starts Envoy and waits until it lets requests in.
     pub fn start(setup: &EnvoySetup) -> Self {
+        Self::start_with(|address, admin| setup.config(address, admin))
+    }
+
+    /// The same with a configuration that is made for where to listen, and for its admin side.
+    pub fn start_with(config: impl FnOnce(SocketAddr, SocketAddr) -> String) -> Self {
         let dir = tempfile::Builder::new().prefix("tollgate-").tempdir().expect("a folder");
         let [address, admin] = [free_port(), free_port()].map(local);
+        let text = config(address, admin);
         let config = dir.path().join("envoy.yaml");
-        fs::write(&config, setup.config(address, admin)).expect("a file");
+        fs::write(&config, text).expect("a file");
         let args = ["--disable-hot-restart", "--concurrency", "1", "-l", "warning", "-c"];
         let mut args: Vec<String> = args.map(String::from).into();
         args.push(config.display().to_string());
@@ -50,6 +57,17 @@ impl Envoy {
             get(admin, "/ready").is_some_and(|answer| answer.contains("LIVE"))
         });
         Self { address, admin, dir, _process: process }
+    }
+
+    /// Panics unless Envoy would start with this configuration.
+    pub fn validate(config: &str) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("envoy.yaml");
+        fs::write(&file, config).expect("a file");
+        let mut command = Command::new(programs::envoy());
+        let output = command.args(["--mode", "validate", "-c"]).arg(&file).output();
+        let output = output.expect("Envoy starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
     /// Where it listens.

@@ -6,6 +6,8 @@
 mod announce;
 mod doors;
 mod envoy;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod http;
 mod meters;
 mod options;

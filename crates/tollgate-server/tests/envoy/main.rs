@@ -8,8 +8,12 @@ mod backend;
 mod client;
 mod environment;
 mod grpc;
+#[path = "../deploy/manifests.rs"]
+#[allow(dead_code, reason = "the tests of deploy use all of it")]
+mod manifests;
 mod over_redis;
 mod process;
 mod proxy;
 mod reset;
 mod service;
+mod sidecar;

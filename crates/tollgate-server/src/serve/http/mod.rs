@@ -3,6 +3,8 @@
 mod ask;
 mod auth;
 mod connection;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod held;
 mod limits;
 mod measured;

@@ -23,7 +23,10 @@ pub(super) async fn answer(door: &HttpDoor, body: &[u8]) -> Result<Reply, String
             reset(door, charges).await
         }
     };
-    Ok(done.map_or_else(|error| no_store(&error.to_string()), |limits| told(&limits)))
+    Ok(match done {
+        Ok(names) => told(&names),
+        Err(error) => no_store(&error.to_string()),
+    })
 }
 
 /// Permits stay with those who hold them.

@@ -10,6 +10,8 @@ mod ask;
 mod codec;
 mod commands;
 mod connection;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod limits;
 mod passwords;
 mod pipeline;

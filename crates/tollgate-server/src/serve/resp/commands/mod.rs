@@ -1,6 +1,7 @@
 //! The commands: one list, which the door, `COMMAND` and the tests walk.
 
 mod about;
+mod config;
 mod connection;
 mod info;
 mod numbers;
@@ -96,6 +97,7 @@ pub(super) const COMMANDS: &[Command] = &[
     connection::RESET,
     connection::QUIT,
     info::INFO,
+    config::CONFIG,
     about::COMMAND,
 ];
 

@@ -324,6 +324,21 @@ fn the_server_tells_about_itself() {
 }
 
 #[test]
+fn settings_are_told_as_far_as_there_are_any() {
+    Bench::new(&[]).check(&[
+        ("CONFIG GET save", "[save ]"),
+        ("CONFIG GET APPENDONLY", "[appendonly no]"),
+        ("config get *s* nothing", "[databases 1 maxclients 10 save ]"),
+        ("CONFIG GET nothing", "[]"),
+        (
+            "CONFIG SET save 1",
+            "ERR unknown subcommand 'SET'; usage: CONFIG GET pattern [pattern ...]",
+        ),
+        ("CONFIG GET", "ERR unknown subcommand 'GET'; usage: CONFIG GET pattern [pattern ...]"),
+    ]);
+}
+
+#[test]
 fn the_list_of_commands_is_told_and_well_formed() {
     let names: HashSet<_> = COMMANDS.iter().map(|command| command.name).collect();
     assert_eq!(names.len(), COMMANDS.len());

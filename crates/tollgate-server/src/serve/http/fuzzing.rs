@@ -1,0 +1,27 @@
+//! A whole question: a line with its path, then its body.
+
+use std::net::IpAddr;
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+
+use super::{HttpDoor, routes};
+use crate::serve::fuzzing::block_on;
+use crate::serve::meters::Meters;
+
+/// Is answered, whatever it is.
+pub fn questions(bytes: &[u8]) {
+    static DOOR: LazyLock<Arc<HttpDoor>> = LazyLock::new(|| {
+        let meters = Meters::new(Arc::default());
+        HttpDoor::new(crate::fuzzing::gate(), Arc::default(), None, meters)
+    });
+    let at = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let (path, body) = bytes.split_at(at);
+    let body = Bytes::copy_from_slice(body.get(1..).unwrap_or_default());
+    let Ok(request) = Request::post(path).body(Full::new(body)) else { return };
+    let peer = IpAddr::from([127, 0, 0, 1]);
+    let reply = block_on(routes::answer(&DOOR, request, peer));
+    assert!(!reply.status().is_server_error(), "{}", reply.status());
+}

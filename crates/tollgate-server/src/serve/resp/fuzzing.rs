@@ -1,0 +1,40 @@
+//! A whole connection.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
+
+use super::connection::Worker;
+use super::{Bounds, Passwords, RespDoor};
+use crate::accept::Seats;
+use crate::drain::Drain;
+use crate::serve::fuzzing::block_on;
+
+/// What a client sends before it goes, in two pieces. Whatever it is, the server ends the connection too.
+pub fn resp(bytes: &[u8]) {
+    static WORKER: LazyLock<Worker> = LazyLock::new(|| {
+        let long = Duration::from_secs(3_600);
+        let bounds = Bounds { idle: long, stuck: long };
+        let (gate, seats) = (crate::fuzzing::gate(), Seats::new(1));
+        let door = RespDoor::new(gate, Passwords::default(), bounds, seats);
+        Worker::new(Arc::new(door), Drain::default())
+    });
+    let (client, server) = duplex(4 << 10);
+    let (mut answers, mut sends) = split(client);
+    block_on(async {
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        let send = async {
+            // A server that has closed takes nothing more.
+            let _ = sends.write_all(first).await;
+            tokio::task::yield_now().await;
+            let _ = sends.write_all(second).await;
+            let _ = sends.shutdown().await;
+        };
+        let receive = async {
+            let mut buffer = [0; 4 << 10];
+            while answers.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
+        };
+        let (_, (), ()) = tokio::join!(WORKER.converse(server), send, receive);
+    });
+}

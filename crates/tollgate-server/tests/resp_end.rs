@@ -1,0 +1,147 @@
+//! SIGTERM while clients of Redis' protocol send all they can: what was decided was answered.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use tollgate_testkit::{LIMIT, RedisServer, wait_until};
+
+const QUOTA: usize = 4_000_000;
+const CLIENTS: usize = 8;
+const PIPELINED: usize = 200;
+
+/// A running server, gone when this is dropped.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["serve", "--resp", "127.0.0.1:0", "--http", "off", "--admin", "off"])
+            .args(args)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let line =
+            lines.find(|line| line.starts_with("redis: ")).expect("it says where it listens");
+        let address = line.split(['/', ' ']).nth(3).expect("an address").parse().unwrap();
+        // What else it says is read, so that it never waits for a reader.
+        thread::spawn(move || lines.for_each(drop));
+        Self { child, address }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream
+    }
+
+    fn terminate(&mut self) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        let mut status = None;
+        wait_until("the server ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        assert!(status.unwrap().success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a client sends again and again.
+fn batch(key: &str) -> String {
+    format!("TG.CHECK {key} {QUOTA}/day ALGORITHM fixed_window\r\n").repeat(PIPELINED)
+}
+
+/// Sends without waiting for answers until the server is gone, and gives all answers.
+fn send_all_the_while(stream: &TcpStream, key: &str, received: &AtomicUsize) -> String {
+    let batch = batch(key);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut writer = stream;
+            while writer.write_all(batch.as_bytes()).is_ok() {}
+        });
+        let (mut reader, mut answers, mut buffer) = (stream, Vec::new(), [0; 16 << 10]);
+        // A reset comes after everything that was answered.
+        while let Ok(length @ 1..) = reader.read(&mut buffer) {
+            answers.extend_from_slice(&buffer[..length]);
+            received.fetch_add(length, Ordering::Relaxed);
+        }
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+        String::from_utf8(answers).unwrap()
+    })
+}
+
+/// How much was left after each answer, all of which have to be whole.
+fn remaining(answers: &str) -> Vec<usize> {
+    let each = answers.split("*16\r\n").skip(1).map(|answer| {
+        let fields: Vec<_> = answer.lines().collect();
+        let at = fields.iter().position(|field| *field == "remaining").expect("a whole answer");
+        assert!(answer.ends_with("\r\n") && fields.contains(&"degraded"), "{answer:?}");
+        fields[at + 1].trim_start_matches(':').parse().unwrap()
+    });
+    each.collect()
+}
+
+/// Each client with a key of its own; then the end, under way. What each was answered last.
+fn under_load(server: &mut Server) -> Vec<Vec<usize>> {
+    let received = AtomicUsize::new(0);
+    let streams: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+    thread::scope(|scope| {
+        let clients: Vec<_> = streams
+            .iter()
+            .enumerate()
+            .map(|(n, stream)| {
+                let received = &received;
+                scope.spawn(move || send_all_the_while(stream, &format!("k{n}"), received))
+            })
+            .collect();
+        wait_until("there is load", || received.load(Ordering::Relaxed) > 2_000_000);
+        server.terminate();
+        clients.into_iter().map(|client| remaining(&client.join().unwrap())).collect()
+    })
+}
+
+#[test]
+fn answers_are_whole_and_in_order_up_to_the_end() {
+    for answered in under_load(&mut Server::start(&["--workers", "2"])) {
+        assert!(answered.len() > PIPELINED, "{}", answered.len());
+        let each_once = answered.iter().enumerate().all(|(n, left)| *left == QUOTA - 1 - n);
+        assert!(each_once, "one was left out, or came twice");
+    }
+}
+
+/// Redis knows what was charged: as much as was answered, and no more.
+#[test]
+fn every_command_that_was_charged_was_answered() {
+    let redis = RedisServer::start();
+    let policy = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    let text =
+        format!("version: 1\nstore: {{ url: '{}', deadline: 20s }}\nlimits: []\n", redis.url());
+    std::fs::write(policy.path(), text).unwrap();
+    let path = policy.path().to_str().unwrap();
+    let clients = under_load(&mut Server::start(&["--workers", "2", path]));
+    let after = Server::start(&[path]);
+    for (n, answered) in clients.iter().enumerate() {
+        let mut stream = after.connect();
+        let peek = format!("TG.PEEK k{n} {QUOTA}/day ALGORITHM fixed_window\r\nQUIT\r\n");
+        stream.write_all(peek.as_bytes()).unwrap();
+        let mut told = String::new();
+        stream.read_to_string(&mut told).unwrap();
+        let told = told.strip_suffix("+OK\r\n").expect("a farewell");
+        assert_eq!(remaining(told), [QUOTA - answered.len()], "client {n}");
+    }
+}
