@@ -152,7 +152,9 @@ async fn check_all(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Reply, S
     let charges: Vec<_> = checks.iter().map(|check| (charge(check), WhenDown::Local)).collect();
     let decided = door.gate.apply(op, &charges).await.map_err(|error| error.to_string())?;
     let (verdict, is_degraded) = (&decided.verdict, decided.is_degraded);
-    note_all(door, op, checks, verdict);
+    if op == Op::Check {
+        note_all(door, checks, verdict);
+    }
     let each = checks.iter().zip(verdict.decisions());
     let each = each.map(|(check, decision)| Told::of(&check.limit, decision, is_degraded));
     let by = &checks[verdict.decided_by()].limit;
@@ -160,14 +162,6 @@ async fn check_all(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Reply, S
     let mut answer = told.answer(code(verdict.allowed()));
     reply::tell(by, verdict, answer.headers_mut());
     Ok(answer)
-}
-
-/// Of those that were refused, the one that refused speaks for all: the others were not charged.
-fn note_all(door: &HttpDoor, op: Op, checks: &[Check], verdict: &Verdict) {
-    match verdict.allowed() {
-        true => checks.iter().for_each(|check| door.note(op, check, verdict)),
-        false => door.note(op, &checks[verdict.decided_by()], verdict),
-    }
 }
 
 /// What became of one limit.
@@ -178,19 +172,24 @@ struct One {
 }
 
 async fn decide_one(door: &HttpDoor, op: Op, check: &Check, cost: Cost) -> Result<One, String> {
+    let one = ask_one(door, op, check, cost).await?;
+    if op == Op::Check {
+        door.note(check.limit.name(), &check.key, one.decision.allowed());
+    }
+    Ok(one)
+}
+
+async fn ask_one(door: &HttpDoor, op: Op, check: &Check, cost: Cost) -> Result<One, String> {
     let charge = Charge::new(&check.limit, &check.key).cost(cost);
     if let Some(store) = door.gate.memory() {
         let at = door.gate.now();
-        let decision = store.apply_one(op, &charge, at);
-        door.note(op, check, &decision);
-        return Ok(One { decision, at, is_degraded: false });
+        return Ok(One { decision: store.apply_one(op, &charge, at), at, is_degraded: false });
     }
     let charges = [(charge, WhenDown::Local)];
     // In a box: what waits for a store is large, and would be moved about with every question.
     let decided = Box::pin(door.gate.apply(op, &charges)).await;
     let decided = decided.map_err(|error| error.to_string())?;
     let Decided { verdict, is_degraded } = decided;
-    door.note(op, check, &verdict);
     Ok(One { decision: *verdict, at: verdict.at(), is_degraded })
 }
 
@@ -204,6 +203,17 @@ impl One {
     fn headed(&self, check: &Check, mut reply: Reply) -> Reply {
         reply::tell(&check.limit, &self.decision, reply.headers_mut());
         reply
+    }
+}
+
+/// Of those that were refused, the one that refused speaks for all: the others were not charged.
+fn note_all(door: &HttpDoor, checks: &[Check], verdict: &Verdict) {
+    match verdict.allowed() {
+        true => checks.iter().for_each(|check| door.note(check.limit.name(), &check.key, true)),
+        false => {
+            let check = &checks[verdict.decided_by()];
+            door.note(check.limit.name(), &check.key, false);
+        }
     }
 }
 
@@ -330,7 +340,7 @@ async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
     let deadline = deadline_us(door, &object)?;
     let name: Arc<str> = format!("api:{}", ask::text(&object, "name")?.unwrap_or("api")).into();
     let permit = door.gate.acquire(&name, key.as_bytes(), max, WhenDown::Local).await;
-    door.tell(&name, &key, permit.is_some());
+    door.note(&name, &key, permit.is_some());
     let Some(permit) = permit else {
         return Ok(json(StatusCode::TOO_MANY_REQUESTS, &json!({ "allowed": false, "max": max })));
     };
