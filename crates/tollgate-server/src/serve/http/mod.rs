@@ -15,11 +15,12 @@ mod routes;
 
 use std::sync::Arc;
 
-use tollgate::{Clock, Gate, SystemClock};
+use tollgate::{Clock, Decision, Gate, Op, SystemClock};
 
 use super::envoy::EnvoyDoor;
 use super::meters::Meters;
 use crate::tokens::Tokens;
+use ask::Check;
 use held::Held;
 
 pub(crate) use connection::Worker;
@@ -46,8 +47,14 @@ impl HttpDoor {
         Arc::new(Self { gate, held: Held::default(), envoy, tokens, meters })
     }
 
-    /// Tells of a decision that no policy knows of.
-    fn note(&self, name: &str, key: &str, is_allowed: bool) {
+    /// Tells of a decision that no policy knows of, if this is one.
+    fn note(&self, op: Op, check: &Check, decision: &Decision) {
+        if op == Op::Check {
+            self.tell(check.limit.name(), &check.key, decision.allowed());
+        }
+    }
+
+    fn tell(&self, name: &str, key: &str, is_allowed: bool) {
         self.meters.top.count(name, key.as_bytes(), !is_allowed, self.gate.now());
     }
 
