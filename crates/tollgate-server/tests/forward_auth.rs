@@ -8,14 +8,12 @@ mod backend;
 #[allow(dead_code, reason = "the gateway's tests use more of it")]
 mod client;
 
-use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::process::Command;
 
 use backend::Backend;
 use client::{Answer, Client, Wire};
-use tollgate_testkit::{Caddy, Nginx, Traefik, wait_until};
+use tollgate_testkit::{Caddy, Nginx, Program, Traefik, wait_until};
 
 const DOCUMENT: &str = include_str!("../../../docs/forward-auth.md");
 
@@ -27,7 +25,7 @@ limits:
 
 /// A running server with the policy, gone when this is dropped.
 struct Server {
-    child: Child,
+    _program: Program,
     http: SocketAddr,
     _policy: tempfile::NamedTempFile,
 }
@@ -36,26 +34,11 @@ impl Server {
     fn start() -> Self {
         let policy = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
         std::fs::write(policy.path(), POLICY).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--http", "127.0.0.1:0", "--admin", "off", "--resp", "off"])
-            .arg(policy.path())
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let told = lines.find_map(|line| Some(line.strip_prefix("http: http://")?.to_string()));
-        let http = told.expect("it says where it listens").trim_end_matches('/').parse().unwrap();
-        // What else it says is read, so that it never waits for a reader.
-        thread::spawn(move || lines.for_each(drop));
-        Self { child, http, _policy: policy }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["serve", "--http", "127.0.0.1:0", "--admin", "off", "--resp", "off"]);
+        let program = Program::start(command.arg(policy.path()), "policy: ");
+        let http = program.address_after("http: http://").expect("it says where it listens");
+        Self { _program: program, http, _policy: policy }
     }
 }
 

@@ -1,41 +1,28 @@
 //! `tollgate serve --resp` as a process, with real clients of Redis.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::Command;
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use tollgate_testkit::{RedisServer, wait_until};
+use tollgate_testkit::{Program, RedisServer, wait_until};
 
 /// A running server, gone when this is dropped.
 struct Server {
-    child: Child,
+    program: Program,
     address: SocketAddr,
-    log: Arc<Mutex<String>>,
 }
 
 impl Server {
     fn start(args: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--resp", "127.0.0.1:0", "--http", "off", "--admin", "off"])
-            .args(args)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
-        let log = collect(child.stderr.take().expect("a pipe"));
-        let mut address = None;
-        wait_until("the server listens", || {
-            let text = log.lock().unwrap().clone();
-            let found = text.split_once("redis://").and_then(|(_, rest)| rest.split_once(' '));
-            address = found.map(|(address, _)| address.parse().expect("an address"));
-            assert!(child.try_wait().unwrap().is_none(), "the server ended: {text}");
-            address.is_some()
-        });
-        Self { child, address: address.unwrap(), log }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["serve", "--resp", "127.0.0.1:0", "--http", "off", "--admin", "off"]);
+        let program = Program::start(command.args(args), "policy: ");
+        let address = program.address_after("redis: redis://").expect("it says where it listens");
+        Self { program, address }
     }
 
     fn connect(&self) -> TcpStream {
@@ -63,47 +50,20 @@ impl Server {
     fn cli(&self, args: &[&str]) -> String {
         self.run("redis-cli", args).replace('\n', " ").trim().to_string()
     }
+}
 
-    fn terminate(&self) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-    }
+impl Deref for Server {
+    type Target = Program;
 
-    fn wait(&mut self) -> ExitStatus {
-        let mut status = None;
-        wait_until("the server ends", || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        });
-        status.unwrap()
-    }
-
-    fn peak_memory_kb(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    fn deref(&self) -> &Program {
+        &self.program
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("the server's log:\n{}", self.log.lock().unwrap());
-        }
-        _ = self.child.kill();
-        _ = self.child.wait();
+impl DerefMut for Server {
+    fn deref_mut(&mut self) -> &mut Program {
+        &mut self.program
     }
-}
-
-fn collect(from: impl Read + Send + 'static) -> Arc<Mutex<String>> {
-    let text = Arc::new(Mutex::new(String::new()));
-    let into = Arc::clone(&text);
-    thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
-            *into.lock().unwrap() += &format!("{line}\n");
-        }
-    });
-    text
 }
 
 fn file(content: &str) -> (tempfile::TempDir, String) {
@@ -261,7 +221,7 @@ fn the_end_answers_every_command_that_was_decided() {
     // Received, but not read yet by anybody.
     let mut last = server.connect();
     last.write_all("PING\r\n".repeat(1_000).as_bytes()).unwrap();
-    server.terminate();
+    server.signal("-TERM");
     let mut answers = String::new();
     last.read_to_string(&mut answers).unwrap();
     assert_eq!(answers, "+PONG\r\n".repeat(1_000));
@@ -295,7 +255,7 @@ fn counts_may_be_kept_in_redis() {
     let answer = one.cli(&["TG.CHECK", "k", "5/hour"]);
     assert!(answer.contains("allowed 1") && answer.ends_with("degraded 1"), "{answer}");
     let mut one = one;
-    one.terminate();
+    one.signal("-TERM");
     assert!(one.wait().success());
 }
 
