@@ -183,7 +183,7 @@ fn a_new_policy_is_taken_up_and_a_bad_one_is_seen_everywhere_and_changes_nothing
 
 #[test]
 fn a_reload_under_load_loses_no_request_and_no_count() {
-    const QUOTA: u64 = 50_000;
+    const QUOTA: u64 = 50_000_000;
     let text = |other: u32| {
         format!(
             "limits: [{{ name: all, rate: 1/day burst {QUOTA} }}, {{ name: l{other}, rate: {}/s }}]",
