@@ -2,10 +2,12 @@
 
 mod ask;
 mod auth;
+mod check;
 mod connection;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod held;
+mod hold;
 mod limits;
 mod measured;
 mod peek;
