@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
@@ -23,6 +23,19 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// A client that has gone without a word is noticed after a few of these.
 const PROBE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+
+/// Listens at once, so that an address in use is told before anything else begins.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<StdListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
 
 /// What answers connections. Each worker has one.
 pub(crate) trait Door: Send + Sync + 'static {
@@ -76,7 +89,13 @@ pub(crate) async fn serve<D: Door>(
 }
 
 fn begin<D: Door>(stream: TcpStream, peer: SocketAddr, door: &Arc<D>, port: &Port) {
-    let Some(seat) = port.seats.take() else { return D::refuse(stream) };
+    let Some(seat) = port.seats.take() else {
+        // Over TLS that would take a handshake.
+        if port.tls.is_none() {
+            D::refuse(stream);
+        }
+        return;
+    };
     let live = port.drain.join();
     // Without these answers come later, and some who are gone are noticed later.
     let _ = stream.set_nodelay(true);

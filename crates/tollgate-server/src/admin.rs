@@ -1,7 +1,6 @@
 //! The side door for those who run the server: health, metrics, the policy and its errors.
 
 use std::convert::Infallible;
-use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 
@@ -52,13 +51,6 @@ pub(crate) struct Admin {
 
 /// Tells how something is at present.
 pub(crate) type Told = Box<dyn Fn() -> Value + Send + Sync>;
-
-/// Listens at once, so that an address in use is told before anything else begins.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<StdListener> {
-    let listener = StdListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
 
 impl Door for Admin {
     const PROTOCOLS: &'static [&'static [u8]] = &[b"http/1.1"];

@@ -3,6 +3,7 @@
 
 mod accept;
 mod admin;
+mod body;
 mod check;
 mod choices;
 mod drain;

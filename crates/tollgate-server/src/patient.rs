@@ -18,6 +18,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const HEAD_LOOKS: u32 = 3;
 /// And so many it may be idle.
 const IDLE_LOOKS: u32 = 24;
+/// And so many a connection that may stay has for its first question.
+const STRANGER_LOOKS: u32 = 12;
 /// How long a client may take none of its answers.
 const STUCK: Duration = Duration::from_secs(30);
 /// How long a client has to take its last answer before the connection is closed on it.
@@ -35,6 +37,8 @@ pub(crate) struct Pulse {
 const BETWEEN: u8 = 0;
 const IN_HEAD: u8 = 1;
 const ANSWERING: u8 = 2;
+/// It has said what it has to say first, and has not asked yet.
+const STRANGER: u8 = 3;
 
 impl Pulse {
     /// Of a connection that is closed when it has been idle for long.
@@ -42,7 +46,7 @@ impl Pulse {
         Self::with(BETWEEN, 0)
     }
 
-    /// Of a connection that stays once it has said this much.
+    /// Of a connection that stays once it has said this much, and then asked something.
     pub(crate) fn lasting(greeting: u32) -> Arc<Self> {
         Self::with(IN_HEAD, greeting)
     }
@@ -74,7 +78,8 @@ impl Pulse {
             let left = greeting.saturating_sub(u32::try_from(len).unwrap_or(u32::MAX));
             self.greeting_left.store(left, Ordering::Relaxed);
             if left == 0 {
-                self.begin_answer();
+                self.looks.store(0, Ordering::Relaxed);
+                self.state.store(STRANGER, Ordering::Relaxed);
             }
         } else if self.state.load(Ordering::Relaxed) == BETWEEN {
             self.looks.store(0, Ordering::Relaxed);
@@ -88,6 +93,7 @@ impl Pulse {
         match self.state.load(Ordering::Relaxed) {
             BETWEEN => looks > IDLE_LOOKS,
             IN_HEAD => looks > HEAD_LOOKS,
+            STRANGER => looks > STRANGER_LOOKS,
             _ => false,
         }
     }
@@ -254,9 +260,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lasting_connection_stays_once_it_has_begun() {
+    async fn a_lasting_connection_stays_once_it_has_asked() {
         assert!(patience(&Pulse::lasting(24), Some(b"x")).await < Duration::from_secs(30));
-        assert!(patience(&Pulse::lasting(10), Some(b"x")).await > Duration::from_secs(3_600));
+        let waited = patience(&Pulse::lasting(10), Some(b"x")).await;
+        assert!(waited > Duration::from_secs(60) && waited < Duration::from_secs(90), "{waited:?}");
+        let known = Pulse::lasting(10);
+        known.note_bytes(10);
+        known.begin_answer();
+        assert!(patience(&known, Some(b"x")).await > Duration::from_secs(3_600));
     }
 
     #[tokio::test(start_paused = true)]

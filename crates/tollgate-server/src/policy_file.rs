@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use tollgate::gate::{FileSources, read_policy};
@@ -11,6 +12,8 @@ use tollgate::{Gate, GateError, Policy, PolicyErrors};
 
 use crate::failure::Failure;
 use crate::top::Top;
+
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a server without a policy keeps: no limit at all.
 const NO_LIMITS: &str = "version: 1\nlimits: []\n";
@@ -60,6 +63,11 @@ impl PolicyFile {
 
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
+    }
+
+    /// What is to be done before the process goes. A store that does not answer is not waited for.
+    pub(crate) async fn leave(&self) {
+        let _ = tokio::time::timeout(LEAVE_WITHIN, self.gate.leave()).await;
     }
 
     /// Reads the file again. Whatever comes of it is in the log.

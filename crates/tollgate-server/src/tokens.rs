@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::failure::Failure;
 use crate::watched::WatchedFiles;
+
+/// In what a proxy shows its token that asks about somebody else's request.
+const PROXY_TOKEN: HeaderName = HeaderName::from_static("x-tollgate-token");
 
 /// Tokens that are accepted. With none, everybody is.
 #[derive(Default)]
@@ -59,6 +62,12 @@ impl Tokens {
         let value = headers.get(AUTHORIZATION).map(|value| value.as_bytes()).unwrap_or_default();
         let Some((scheme, token)) = value.split_at_checked(7) else { return false };
         scheme.eq_ignore_ascii_case(b"bearer ") && self.contains(token.trim_ascii())
+    }
+
+    /// The same for a proxy that passes on its caller's `Authorization`, and has a header of its own.
+    pub(crate) fn allow_proxy(&self, headers: &HeaderMap) -> bool {
+        let token = headers.get(PROXY_TOKEN).map(|value| value.as_bytes());
+        self.is_empty() || token.is_some_and(|token| self.contains(token.trim_ascii()))
     }
 
     /// Compares with all of them, and each to its end, so that time tells nothing.

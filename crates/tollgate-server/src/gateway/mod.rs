@@ -38,31 +38,30 @@ use std::thread::available_parallelism;
 
 use http::HeaderValue;
 use rustls::pki_types::ServerName;
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio_rustls::TlsConnector;
 use tollgate::TollgateLayer;
 use tower_layer::Stack;
 
-use crate::admin::{self, Admin};
+use crate::accept::listen;
+use crate::admin::Admin;
 use crate::drain::{Drain, Stage};
 use crate::failure::Failure;
 use crate::log;
 use crate::policy_file::PolicyFile;
 use crate::process;
 use crate::tls::{self, Tls};
+use crate::tokens::Tokens;
 use access_log::AccessLogger;
 pub(crate) use options::Gateway;
 use shared::{Shared, Upstream};
 use stale::StaleLayer;
 use upstream::{Address, EjectionRule, Fitness, UPSTREAMS_MAX};
 
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 4096;
-
 impl Gateway {
     pub(crate) fn run(self) -> Result<(), Failure> {
         log::start(self.log);
         process::raise_file_limit();
+        self.refuse_to_be_public()?;
         let policy = PolicyFile::open(self.policy.as_deref(), &self.trusted_proxies)?;
         let tls = self.tls.load()?;
         let shared = self.shared(tls.clone(), policy)?;
@@ -73,7 +72,8 @@ impl Gateway {
         let (listener, workers) = (self.listen()?, self.workers());
         let side_door = self.side_door(&shared)?;
         let side_address = side_door.as_ref().and_then(|(listener, _)| listener.local_addr().ok());
-        let supervisor = supervisor::Supervisor::new(Arc::clone(&shared), tls, side_door);
+        let supervisor =
+            supervisor::Supervisor::new(Arc::clone(&shared), tls, side_door, self.is_admin_tls());
         let supervisor = supervisor.map_err(Failure::io)?;
         for index in 0..workers {
             worker::start(index, &listener, Arc::clone(&shared), &wrap).map_err(Failure::io)?;
@@ -116,16 +116,8 @@ impl Gateway {
     }
 
     fn listen(&self) -> Result<TcpListener, Failure> {
-        let bind = || -> io::Result<TcpListener> {
-            let domain = Domain::for_address(self.listen);
-            let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-            socket.set_reuse_address(true)?;
-            socket.set_nonblocking(true)?;
-            socket.bind(&self.listen.into())?;
-            socket.listen(BACKLOG)?;
-            Ok(socket.into())
-        };
-        bind().map_err(|error| Failure::io(format!("cannot listen on {}: {error}", self.listen)))
+        listen(self.listen)
+            .map_err(|error| Failure::io(format!("cannot listen on {}: {error}", self.listen)))
     }
 
     fn side_door(
@@ -133,14 +125,14 @@ impl Gateway {
         shared: &Arc<Shared>,
     ) -> Result<Option<(TcpListener, Arc<Admin>)>, Failure> {
         let Some(address) = self.admin.0 else { return Ok(None) };
-        let listener = admin::listen(address).map_err(|error| {
+        let listener = listen(address).map_err(|error| {
             let remedy = "choose another with --admin, or say --admin off";
             Failure::io(format!("cannot listen on {address} for the admin side: {error}; {remedy}"))
         })?;
         let (of_serving, of_metrics) = (Arc::clone(shared), Arc::clone(shared));
         let admin = Admin {
             policy: Arc::clone(&shared.policy),
-            tokens: Arc::default(),
+            tokens: Tokens::read_if_named(self.admin_tokens.as_deref())?,
             is_serving: Box::new(move || of_serving.drain.stage() == Stage::Serve),
             more_metrics: Box::new(move |page| of_metrics.tell_metrics(page)),
             envoy: None,
@@ -168,7 +160,8 @@ impl Gateway {
             Some(policy) => policy.display().to_string(),
             None => "none; name a policy file to have some".to_string(),
         };
-        let admin = side_door.map(|address| format!("admin: http://{address}/\n"));
+        let of_admin = if self.is_admin_tls() { "https" } else { "http" };
+        let admin = side_door.map(|address| format!("admin: {of_admin}://{address}/\n"));
         let admin = admin.unwrap_or_default();
         // It serves also if nobody listens to what it says.
         let _ = write!(

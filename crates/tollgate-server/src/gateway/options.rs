@@ -10,6 +10,7 @@ use ipnet::IpNet;
 
 use super::upstream;
 use crate::choices::{Address, address, duration, network};
+use crate::failure::Failure;
 use crate::log::LogFormat;
 use crate::tls::TlsOptions;
 
@@ -53,8 +54,21 @@ pub(crate) struct Gateway {
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9090", value_parser = address)]
     pub(super) admin: Address,
 
+    /// On the admin side, only answer those who have one of these bearer tokens, but for health (a file
+    /// with one on each line; a changed file is taken up within seconds)
+    #[arg(long, value_name = "FILE")]
+    pub(super) admin_tokens: Option<PathBuf>,
+
+    /// Let others than this machine reach the admin side although anybody could read along, or ask
+    #[arg(long)]
+    pub(super) insecure_public: bool,
+
     #[command(flatten)]
     pub(super) tls: TlsOptions,
+
+    /// Speak plain text on the admin side although there is a certificate
+    #[arg(long, requires = "tls_cert", help_heading = "TLS")]
+    pub(super) plain_admin: bool,
 
     /// Trust this authority too (PEM) when an upstream is https://
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
@@ -213,6 +227,29 @@ fn head_size(text: &str) -> Result<u32, String> {
     match u32::try_from(bytes) {
         Ok(bytes) if RANGE.contains(&u64::from(bytes)) => Ok(bytes),
         _ => Err("the size of a head is between 8k and 1m".to_string()),
+    }
+}
+
+impl Gateway {
+    pub(super) fn is_admin_tls(&self) -> bool {
+        self.tls.is_wanted() && !self.plain_admin
+    }
+
+    /// The admin side is for those who run the gateway: without TLS and something to know them by, only
+    /// this machine may ask, unless somebody has said so in words.
+    pub(super) fn refuse_to_be_public(&self) -> Result<(), Failure> {
+        let Some(address) = self.admin.0.filter(|address| !address.ip().is_loopback()) else {
+            return Ok(());
+        };
+        let is_known = self.admin_tokens.is_some() || self.tls.wants_client_certificates();
+        if self.insecure_public || self.is_admin_tls() && is_known {
+            return Ok(());
+        }
+        Err(Failure::input(format!(
+            "--admin {address} can be reached by others; give it TLS (--tls-cert, --tls-key) and \
+             --admin-tokens or --tls-client-ca, listen on loopback, or say --insecure-public if the \
+             network is yours"
+        )))
     }
 }
 

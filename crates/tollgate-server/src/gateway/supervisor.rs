@@ -14,6 +14,7 @@ use super::shared::Shared;
 use crate::admin::{self, Admin};
 use crate::policy_file::PolicyFile;
 use crate::tls::Tls;
+use crate::tokens::Tokens;
 
 const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
 
@@ -22,6 +23,7 @@ pub(super) struct Supervisor {
     shared: Arc<Shared>,
     tls: Option<Arc<Tls>>,
     side_door: Option<(TcpListener, Arc<Admin>)>,
+    is_admin_tls: bool,
     signals: Signals,
 }
 
@@ -46,6 +48,7 @@ impl Supervisor {
         shared: Arc<Shared>,
         tls: Option<Arc<Tls>>,
         side_door: Option<(TcpListener, Arc<Admin>)>,
+        is_admin_tls: bool,
     ) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let entered = runtime.enter();
@@ -55,39 +58,58 @@ impl Supervisor {
             hang_up: signal(SignalKind::hangup())?,
         };
         drop(entered);
-        Ok(Self { runtime, shared, tls, side_door, signals })
+        Ok(Self { runtime, shared, tls, side_door, is_admin_tls, signals })
     }
 
     /// Returns when the gateway has come to its end.
     pub(super) fn run(self) {
-        let Self { runtime, shared, tls, side_door, mut signals } = self;
+        let Self { runtime, shared, tls, side_door, is_admin_tls, mut signals } = self;
         runtime.block_on(async {
             health::start(&shared);
+            let admin_tokens = side_door.as_ref().map(|(_, admin)| Arc::clone(&admin.tokens));
             if let Some((listener, admin)) = side_door {
-                tokio::spawn(admin::serve(listener, admin, None));
+                let tls = tls.clone().filter(|_| is_admin_tls);
+                tokio::spawn(admin::serve(listener, admin, tls));
             }
             shared.policy.gate().start();
-            until_asked(&mut signals, &shared.policy, tls.as_deref()).await;
+            let files = Files { policy: &shared.policy, tls, admin_tokens };
+            until_asked(&mut signals, &files).await;
             shared.drain.end(shared.timeouts.drain, signals.end()).await;
+            shared.policy.leave().await;
         });
     }
 }
 
-async fn until_asked(signals: &mut Signals, policy: &PolicyFile, tls: Option<&Tls>) {
+/// What may change while the gateway runs.
+struct Files<'f> {
+    policy: &'f PolicyFile,
+    tls: Option<Arc<Tls>>,
+    admin_tokens: Option<Arc<Tokens>>,
+}
+
+impl Files<'_> {
+    fn reload(&self) {
+        // What came of it is in the log.
+        let _ = self.policy.reload();
+        self.tls.iter().for_each(|tls| tls.reload());
+    }
+
+    fn look(&self) {
+        self.policy.reload_if_changed();
+        self.tls.iter().for_each(|tls| tls.reload_if_changed());
+        self.admin_tokens.iter().for_each(|tokens| tokens.reload_if_changed());
+    }
+}
+
+async fn until_asked(signals: &mut Signals, files: &Files<'_>) {
     let mut look = interval(LOOK_AT_FILES_EVERY);
     loop {
         let Signals { terminate, interrupt, hang_up } = signals;
         tokio::select! {
             _ = terminate.recv() => return,
             _ = interrupt.recv() => return,
-            _ = hang_up.recv() => {
-                let _ = policy.reload();
-                tls.iter().for_each(|tls| tls.reload());
-            }
-            _ = look.tick() => {
-                policy.reload_if_changed();
-                tls.iter().for_each(|tls| tls.reload_if_changed());
-            }
+            _ = hang_up.recv() => files.reload(),
+            _ = look.tick() => files.look(),
         }
     }
 }

@@ -23,6 +23,7 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;
 
+use crate::accept::listen;
 use crate::admin::{self, Admin, Told};
 use crate::drain::{Drain, Stage};
 use crate::failure::Failure;
@@ -153,6 +154,7 @@ impl Serve {
             }
             server.until_asked(&mut end).await?;
             server.drain.end(self.drain, end.come()).await;
+            server.policy.leave().await;
             Ok(())
         })
     }
@@ -225,7 +227,7 @@ impl Ends {
 }
 
 fn bind(door: DoorName, address: SocketAddr) -> Result<TcpListener, Failure> {
-    admin::listen(address).map_err(|error| {
+    listen(address).map_err(|error| {
         let option = door.name();
         let remedy = format!("choose another with --{option}, or say --{option} off");
         Failure::io(format!("cannot listen on {address}: {error}; {remedy}"))

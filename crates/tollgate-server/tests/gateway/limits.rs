@@ -186,8 +186,8 @@ fn a_reload_under_load_loses_no_request_and_no_count() {
     const QUOTA: u64 = 50_000_000;
     let text = |other: u32| {
         format!(
-            "limits: [{{ name: all, rate: 1/day burst {QUOTA} }}, {{ name: l{other}, rate: {}/s }}]",
-            900_000 + other
+            "limits: [{{ name: all, rate: {QUOTA}/day }}, {{ name: l{other}, rate: {}/s }}]",
+            60_000_000 + other
         )
     };
     let backend = Backend::says("hello");

@@ -71,8 +71,9 @@ impl Server {
 
     /// Asks whether a request of this path may pass, as a proxy does.
     pub(crate) fn auth(&self, path: &str) -> u16 {
-        let head =
-            format!("GET /v1/auth?deny=403 HTTP/1.1\r\nHost: a\r\nX-Original-URI: {path}\r\n\r\n");
+        let head = format!(
+            "GET /v1/auth?deny=403 HTTP/1.1\r\nHost: a\r\nX-Original-URI: {path}\r\nX-Original-Method: GET\r\n\r\n"
+        );
         Client::connect(self.http).ask(&head).status()
     }
 

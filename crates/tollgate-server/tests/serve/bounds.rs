@@ -1,13 +1,22 @@
 //! What callers may not do to the server.
 
-use std::net::TcpStream;
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpStream};
 
+use bytes::Bytes;
+use futures_util::stream::pending;
+use http::Request;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use hyper::client::conn::http2::handshake;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
+use tokio::task::JoinHandle;
 use tollgate_testkit::{RedisServer, wait_until};
 
 use crate::client::Client;
 use crate::grpc;
-use crate::process::{Server, envoy_config, path, policy, request};
+use crate::process::{Server, envoy_config, file, path, policy, request};
 
 const CHECK: &str = r#"{"key":"k","rate":"1000000/s"}"#;
 
@@ -134,4 +143,47 @@ fn a_flood_of_distinct_keys_stays_within_the_cap_and_is_counted() {
     };
     assert!(number("tollgate_memory_keys ") <= 10_000 * 2, "{page}");
     assert!(number("tollgate_memory_evictions_total ") > 100_000, "{page}");
+}
+
+/// A request for health whose message never comes.
+async fn ask_for_health_in_vain(address: SocketAddr, streams: usize) -> Vec<JoinHandle<()>> {
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let shaken = handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (sender, connection) = shaken.unwrap();
+    let mut tasks = vec![tokio::spawn(async { drop(connection.await) })];
+    for _ in 0..streams {
+        let mut sender = sender.clone();
+        let endless = StreamBody::new(pending::<Result<Frame<Bytes>, Infallible>>());
+        let request = Request::post("http://a/grpc.health.v1.Health/Check");
+        let request = request.header("content-type", "application/grpc").body(endless).unwrap();
+        tasks.push(tokio::spawn(async move { drop(sender.send_request(request).await) }));
+    }
+    tasks
+}
+
+#[tokio::test]
+async fn strangers_take_no_place_of_those_who_may_ask() {
+    let (tokens, config) = (file("alpha\n"), envoy_config(100));
+    let (tokens, config) = (path(tokens.path()), path(config.path()));
+    let server = Server::start(&[
+        "--tokens",
+        tokens,
+        "--workers",
+        "1",
+        "--max-in-flight",
+        "1",
+        "--grpc",
+        "127.0.0.1:0",
+        "--envoy-config",
+        config,
+    ]);
+    let in_vain = ask_for_health_in_vain(server.grpc(), 100).await;
+    let mut client = grpc::Client::connect(server.grpc()).await;
+    for _ in 0..20 {
+        let mut asked = tonic::Request::new(grpc::request(&[("user", "ann")]));
+        asked.metadata_mut().insert("authorization", "Bearer alpha".parse().unwrap());
+        client.send(asked).await.expect("an answer");
+        tokio::task::yield_now().await;
+    }
+    in_vain.iter().for_each(JoinHandle::abort);
 }

@@ -6,6 +6,9 @@ use std::thread;
 
 use serde_json::json;
 use tollgate_testkit::{RedisServer, wait_until};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::client::{Client, Wire};
 use crate::grpc;
@@ -166,4 +169,53 @@ fn idle_connections_do_not_hold_up_the_end() {
     assert!(!server.log().contains("ended with connections open"), "{}", server.log());
     assert!(idle.0.is_closed());
     drop((silent, redis, envoy));
+}
+
+#[tokio::test]
+async fn those_who_watch_its_health_hear_of_the_end_and_do_not_hold_it_up() {
+    let served = Served::new();
+    let mut server = served.start();
+    let mut client = HealthClient::new(grpc::channel(server.grpc()).await);
+    let mut watched = Vec::new();
+    for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+        let request = HealthCheckRequest { service: service.into() };
+        let mut health = client.watch(request).await.unwrap().into_inner();
+        assert_eq!(health.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
+        watched.push(health);
+    }
+    server.signal("-TERM");
+    for mut health in watched {
+        assert_eq!(health.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
+    }
+    assert!(server.wait().success());
+    assert!(!server.log().contains("ended with connections open"), "{}", server.log());
+}
+
+#[test]
+fn what_was_leased_and_not_spent_is_given_back() {
+    let redis = RedisServer::start();
+    let store = format!("store: {{ url: '{}', deadline: 30s, leased: true }}", redis.url());
+    let policy = policy(&format!("{store}\nlimits: []"));
+    let start = || Server::start(&[path(policy.path())]);
+    let check = json!({"key": "k", "rate": "100000/day", "algorithm": "fixed_window"});
+    let mut server = start();
+    let mut client = server.connect();
+    let question = request("/v1/check", "", &check.to_string());
+    let metric = |name: &str| -> u64 {
+        let page = Client::connect(server.admin()).get("/metrics").body;
+        let line = page.lines().find(|line| line.starts_with(name)).expect("a metric").to_string();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let mut asked = 0;
+    wait_until("some is leased and not spent", || {
+        for _ in 0..200 {
+            assert_eq!(client.ask(&question).status(), 200);
+            asked += 1;
+        }
+        metric("tollgate_lease_unspent_units ") > 0
+    });
+    server.signal("-TERM");
+    assert!(server.wait().success());
+    let (_, left) = start().post("/v1/peek", check);
+    assert_eq!(left["remaining"], 100_000 - asked);
 }

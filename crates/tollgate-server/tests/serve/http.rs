@@ -156,3 +156,57 @@ fn without_its_store_it_answers_and_says_so() {
         Client::connect(server.admin()).get("/readyz").body.contains("\"down\"")
     });
 }
+
+#[test]
+fn a_refusal_without_the_store_says_so() {
+    let file = policy(
+        "store: { url: 'redis://127.0.0.1:1', deadline: 100ms }
+limits: [{ name: all, rate: 1/hour }]",
+    );
+    let server = Server::start(&[file.path().to_str().unwrap()]);
+    let ask = || server.post("/v1/check", json!({"request": {"path": "/"}}));
+    wait_until("it is refused", || ask().0 == 429);
+    assert_eq!(ask().1["degraded"], true);
+}
+
+#[test]
+fn a_permit_is_no_reservation() {
+    let server = Server::start(&[]);
+    let acquire = json!({"key": "k", "max": 1, "name": "exports"});
+    let permit = server.post("/v1/acquire", acquire.clone()).1["permit"].clone();
+    assert_eq!(server.post("/v1/settle", json!({"reservation": permit, "cost": 0})).0, 410);
+    assert_eq!(server.post("/v1/acquire", acquire).0, 429, "the permit is still held");
+    let reserve = json!({"key": "k", "rate": "5/hour burst 5", "cost": 3});
+    let id = server.post("/v1/reserve", reserve).1["reservation"].clone();
+    assert_eq!(server.post("/v1/release", json!({"permit": id})).0, 410);
+    assert_eq!(server.post("/v1/settle", json!({"reservation": id, "cost": 0})).0, 200);
+    let unnamed = json!({"key": "k", "max": 1, "name": "x".repeat(1_000)});
+    assert_eq!(server.post("/v1/acquire", unnamed).0, 400);
+}
+
+#[test]
+fn a_proxy_that_does_not_say_what_it_asks_about_is_refused() {
+    let tokens = crate::process::file("alpha\n");
+    let server = Server::start(&["--tokens", tokens.path().to_str().unwrap()]);
+    let ask = |headers: &str| {
+        let head = format!("GET /v1/auth HTTP/1.1\r\nHost: a\r\n{headers}\r\n");
+        server.connect().ask(&head)
+    };
+    let token = "X-Tollgate-Token: alpha\r\n";
+    let of = |headers: &str| ask(&format!("{token}{headers}"));
+    assert_eq!(of("X-Original-URI: /\r\nX-Original-Method: GET\r\n").status(), 200);
+    for missing in ["", "X-Original-URI: /\r\n", "X-Forwarded-Method: GET\r\n"] {
+        let refused = of(missing);
+        assert_eq!(refused.status(), 403, "{missing}");
+        assert!(refused.body.contains("INCOMPLETE"), "{}", refused.body);
+    }
+    let callers =
+        "Authorization: Bearer of-the-caller\r\nX-Original-URI: /\r\nX-Original-Method: GET\r\n";
+    assert_eq!(of(callers).status(), 200);
+    assert_eq!(ask(callers).status(), 401);
+}
+
+#[test]
+fn probes_of_envoyproxy_ratelimit_are_answered() {
+    assert_eq!(Server::start(&[]).connect().get("/healthcheck").status(), 200);
+}

@@ -250,3 +250,15 @@ fn a_client_that_never_begins_does_not_hold_up_the_others() {
     wait_until("others are served", || runtime.block_on(caller.is_served(&server)) == [true; 4]);
     drop(silent);
 }
+
+#[tokio::test]
+async fn a_client_of_redis_that_takes_no_answers_is_cut_off() {
+    let dir = certificates();
+    let server = secured(&dir, &["--resp-write-timeout", "1s"]);
+    let caller = Caller { trusts: dir.path(), shows: None };
+    let mut stream = caller.connect(server.resp(), None).await.unwrap();
+    let ask = "INFO\r\n".repeat(1_000);
+    // It asks until nobody listens any more, and takes none of the answers.
+    let cut_off = async { while stream.write_all(ask.as_bytes()).await.is_ok() {} };
+    tokio::time::timeout(tollgate_testkit::LIMIT, cut_off).await.expect("it is cut off");
+}

@@ -72,6 +72,8 @@ pub struct Refusal {
     pub rule: Arc<LimitRule>,
     /// Why.
     pub why: Refused,
+    /// Was it decided without the store, which does not answer?
+    pub is_degraded: bool,
 }
 
 /// Why a request may not pass.

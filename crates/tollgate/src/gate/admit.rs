@@ -45,10 +45,10 @@ impl Gate {
         let accepted = self.inner.enforce(live, &of, now, &mut permits).await;
         let Accepted { speaker, delay, near, mut marks } = match accepted {
             Ok(accepted) => accepted,
-            Err((by, why)) => {
+            Err(Refuses { by, why, is_degraded }) => {
                 let rule = of[by].rule.clone();
                 self.inner.meters.note(live, &of[by], Outcome::Denied, now);
-                return Admission::Refused(Box::new(Refusal { rule, why }));
+                return Admission::Refused(Box::new(Refusal { rule, why, is_degraded }));
             }
         };
         let is_degraded = marks.iter().flatten().any(|mark| mark.origin.is_degraded());
@@ -81,7 +81,11 @@ struct Accepted {
 }
 
 /// Which limit refuses, and why.
-type Refuses = (usize, Refused);
+struct Refuses {
+    by: usize,
+    why: Refused,
+    is_degraded: bool,
+}
 
 impl Inner {
     /// Asks the limits that are enforced.
@@ -99,7 +103,8 @@ impl Inner {
                 continue;
             };
             let permit = self.backend.acquire(live, one).await;
-            permits.push(permit.ok_or((i, Refused::Busy { max: *max }))?);
+            let busy = || Refuses { by: i, why: Refused::Busy { max: *max }, is_degraded: false };
+            permits.push(permit.ok_or_else(busy)?);
         }
         self.check(of, &rates, now).await
     }
@@ -124,7 +129,9 @@ impl Inner {
             if !checked.decision.allowed() {
                 self.give_back(of, &accepted.marks, now).await;
                 let (limit, decision) = (rate(&of[speaker.0]).clone(), checked.decision);
-                return Err((speaker.0, Refused::Limited { limit, decision }));
+                let is_degraded = checked.mark.origin.is_degraded();
+                let why = Refused::Limited { limit, decision };
+                return Err(Refuses { by: speaker.0, why, is_degraded });
             }
             accepted.delay = accepted.delay.max(checked.delay);
             let is_tighter =

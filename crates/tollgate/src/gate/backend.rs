@@ -166,6 +166,14 @@ impl Backend {
         }
     }
 
+    /// Gives back what was charged ahead.
+    #[cfg(feature = "redis")]
+    pub(crate) async fn leave(&self, now: Micros) {
+        if let Self::Leased(ladder, _) = self {
+            ladder.store.return_all(now).await;
+        }
+    }
+
     pub(crate) async fn reset(&self, charge: &Charge<'_>) -> Result<(), StoreError> {
         match self {
             Self::Memory(store) => {

@@ -54,3 +54,27 @@ impl Permits {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::WhenDown;
+
+    use crate::{Gate, Policy};
+
+    #[test]
+    fn names_of_callers_are_not_kept() {
+        let gate = Gate::new(Policy::one_line("1/s per ip").unwrap()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            for name in 0..100 {
+                let one = gate.acquire(&name.to_string(), b"k", 1, WhenDown::Local).await;
+                assert!(one.is_some());
+            }
+            let held = gate.acquire("a", b"bc", 1, WhenDown::Local).await;
+            assert!(held.is_some() && gate.acquire("a", b"bc", 1, WhenDown::Local).await.is_none());
+            assert!(gate.acquire("ab", b"c", 1, WhenDown::Local).await.is_some());
+        });
+        let live = gate.live();
+        assert_eq!(live.permits.0.read().unwrap().len(), 1);
+    }
+}

@@ -219,15 +219,20 @@ impl Gate {
     }
 
     /// A permit to be in flight, one of so many of this name and key; `None` if all are held. Dropped, it
-    /// is given back.
+    /// is given back. Names that are in no policy may be as many as keys: none is remembered once nobody
+    /// holds a permit of it.
     pub async fn acquire(
         &self,
-        name: &Arc<str>,
+        name: &str,
         key: &[u8],
         max: u64,
         when_down: WhenDown,
     ) -> Option<InFlight> {
-        let asked = backend::Asked { name, key, max };
+        static CALLERS: std::sync::LazyLock<Arc<str>> =
+            std::sync::LazyLock::new(|| "callers".into());
+        // The name's length keeps any two pairs apart.
+        let key = [&(name.len() as u64).to_be_bytes(), name.as_bytes(), key].concat();
+        let asked = backend::Asked { name: &CALLERS, key: &key, max };
         self.inner.backend.acquire_one(&self.live(), asked, when_down).await.map(InFlight)
     }
 
@@ -262,7 +267,11 @@ impl Gate {
                 live.meter(rule).count_denied();
                 let identity = missing.identity.to_string();
                 let why = Refused::NoIdentity { identity, why: missing.why };
-                Err(Box::new(Admission::Refused(Box::new(Refusal { rule: rule.clone(), why }))))
+                Err(Box::new(Admission::Refused(Box::new(Refusal {
+                    rule: rule.clone(),
+                    why,
+                    is_degraded: false,
+                }))))
             }
         }
     }
@@ -355,6 +364,13 @@ impl Gate {
     #[cfg(feature = "redis")]
     pub fn start(&self) {
         self.inner.backend.start();
+    }
+
+    /// Gives back to a shared store what this node has charged ahead and not spent: for a node that is
+    /// about to leave.
+    #[cfg(feature = "redis")]
+    pub async fn leave(&self) {
+        self.inner.backend.leave(self.now()).await;
     }
 
     /// Calls this whenever a shared store goes down or comes back.

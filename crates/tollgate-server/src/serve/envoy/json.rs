@@ -22,7 +22,10 @@ static MESSAGES: LazyLock<(MessageDescriptor, MessageDescriptor)> = LazyLock::ne
 pub(super) async fn answer(door: &EnvoyDoor, body: &[u8]) -> (u16, String) {
     let request = match read(body) {
         Ok(request) => request,
-        Err(why) => return (400, complaint(&why)),
+        Err(why) => {
+            door.count_invalid();
+            return (400, complaint(&why));
+        }
     };
     match door.decide(&request, &mut About::default()).await {
         Ok(answer) => (if answer.is_over_limit() { 429 } else { 200 }, write(&answer)),

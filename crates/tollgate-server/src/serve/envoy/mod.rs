@@ -77,7 +77,6 @@ struct Counters {
 pub(crate) struct DoorStats {
     pub(crate) ok: u64,
     pub(crate) over_limit: u64,
-    /// Let pass, but not many more will be.
     /// Let pass by a limit that only counts.
     pub(crate) shadow_over_limit: u64,
     pub(crate) invalid: u64,
@@ -227,9 +226,13 @@ impl EnvoyDoor {
     ) -> Result<RateLimitResponse, Invalid> {
         let decided = self.try_decide(request, about).await;
         if decided.is_err() {
-            self.counters.invalid.fetch_add(1, Ordering::Relaxed);
+            self.count_invalid();
         }
         decided
+    }
+
+    fn count_invalid(&self) {
+        self.counters.invalid.fetch_add(1, Ordering::Relaxed);
     }
 
     async fn try_decide(

@@ -6,16 +6,22 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::{Status, async_trait};
+use tonic_health::ServingStatus;
 use tonic_health::server::health_reporter;
 use tower_service::Service;
 
@@ -24,7 +30,8 @@ use super::proto::{
     DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
 };
 use crate::accept::{Door, Room};
-use crate::drain::{Drain, Heeded, Stage, drive};
+use crate::body::{NoBody, whole};
+use crate::drain::{Drain, Heeded, Stage, StageWatch, drive};
 use crate::patient::{Patient, Pulse};
 use crate::serve::meters::{DoorMeter, Outcome};
 use crate::tokens::Tokens;
@@ -34,8 +41,13 @@ use crate::trace::Parent;
 const MESSAGE_MAX: usize = 256 * 1024;
 /// The headers of a request.
 const HEADERS_MAX: u32 = 16 << 10;
+/// What comes before a message: whether it is compressed, and its length.
+const MESSAGE_HEAD: usize = 5;
 /// Requests of a connection at a time.
-const STREAMS_MAX: u32 = 1024;
+const STREAMS_MAX: u32 = 256;
+/// Questions about health at a time.
+const STRANGERS_MAX: usize = 64;
+const HEALTH: &str = "grpc.health.v1.Health";
 /// What every client of HTTP/2 says first.
 const PREFACE: u32 = 24;
 
@@ -62,12 +74,14 @@ pub(crate) struct Worker {
     tokens: Arc<Tokens>,
     http: http2::Builder<TokioExecutor>,
     room: Room,
+    /// For those who may not be known.
+    strangers: Room,
     drain: Drain,
     meter: Arc<DoorMeter>,
 }
 
 type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
-type Other = Box<dyn Fn(Request<Incoming>) -> Answering + Send + Sync>;
+type Other = Box<dyn Fn(Request<Body>) -> Answering + Send + Sync>;
 
 impl Worker {
     /// Must be called in the worker's runtime.
@@ -83,6 +97,8 @@ impl Worker {
         tokio::spawn(async move {
             drained.reached(Stage::LastAnswers).await;
             health.set_not_serving::<RateLimitServiceServer<EnvoyDoor>>().await;
+            // And for those who ask about the server as a whole.
+            health.set_service_status("", ServingStatus::NotServing).await;
         });
         let reflection = || {
             let of_ours = tonic_reflection::server::Builder::configure();
@@ -98,35 +114,110 @@ impl Worker {
         let limits = RateLimitServiceServer::from_arc(door).max_decoding_message_size(MESSAGE_MAX);
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.max_concurrent_streams(STREAMS_MAX).max_header_list_size(HEADERS_MAX);
-        Ok(Self { limits, others, tokens, http, room, drain, meter })
+        let strangers = Room::new(STRANGERS_MAX);
+        Ok(Self { limits, others, tokens, http, room, strangers, drain, meter })
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, request: Request<Incoming>, pulse: &Pulse) -> Response<Body> {
         let service = request.uri().path().split('/').nth(1).unwrap_or_default();
-        let is_limits = service == RateLimitServiceServer::<EnvoyDoor>::NAME;
-        let other = || self.others.iter().find(|(name, _)| *name == service);
-        if service != "grpc.health.v1.Health" && !self.tokens.allow(request.headers()) {
+        let is_health = service == HEALTH;
+        if !is_health && !self.tokens.allow(request.headers()) {
             self.meter.count(Outcome::Error);
             return Status::unauthenticated("a valid bearer token is needed").into_http();
         }
-        let Some(_place) = self.room.enter() else {
-            self.meter.count(Outcome::Error);
-            return Status::unavailable("too many questions are under way").into_http();
+        if service == RateLimitServiceServer::<EnvoyDoor>::NAME {
+            pulse.begin_answer();
+            return self.decide(request).await;
+        }
+        let Some((_, answer)) = self.others.iter().find(|(name, _)| *name == service) else {
+            return Status::unimplemented("there is no such service").into_http();
         };
-        if is_limits {
-            return self.limits.clone().call(request).await.unwrap_or_else(|never| match never {});
+        let answer = match is_health {
+            // Anybody may ask for it, so it has no part in the room for questions.
+            true => match self.strangers.enter() {
+                Some(_place) => with_whole(request, answer).await,
+                None => return Status::unavailable("too many ask for health").into_http(),
+            },
+            false => {
+                pulse.begin_answer();
+                answer(request.map(Body::new)).await
+            }
+        };
+        answer.map(|body| Body::new(UntilEnd { body, stage: StageWatch::new(&self.drain) }))
+    }
+
+    /// A question takes its place once it is there.
+    async fn decide(&self, request: Request<Incoming>) -> Response<Body> {
+        with_whole(request, |request| async {
+            let Some(_place) = self.room.enter() else {
+                self.meter.count(Outcome::Error);
+                return Status::unavailable("too many questions are under way").into_http();
+            };
+            self.limits.clone().call(request).await.unwrap_or_else(|never| match never {})
+        })
+        .await
+    }
+}
+
+/// Answers a request whose message has come, if it does in time.
+async fn with_whole<F>(
+    request: Request<Incoming>,
+    answer: impl FnOnce(Request<Body>) -> F,
+) -> Response<Body>
+where
+    F: Future<Output = Response<Body>>,
+{
+    let (head, body) = request.into_parts();
+    match whole(body, MESSAGE_MAX + MESSAGE_HEAD).await {
+        Ok(body) => answer(Request::from_parts(head, Body::new(Full::new(body)))).await,
+        Err(NoBody::TooLarge) => {
+            let message =
+                format!("the message is too large or broke off; at most {MESSAGE_MAX} bytes");
+            Status::resource_exhausted(message).into_http()
         }
-        match other() {
-            Some((_, answer)) => answer(request).await,
-            None => Status::unimplemented("there is no such service").into_http(),
+        Err(NoBody::TooSlow) => {
+            Status::deadline_exceeded("the message did not come in time").into_http()
         }
+    }
+}
+
+pin_project! {
+    /// An answer that does not hold up the end of the server.
+    struct UntilEnd {
+        #[pin]
+        body: Body,
+        stage: StageWatch,
+    }
+}
+
+impl http_body::Body for UntilEnd {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.project();
+        match this.stage.poll_stage(cx) {
+            Stage::CloseIdle => Poll::Ready(None),
+            Stage::Serve | Stage::LastAnswers => this.body.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
 /// A service that is not asked often.
 fn other<S>(service: S) -> (&'static str, Other)
 where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
         + NamedService
         + Clone
         + Send
@@ -150,10 +241,10 @@ impl Door for Worker {
     {
         let pulse = Pulse::lasting(PREFACE);
         let io = TokioIo::new(Patient::new(stream, Arc::clone(&pulse)));
-        let worker = Arc::clone(&self);
+        let (worker, of_service) = (Arc::clone(&self), Arc::clone(&pulse));
         let service = service_fn(move |request| {
-            let worker = Arc::clone(&worker);
-            async move { Ok::<_, Infallible>(worker.answer(request).await) }
+            let (worker, pulse) = (Arc::clone(&worker), Arc::clone(&of_service));
+            async move { Ok::<_, Infallible>(worker.answer(request, &pulse).await) }
         });
         let connection = self.http.serve_connection(io, service);
         let ended = drive(connection, &self.drain, |stage, http| match stage {
@@ -162,7 +253,11 @@ impl Door for Worker {
                 http.graceful_shutdown();
                 Heeded::GoesOn
             }
-            Stage::CloseIdle if pulse.is_greeted() => Heeded::GoesOn,
+            Stage::CloseIdle if pulse.is_greeted() => {
+                // Once more, as it may have been too busy to hear it the first time.
+                http.graceful_shutdown();
+                Heeded::GoesOn
+            }
             Stage::CloseIdle => Heeded::Cut,
         });
         if let Some(Err(error)) = ended.await {

@@ -102,6 +102,8 @@ impl Check {
 
     /// The same from what most callers send: these fields, spelt right.
     fn read_plain(body: &[u8]) -> Option<Self> {
+        // serde would take a list for an object.
+        body.trim_ascii_start().strip_prefix(b"{")?;
         let Plain { key, rate, algorithm, name, cost } = serde_json::from_slice(body).ok()?;
         let asked = Asked { rate: &rate, algorithm: algorithm.as_deref(), name: name.as_deref() };
         let cost = Cost::new(cost.unwrap_or(1))?;
@@ -251,6 +253,7 @@ mod tests {
     #[test]
     fn a_wrong_question_says_what_would_do() {
         assert!(wrong("[]").contains("JSON object"));
+        assert!(wrong(r#"["k","1/s",null,null,1]"#).contains("JSON object"));
         assert!(wrong("{").contains("no JSON"));
         assert!(wrong(r#"{"rate":"1/s"}"#).contains("a key is missing"));
         assert!(wrong(r#"{"key":"k"}"#).contains("a rate is missing"));

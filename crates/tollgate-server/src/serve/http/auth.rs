@@ -47,17 +47,26 @@ fn text(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
-/// The request that the proxy asks about; nothing if it cannot be known which headers are the proxy's.
-fn original(headers: &HeaderMap) -> Option<Described> {
+/// The request that the proxy asks about; or why it cannot be known. A guess could be a request without
+/// limits.
+fn original(headers: &HeaderMap) -> Result<Described, (&'static str, String)> {
     let family = match (ORIGINAL.is_in(headers), FORWARDED.is_in(headers)) {
-        (true, true) => return None,
+        (true, true) => {
+            let message =
+                "X-Original-* and X-Forwarded-Uri or -Method together: one of them is the caller's";
+            return Err(("AMBIGUOUS", message.into()));
+        }
         (true, false) => ORIGINAL,
         _ => FORWARDED,
     };
-    let target = text(headers, family.target).unwrap_or_else(|| "/".into());
+    let told = |name: &str| {
+        let missing = || format!("the proxy has to send {name}, so that the request is known");
+        text(headers, name).ok_or_else(|| ("INCOMPLETE", missing()))
+    };
+    let (method, target) = (told(family.method)?, told(family.target)?);
     let (path, query) = split_target(&target);
-    Some(Described {
-        method: text(headers, family.method).unwrap_or_else(|| "GET".into()),
+    Ok(Described {
+        method,
         path: path.to_string(),
         query: query.map(Into::into),
         host: text(headers, family.host).or_else(|| text(headers, HOST.as_str())),
@@ -74,10 +83,9 @@ pub(super) async fn answer<B>(
     peer: std::net::IpAddr,
 ) -> Reply {
     let denied = asked.uri().query().and_then(deny_status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    let Some(described) = original(asked.headers()) else {
-        let message =
-            "X-Original-* and X-Forwarded-Uri or -Method together: one of them is the caller's";
-        return wrong(StatusCode::FORBIDDEN, "AMBIGUOUS", message);
+    let described = match original(asked.headers()) {
+        Ok(described) => described,
+        Err((code, message)) => return wrong(StatusCode::FORBIDDEN, code, &message),
     };
     let deciding = {
         let headers = Original(asked.headers());
@@ -131,7 +139,7 @@ fn about(admission: &Admission) -> About {
             is_degraded: admitted.is_degraded,
         },
         Admission::Refused(refusal) => {
-            About { limit: Some(refusal.rule.name().to_string()), is_degraded: false }
+            About { limit: Some(refusal.rule.name().to_string()), is_degraded: refusal.is_degraded }
         }
     }
 }
@@ -145,13 +153,14 @@ fn deny_status(query: &str) -> Option<StatusCode> {
 mod tests {
     use super::*;
 
-    fn told(headers: &[(&'static str, &[u8])]) -> Option<String> {
+    fn told(headers: &[(&'static str, &[u8])]) -> Result<String, &'static str> {
         let value = |value: &[u8]| http::HeaderValue::from_bytes(value).unwrap();
         let headers =
             headers.iter().map(|(name, text)| (http::HeaderName::from_static(name), value(text)));
-        let Described { method, host, path, query, .. } = original(&headers.collect())?;
+        let Described { method, host, path, query, .. } =
+            original(&headers.collect()).map_err(|(code, _)| code)?;
         let query = query.map(|query| format!("?{query}")).unwrap_or_default();
-        Some(format!("{method} {}{path}{query}", host.unwrap_or_default()))
+        Ok(format!("{method} {}{path}{query}", host.unwrap_or_default()))
     }
 
     #[test]
@@ -180,13 +189,14 @@ mod tests {
             ("x-original-uri", "x-forwarded-method"),
             ("x-original-method", "x-forwarded-uri"),
         ] {
-            assert_eq!(told(&[(one, b"/a"), (other, b"/b")]), None, "{one} {other}");
+            assert_eq!(told(&[(one, b"/a"), (other, b"/b")]), Err("AMBIGUOUS"), "{one} {other}");
         }
     }
 
     #[test]
     fn a_path_that_is_no_text_is_still_that_path() {
-        let path = told(&[("x-original-uri", b"/checkout/\xff\xc3\xa9")]).unwrap();
+        let uri = ("x-original-uri", &b"/checkout/\xff\xc3\xa9"[..]);
+        let path = told(&[uri, ("x-original-method", b"GET")]).unwrap();
         assert_eq!(path, "GET /checkout/\u{fffd}\u{e9}");
     }
 }

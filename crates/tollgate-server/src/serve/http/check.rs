@@ -127,7 +127,9 @@ fn judged(admission: &Admission) -> Reply {
         }
         Admission::Refused(refusal) => {
             let told = match (&refusal.why, refusal.speaker()) {
-                (_, Some(speaker)) => Told::of(speaker.limit, speaker.decision, false),
+                (_, Some(speaker)) => {
+                    Told::of(speaker.limit, speaker.decision, refusal.is_degraded)
+                }
                 (Refused::NoIdentity { identity, why }, _) => {
                     Told::because(false, format!("{identity}: {why}"))
                 }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::HttpDoor;
 use super::measured;
-use super::reply::{Reply, too_busy};
+use super::reply::{Reply, ending, too_busy};
 use crate::accept::{Door, Room};
 use crate::drain::{Drain, Heeded, Stage, drive};
 use crate::patient::{Patient, Pulse};
@@ -41,7 +41,10 @@ impl Worker {
     }
 
     async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Reply {
+        let is_ending = self.drain.stage() > Stage::Serve;
         let mut reply = match self.room.enter() {
+            // By this, whoever used envoyproxy/ratelimit knows when to send no more.
+            Some(_) if is_ending && request.uri().path() == "/healthcheck" => ending(),
             Some(_place) => measured::answer(&self.door, request, peer).await,
             None => {
                 self.door.meters.http.count(Outcome::Error);

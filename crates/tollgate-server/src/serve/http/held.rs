@@ -51,11 +51,18 @@ impl Held {
         Some(id)
     }
 
-    /// Takes it, if it is still held.
-    pub(super) fn take(&self, id: &str, now_us: u64) -> Option<Thing> {
+    /// Takes it, if it is still held, and what the caller thinks it is.
+    pub(super) fn take(
+        &self,
+        id: &str,
+        now_us: u64,
+        is_meant: impl Fn(&Thing) -> bool,
+    ) -> Option<Thing> {
         let mut things = self.things.lock().unwrap_or_else(PoisonError::into_inner);
         let over = things.let_go(now_us);
-        let taken = things.by_id.remove(id).map(|(deadline, thing)| {
+        let is_there = things.by_id.get(id).is_some_and(|(_, thing)| is_meant(thing));
+        let taken = is_there.then(|| things.by_id.remove(id)).flatten();
+        let taken = taken.map(|(deadline, thing)| {
             things.by_deadline.remove(&(deadline, id.to_string()));
             thing
         });

@@ -1,6 +1,5 @@
 //! Reservations and permits, which callers hold until they give them back or their time is over.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -11,6 +10,7 @@ use super::HttpDoor;
 use super::ask::{self, Check};
 use super::check::decide_one;
 use super::held::{Reserved, Thing};
+use super::limits::checked;
 use super::reply::{Reply, Told, json, wrong};
 
 /// How long they are held unless the caller says otherwise, and at most.
@@ -57,7 +57,9 @@ pub(super) async fn settle(door: &HttpDoor, body: &[u8]) -> Result<Reply, String
     let id = ask::text(&object, "reservation")?.ok_or("the reservation's id is missing")?;
     let actual =
         ask::number(&object, "cost")?.ok_or("the real cost is missing; 0 gives all back")?;
-    let Some(Thing::Reservation(reserved)) = door.held.take(id, door.now_us()) else {
+    let is_reservation = |thing: &Thing| matches!(thing, Thing::Reservation(_));
+    let taken = door.held.take(id, door.now_us(), is_reservation);
+    let Some(Thing::Reservation(reserved)) = taken else {
         let message = "there is no such reservation: it was settled, or its time is over and its charge stays";
         return Ok(wrong(StatusCode::GONE, "GONE", message));
     };
@@ -75,9 +77,9 @@ pub(super) async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, Strin
     let max = ask::number(&object, "max")?.filter(|max| *max > 0);
     let max = max.ok_or("\"max\" is missing: how many may be in flight, at least 1")?;
     let deadline = deadline_us(door, &object)?;
-    let name: Arc<str> = format!("api:{}", ask::text(&object, "name")?.unwrap_or("api")).into();
-    let permit = door.gate.acquire(&name, key.as_bytes(), max, WhenDown::Local).await;
-    door.tell(&name, &key, permit.is_some());
+    let name = checked(ask::text(&object, "name")?.unwrap_or("api"))?;
+    let permit = door.gate.acquire(name, key.as_bytes(), max, WhenDown::Local).await;
+    door.tell(name, &key, permit.is_some());
     let Some(permit) = permit else {
         return Ok(json(StatusCode::TOO_MANY_REQUESTS, &json!({ "allowed": false, "max": max })));
     };
@@ -91,9 +93,9 @@ pub(super) fn release(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
     let object = ask::object(body)?;
     ask::only(&object, &["permit"])?;
     let id = ask::text(&object, "permit")?.ok_or("the permit's id is missing")?;
-    match door.held.take(id, door.now_us()) {
-        Some(Thing::Permit(_)) => Ok(json(StatusCode::OK, &json!({ "released": true }))),
-        _ => {
+    match door.held.take(id, door.now_us(), |thing| matches!(thing, Thing::Permit(_))) {
+        Some(_) => Ok(json(StatusCode::OK, &json!({ "released": true }))),
+        None => {
             let message = "there is no such permit: it was released, or its time is over";
             Ok(wrong(StatusCode::GONE, "GONE", message))
         }

@@ -147,3 +147,8 @@ pub(super) fn too_busy() -> Reply {
     reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     reply
 }
+
+/// The server is about to go.
+pub(super) fn ending() -> Reply {
+    full(StatusCode::SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", "ending\n".into())
+}

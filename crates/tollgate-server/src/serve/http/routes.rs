@@ -1,26 +1,19 @@
 //! Which question is asked where.
 
-use std::mem;
 use std::net::IpAddr;
-use std::pin::pin;
-use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use futures_util::FutureExt;
+use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body::Body;
-use http_body_util::BodyExt;
-use tokio::time::timeout;
 use tollgate::Op;
 
 use super::HttpDoor;
 use super::reply::{self, Reply, wrong};
 use super::{auth, check, hold, reset};
+use crate::body::{NoBody, whole};
 
 /// The largest question.
 const BODY_MAX: usize = 64 << 10;
-/// A question has to be here in this time.
-const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 const HELP: &str = include_str!("help.txt");
 const OPENAPI: &str = include_str!("openapi.json");
@@ -39,7 +32,10 @@ where
             _ => not_so("GET, HEAD", "this is only to be read"),
         };
     }
-    if !door.tokens.allow(request.headers()) {
+    let is_auth = path == "/v1/auth";
+    if !(door.tokens.allow(request.headers())
+        || is_auth && door.tokens.allow_proxy(request.headers()))
+    {
         return unauthorized();
     }
     let Some(route) = Route::of(path, door) else {
@@ -52,7 +48,7 @@ where
     if request.method() != Method::POST {
         return not_so("POST", "this is asked with POST and a JSON body");
     }
-    let body = match whole(request.into_body()).await {
+    let body = match question(request.into_body()).await {
         Ok(body) => body,
         Err(reply) => return reply,
     };
@@ -109,50 +105,20 @@ impl Route {
     }
 }
 
-/// All of a question, if it is not too large and comes in time.
-async fn whole<B>(body: B) -> Result<Bytes, Reply>
+/// All of a question, or what is wrong with it.
+async fn question<B>(body: B) -> Result<Bytes, Reply>
 where
     B: Body<Data = Bytes>,
-    B::Error: Into<BoxError>,
 {
-    let mut gathering = pin!(gather(body));
-    // Most come in one piece with their head, and need no timer.
-    let gathered = match gathering.as_mut().now_or_never() {
-        Some(gathered) => gathered,
-        None => match timeout(BODY_WITHIN, gathering).await {
-            Ok(gathered) => gathered,
-            Err(_) => {
-                let message = "the body did not come in time";
-                return Err(wrong(StatusCode::REQUEST_TIMEOUT, "TIMEOUT", message));
-            }
-        },
-    };
-    gathered.ok_or_else(|| {
-        let message = format!("the body is too large or broke off; at most {BODY_MAX} bytes");
-        wrong(StatusCode::PAYLOAD_TOO_LARGE, "BODY", &message)
+    whole(body, BODY_MAX).await.map_err(|why| match why {
+        NoBody::TooLarge => {
+            let message = format!("the body is too large or broke off; at most {BODY_MAX} bytes");
+            wrong(StatusCode::PAYLOAD_TOO_LARGE, "BODY", &message)
+        }
+        NoBody::TooSlow => {
+            wrong(StatusCode::REQUEST_TIMEOUT, "TIMEOUT", "the body did not come in time")
+        }
     })
-}
-
-async fn gather<B>(body: B) -> Option<Bytes>
-where
-    B: Body<Data = Bytes>,
-{
-    let mut body = pin!(body);
-    // Most have one piece, which is not copied.
-    let (mut first, mut more) = (Bytes::new(), BytesMut::new());
-    while let Some(frame) = body.frame().await {
-        let Ok(piece) = frame.ok()?.into_data() else { continue };
-        if first.len() + more.len() + piece.len() > BODY_MAX {
-            return None;
-        }
-        if first.is_empty() && more.is_empty() {
-            first = piece;
-        } else {
-            more.extend_from_slice(&mem::take(&mut first));
-            more.extend_from_slice(&piece);
-        }
-    }
-    Some(if more.is_empty() { first } else { more.freeze() })
 }
 
 /// What everybody may read.
@@ -160,7 +126,8 @@ fn page(path: &str) -> Option<Reply> {
     let (kind, text) = match path {
         "/" => ("text/plain; charset=utf-8", HELP),
         "/openapi.json" => ("application/json", OPENAPI),
-        "/healthz" => ("text/plain; charset=utf-8", "ok\n"),
+        // The second is envoyproxy/ratelimit's.
+        "/healthz" | "/healthcheck" => ("text/plain; charset=utf-8", "ok\n"),
         _ => return None,
     };
     Some(reply::full(StatusCode::OK, kind, text.into()))

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Buf;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tollgate_stores::MemoryStore;
@@ -82,6 +81,9 @@ impl Worker {
         let id = IDS.fetch_add(1, Ordering::Relaxed);
         let mut session = Session::new(id, self.door.passwords.are_wanted());
         let mut wire = Wire::new(stream, self.door.bounds, &self.drain);
+        if !session.is_trusted {
+            wire.expect_password();
+        }
         match self.door.gate.memory() {
             Some(store) => self.serve_from(store, &mut wire, &mut session).await?,
             None => self.serve_by_asking(&mut wire, &mut session).await?,
@@ -113,7 +115,10 @@ impl Worker {
     }
 
     /// Works off the commands that have come. They came together, so it is the same moment for all.
-    fn answer<S>(&self, store: &MemoryStore, wire: &mut Wire<S>, session: &mut Session) -> Stop {
+    fn answer<S>(&self, store: &MemoryStore, wire: &mut Wire<S>, session: &mut Session) -> Stop
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         let Desk { limits, spans } = &mut *desk;
         let (now, door) = (self.door.gate.now(), &*self.door);
@@ -153,7 +158,10 @@ impl Worker {
                 }
             }
         };
-        wire.input.advance(at);
+        wire.work_off(at);
+        if session.is_trusted {
+            wire.welcome();
+        }
         // Their answers leave together, so it took as long for each of them.
         door.meter.record(&tally, door.gate.now().since(now));
         stop

@@ -4,7 +4,6 @@ use std::future::{Future, ready};
 use std::io;
 use std::sync::{Arc, PoisonError};
 
-use bytes::Buf;
 use futures_util::future::Either;
 use futures_util::stream::FuturesOrdered;
 use futures_util::{FutureExt, StreamExt};
@@ -102,7 +101,10 @@ impl Worker {
         }
     }
 
-    fn next<S>(&self, wire: &mut Wire<S>, session: &mut Session) -> Next {
+    fn next<S>(&self, wire: &mut Wire<S>, session: &mut Session) -> Next
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         let Desk { limits, spans } = &mut *desk;
         let mut out = Vec::new();
@@ -117,7 +119,7 @@ impl Worker {
             };
             let args = spans.of(&wire.input);
             if args.len() == 0 {
-                wire.input.advance(len);
+                wire.work_off(len);
                 continue;
             }
             let call = Call { args, door: &self.door, session: &mut *session, out: &mut out };
@@ -128,7 +130,10 @@ impl Worker {
                     Next::Answer(out, flow)
                 }
             };
-            wire.input.advance(len);
+            wire.work_off(len);
+            if session.is_trusted {
+                wire.welcome();
+            }
             return next;
         }
     }

@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep, timeout};
@@ -22,6 +22,10 @@ const KEEP: usize = 64 << 10;
 /// Once the end has begun, this often what has come is still answered. Then the client is one that does
 /// not stop.
 const LAST_READS: u32 = 64;
+/// A command that has begun has to be whole in this time.
+const COMMAND_WITHIN: Duration = Duration::from_secs(15);
+/// How long a client that has to give a password may take for it.
+const PASSWORD_WITHIN: Duration = Duration::from_secs(15);
 /// How long a client has to take its last answers before the connection is closed on it.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -35,6 +39,9 @@ pub(super) struct Wire<S> {
     stuck: Duration,
     stage: StageWatch,
     last_reads: Option<u32>,
+    /// Set while a client has something to bring to its end: a command, or who it is.
+    overdue: Option<Pin<Box<Sleep>>>,
+    is_stranger: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +64,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             stuck: bounds.stuck,
             stage: StageWatch::new(drain),
             last_reads: None,
+            overdue: None,
+            is_stranger: false,
+        }
+    }
+
+    /// Gives a client so long to say who it is.
+    pub(super) fn expect_password(&mut self) {
+        self.is_stranger = true;
+        self.overdue = Some(Box::pin(sleep(PASSWORD_WITHIN)));
+    }
+
+    /// It is known who the client is.
+    pub(super) fn welcome(&mut self) {
+        if self.is_stranger {
+            self.is_stranger = false;
+            self.overdue = None;
+        }
+    }
+
+    /// Commands of this length have been worked off.
+    pub(super) fn work_off(&mut self, len: usize) {
+        self.input.advance(len);
+        if len > 0 && !self.is_stranger {
+            self.overdue = None;
         }
     }
 
@@ -74,7 +105,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     /// `None` when the end begins.
     async fn read_or_ending(&mut self) -> io::Result<Option<Read>> {
         self.make_room();
-        let Self { stream, input, watch, stage, .. } = self;
+        if !self.input.is_empty() && self.overdue.is_none() {
+            self.overdue = Some(Box::pin(sleep(COMMAND_WITHIN)));
+        }
+        let Self { stream, input, watch, stage, overdue, .. } = self;
         poll_fn(|context| {
             if let Poll::Ready(read) = pin!(stream.read_buf(input)).poll(context) {
                 watch.note();
@@ -82,6 +116,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             }
             if stage.poll_stage(context) > Stage::Serve {
                 return Poll::Ready(Ok(None));
+            }
+            let overdue =
+                overdue.as_mut().map_or(Poll::Pending, |timer| timer.as_mut().poll(context));
+            if overdue.is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             watch.poll_quiet(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
         })
@@ -137,7 +176,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
                     }
                 }
             }
-            Pin::new(&mut *stream).poll_flush(context)
+            // Over TLS, what was written may still wait to be sent.
+            match Pin::new(&mut *stream).poll_flush(context) {
+                Poll::Ready(flushed) => Poll::Ready(flushed),
+                Poll::Pending => {
+                    let timer = timer.get_or_insert_with(|| Box::pin(sleep(*stuck)));
+                    timer.as_mut().poll(context).map(|()| Err(stuck_client()))
+                }
+            }
         })
         .await?;
         self.watch.note();
@@ -149,9 +195,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     /// Closes the connection in such a way that the client gets what was written: to close before
     /// everything that came was read would reset the connection, and lose it.
     pub(super) async fn close(mut self) -> io::Result<()> {
-        self.stream.shutdown().await?;
         let mut scratch = [0; 1024];
         let until_gone = async {
+            self.stream.shutdown().await?;
             while self.stream.read(&mut scratch).await? > 0 {}
             io::Result::Ok(())
         };

@@ -110,3 +110,59 @@ async fn the_end_does_not_wait_for_a_client_that_stays() {
     assert_eq!(rest(&mut client).await, "");
     served.await.unwrap().unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_command_that_comes_in_drops_is_cut_off() {
+    let (mut client, _, served) = connect(1 << 10);
+    let begun = tokio::time::Instant::now();
+    let drip = tokio::spawn(async move {
+        while client.write_all(b"P").await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    assert!(served.await.unwrap().is_err());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    drip.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_client_may_always_have_begun_another_command() {
+    let (client, _, served) = connect(1 << 20);
+    let (mut answers, mut asks) = tokio::io::split(client);
+    let asking = tokio::spawn(async move {
+        asks.write_all(b"PI").await.unwrap();
+        for _ in 0..60 {
+            asks.write_all(b"NG\r\nPING\r\nPI").await.unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        asks.write_all(b"NG\r\nQUIT\r\n").await.unwrap();
+    });
+    let mut answer = String::new();
+    answers.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer.matches("+PONG").count(), 121);
+    asking.await.unwrap();
+    drop(answers);
+    served.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_say_who_it_is_is_cut_off() {
+    let (client, server) = duplex(1 << 10);
+    let worker = Worker::new(door(&["secret"]).0, Drain::default());
+    let begun = tokio::time::Instant::now();
+    let (mut answers, mut asks) = tokio::io::split(client);
+    let asking = async {
+        while asks.write_all(b"PING\r\n").await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let mut scratch = Vec::new();
+    let (served, (), _) =
+        tokio::join!(worker.converse(server), asking, answers.read_to_end(&mut scratch));
+    assert!(served.is_err() && begun.elapsed() < Duration::from_secs(20));
+
+    let (mut client, server) = duplex(1 << 10);
+    client.write_all(b"AUTH secret\r\n").await.unwrap();
+    let serving = tokio::time::timeout(Duration::from_secs(30), worker.converse(server));
+    assert!(serving.await.is_err(), "one that has said it may stay");
+}
