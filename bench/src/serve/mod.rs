@@ -189,14 +189,18 @@ fn grpc(effort: &Effort, ours: &Ours, crab: &Crab, folder: &Path) {
         file
     };
     let ask = message("ours.bin", peers::question().encode_to_vec());
-    let ask_crab = message("crab.bin", crab_question());
+    let ask_crab = message("crab.bin", peers::throttle().encode_to_vec());
     let method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
     let (empty, limitador) = (peer("empty"), peer("limitador"));
+    let crab_method = "/throttlecrab.RateLimiter/Throttle";
+    for port in [empty.1.port, limitador.1.port, ours.grpc] {
+        peers::assert_envoy_is_answered(port, method);
+    }
+    peers::assert_throttlecrab_answers(crab.grpc, crab_method);
     let requests = effort.requests;
     let of_empty = || h2load(empty.1, requests, method, &ask);
     let of_limitador = || h2load(limitador.1, requests, method, &ask);
-    let crab =
-        || h2load(crab.at(crab.grpc), requests, "/throttlecrab.RateLimiter/Throttle", &ask_crab);
+    let crab = || h2load(crab.at(crab.grpc), requests, crab_method, &ask_crab);
     let own = || h2load(ours.at(ours.grpc), requests, method, &ask);
     let seen = in_turn(effort.rounds, &[&of_empty, &crab, &of_limitador, &own]);
     let rows = [
@@ -208,17 +212,6 @@ fn grpc(effort: &Effort, ours: &Ours, crab: &Crab, folder: &Path) {
     println!("(h2load tells means and maxima: they are in the columns p50 and p99.)\n");
     table("gRPC, 10 connections of 10 streams", &rows);
     compare(&rows);
-}
-
-/// `ThrottleRequest` of throttlecrab: a key, a burst, a count, a period, a quantity.
-fn crab_question() -> Vec<u8> {
-    let mut bytes = vec![0x0a, 10];
-    bytes.extend(b"user:12345");
-    for (tag, number) in [(0x10, 1_000_000), (0x18, 1_000_000), (0x20, 1), (0x28, 1)] {
-        bytes.push(tag);
-        prost::encoding::encode_varint(number, &mut bytes);
-    }
-    bytes
 }
 
 fn peer(name: &str) -> (Process, Target) {

@@ -6,8 +6,11 @@ use std::collections::HashMap;
 use limitador::RateLimiter;
 use limitador::limit::{Context, Limit, Namespace};
 use tokio::runtime::Builder;
-use tonic::transport::Server;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status, async_trait};
+use tonic_prost::ProstCodec;
 
 #[allow(clippy::all, dead_code)]
 mod generated {
@@ -22,8 +25,64 @@ use generated::envoy::service::ratelimit::v3::rate_limit_service_server::{
 };
 use generated::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
+/// What throttlecrab is asked, in its own protocol.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ThrottleRequest {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(int32, tag = "2")]
+    max_burst: i32,
+    #[prost(int32, tag = "3")]
+    count_per_period: i32,
+    #[prost(int32, tag = "4")]
+    period: i32,
+    #[prost(int32, tag = "5")]
+    quantity: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ThrottleResponse {
+    #[prost(bool, tag = "1")]
+    allowed: bool,
+}
+
+pub fn throttle() -> ThrottleRequest {
+    let key = "user:12345".to_string();
+    let (max_burst, count_per_period) = (1_000_000, 1_000_000);
+    ThrottleRequest { key, max_burst, count_per_period, period: 1, quantity: 1 }
+}
+
+/// A load generator does not see whether an answer makes sense, so one is asked for beforehand.
+pub fn assert_envoy_is_answered(port: u16, method: &'static str) {
+    let answer: RateLimitResponse = ask(port, method, question());
+    assert_eq!(answer.overall_code(), Code::Ok, "{answer:?}");
+}
+
+pub fn assert_throttlecrab_answers(port: u16, method: &'static str) {
+    let answer: ThrottleResponse = ask(port, method, throttle());
+    assert!(answer.allowed);
+}
+
+fn ask<Q, A>(port: u16, method: &'static str, question: Q) -> A
+where
+    Q: prost::Message + Send + Sync + 'static,
+    A: prost::Message + Default + Send + Sync + 'static,
+{
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let endpoint =
+            Channel::from_shared(format!("http://127.0.0.1:{port}")).expect("an address");
+        let mut client = Grpc::new(endpoint.connect().await.expect("a server"));
+        client.ready().await.expect("a server");
+        let codec = ProstCodec::<Q, A>::default();
+        let method = PathAndQuery::from_static(method);
+        let answered = client.unary(Request::new(question), method, codec).await;
+        answered.expect("an answer").into_inner()
+    })
+}
+
 /// What Envoy asks.
-pub fn question() -> impl prost::Message {
+pub fn question() -> RateLimitRequest {
     let entry = Entry { key: "user".into(), value: "user:12345".into() };
     let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
     RateLimitRequest { domain: "bench".into(), descriptors: vec![descriptor], hits_addend: 0 }

@@ -1,6 +1,7 @@
 //! TLS from clients and to upstreams.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -44,13 +45,21 @@ async fn connect(
     authority: &Path,
     protocol: &str,
 ) -> std::io::Result<TlsStream<TcpStream>> {
+    connect_to(gateway.address(), authority, protocol).await
+}
+
+async fn connect_to(
+    address: SocketAddr,
+    authority: &Path,
+    protocol: &str,
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
     let config = ClientConfig::builder_with_provider(provider());
     let config = config.with_safe_default_protocol_versions().unwrap();
     let mut config = config.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
-    let stream = TcpStream::connect(gateway.address()).await.unwrap();
+    let stream = TcpStream::connect(address).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
@@ -154,4 +163,51 @@ fn an_upstream_with_a_private_authority_is_trusted_only_if_told() {
     let untold = Gateway::start(&["--upstream", &url, "--upstream-ca", &path(&other, CA)]);
     let answer = untold.connect().get("/");
     assert!(answer.status() == 502 && !answer.body.contains("secret"), "{}", answer.body);
+}
+
+#[test]
+fn the_admin_side_is_not_public_by_accident() {
+    let dir = certificates();
+    let tokens = dir.path().join("tokens");
+    fs::write(&tokens, "omega\n").unwrap();
+    let tokens = tokens.display().to_string();
+    let tried = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["gateway", "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"])
+        .args(["--admin", "0.0.0.0:0", "--admin-tokens", &tokens])
+        .output()
+        .unwrap();
+    let told = String::from_utf8(tried.stderr).unwrap();
+    assert!(tried.status.code() == Some(2) && told.contains("--insecure-public"), "{told}");
+
+    let gateway = secured(&dir, &["--admin", "0.0.0.0:0", "--admin-tokens", &tokens]);
+    let port = gateway.address_after("admin: https://").expect("an admin side").port();
+    run(async {
+        for (header, status) in [("", "401"), ("Authorization: Bearer omega\r\n", "200")] {
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            let ca = dir.path().join(CA);
+            let mut stream = connect_to(address, &ca, "http/1.1").await.unwrap();
+            let ask =
+                format!("GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{header}\r\n");
+            stream.write_all(ask.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+        }
+    });
+}
+
+#[test]
+fn clients_have_to_show_a_certificate_if_told_so() {
+    let (dir, friends) = (certificates(), certificates());
+    let gateway = secured(&dir, &["--tls-client-ca", &path(&friends, CA)]);
+    run(async {
+        let mut stream = match connect(&gateway, &dir.path().join(CA), "http/1.1").await {
+            Ok(stream) => stream,
+            Err(_) => return,
+        };
+        // With TLS 1.3 a client hears of it with the first answer.
+        _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        let mut answer = String::new();
+        assert!(stream.read_to_string(&mut answer).await.is_err() && answer.is_empty(), "{answer}");
+    });
 }

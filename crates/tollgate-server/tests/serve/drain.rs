@@ -1,6 +1,5 @@
 //! How the server ends: whatever it was asked and has counted, it answers.
 
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -10,7 +9,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::client::{Client, Wire};
+use crate::client::Client;
 use crate::grpc;
 use crate::process::{Server, envoy_config, path, policy, request};
 
@@ -108,53 +107,6 @@ fn every_question_of_envoy_that_was_counted_is_answered() {
         client.ask(&[("user", "ann")]).await.statuses[0].limit_remaining
     });
     assert_eq!(LIMIT - u64::from(left) - 1, answered as u64);
-}
-
-#[test]
-fn every_command_that_was_counted_is_answered() {
-    let served = Served::new();
-    let mut server = served.start();
-    let answered = AtomicUsize::new(0);
-    let command = format!("TG.CHECK k {LIMIT}/day ALGORITHM fixed_window\r\n");
-    thread::scope(|scope| {
-        for _ in 0..CLIENTS {
-            let mut wire = Wire::new(TcpStream::connect(server.resp()).unwrap());
-            let (answered, command) = (&answered, &command);
-            scope.spawn(move || {
-                while wire.try_send(command.repeat(4)).is_ok() {
-                    for _ in 0..4 {
-                        if remaining(&mut wire).is_none() {
-                            return;
-                        }
-                        answered.fetch_add(1, Ordering::SeqCst);
-                    }
-                }
-            });
-        }
-        wait_until("there is load", || answered.load(Ordering::SeqCst) > 500);
-        server.signal("-TERM");
-    });
-    assert!(server.wait().success());
-    let server = served.start();
-    let mut wire = Wire::new(TcpStream::connect(server.resp()).unwrap());
-    wire.send(command.replace("CHECK", "PEEK"));
-    let left: u64 = remaining(&mut wire).expect("an answer");
-    assert_eq!(LIMIT - left, answered.into_inner() as u64);
-}
-
-/// What an answer says is left, if one comes.
-fn remaining(wire: &mut Wire) -> Option<u64> {
-    let head = wire.line().ok()?;
-    let length: usize = head.strip_prefix('*')?.parse().expect("an array");
-    let mut left = None;
-    for _ in 0..length / 2 {
-        // A name is a line with its length and one with its bytes; a number is one line.
-        let (_, name, value) = (wire.line().ok()?, wire.line().ok()?, wire.line().ok()?);
-        if name == "remaining" {
-            left = value.strip_prefix(':')?.parse().ok();
-        }
-    }
-    left
 }
 
 #[test]

@@ -12,5 +12,6 @@ mod bounds;
 mod drain;
 mod http;
 mod process;
+mod resp_end;
 mod tls;
 mod tokens;

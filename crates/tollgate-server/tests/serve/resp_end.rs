@@ -1,64 +1,26 @@
 //! SIGTERM while clients of Redis' protocol send all they can: what was decided was answered.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use tollgate_testkit::{LIMIT, RedisServer, wait_until};
 
+use crate::process::{Server, path, policy};
+
 const QUOTA: usize = 4_000_000;
 const CLIENTS: usize = 8;
 const PIPELINED: usize = 200;
 
-/// A running server, gone when this is dropped.
-struct Server {
-    child: Child,
-    address: SocketAddr,
+fn start(args: &[&str]) -> Server {
+    Server::start(&[&["--resp", "127.0.0.1:0", "--http", "off", "--admin", "off"], args].concat())
 }
 
-impl Server {
-    fn start(args: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--resp", "127.0.0.1:0", "--http", "off", "--admin", "off"])
-            .args(args)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let line =
-            lines.find(|line| line.starts_with("redis: ")).expect("it says where it listens");
-        let address = line.split(['/', ' ']).nth(3).expect("an address").parse().unwrap();
-        // What else it says is read, so that it never waits for a reader.
-        thread::spawn(move || lines.for_each(drop));
-        Self { child, address }
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-        stream
-    }
-
-    fn terminate(&mut self) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-        let mut status = None;
-        wait_until("the server ends", || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        });
-        assert!(status.unwrap().success());
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.resp()).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream
 }
 
 /// What a client sends again and again.
@@ -99,7 +61,7 @@ fn remaining(answers: &str) -> Vec<usize> {
 /// Each client with a key of its own; then the end, under way. What each was answered last.
 fn under_load(server: &mut Server) -> Vec<Vec<usize>> {
     let received = AtomicUsize::new(0);
-    let streams: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+    let streams: Vec<_> = (0..CLIENTS).map(|_| connect(server)).collect();
     thread::scope(|scope| {
         let clients: Vec<_> = streams
             .iter()
@@ -110,14 +72,15 @@ fn under_load(server: &mut Server) -> Vec<Vec<usize>> {
             })
             .collect();
         wait_until("there is load", || received.load(Ordering::Relaxed) > 2_000_000);
-        server.terminate();
+        server.signal("-TERM");
+        assert!(server.wait().success());
         clients.into_iter().map(|client| remaining(&client.join().unwrap())).collect()
     })
 }
 
 #[test]
 fn answers_are_whole_and_in_order_up_to_the_end() {
-    for answered in under_load(&mut Server::start(&["--workers", "2"])) {
+    for answered in under_load(&mut start(&["--workers", "2"])) {
         assert!(answered.len() > PIPELINED, "{}", answered.len());
         let each_once = answered.iter().enumerate().all(|(n, left)| *left == QUOTA - 1 - n);
         assert!(each_once, "one was left out, or came twice");
@@ -128,15 +91,12 @@ fn answers_are_whole_and_in_order_up_to_the_end() {
 #[test]
 fn every_command_that_was_charged_was_answered() {
     let redis = RedisServer::start();
-    let policy = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
-    let text =
-        format!("version: 1\nstore: {{ url: '{}', deadline: 20s }}\nlimits: []\n", redis.url());
-    std::fs::write(policy.path(), text).unwrap();
-    let path = policy.path().to_str().unwrap();
-    let clients = under_load(&mut Server::start(&["--workers", "2", path]));
-    let after = Server::start(&[path]);
+    let store = format!("store: {{ url: '{}', deadline: 20s }}\nlimits: []", redis.url());
+    let policy = policy(&store);
+    let clients = under_load(&mut start(&["--workers", "2", path(policy.path())]));
+    let after = start(&[path(policy.path())]);
     for (n, answered) in clients.iter().enumerate() {
-        let mut stream = after.connect();
+        let mut stream = connect(&after);
         let peek = format!("TG.PEEK k{n} {QUOTA}/day ALGORITHM fixed_window\r\nQUIT\r\n");
         stream.write_all(peek.as_bytes()).unwrap();
         let mut told = String::new();
