@@ -51,29 +51,40 @@ const HEALTH: &str = "grpc.health.v1.Health";
 /// What every client of HTTP/2 says first.
 const PREFACE: u32 = 24;
 
+/// The questions of one thread.
+struct Questions {
+    door: Arc<EnvoyDoor>,
+    room: Room,
+}
+
 #[async_trait]
-impl RateLimitService for EnvoyDoor {
+impl RateLimitService for Questions {
     /// What we cannot decide is an error: Envoy would let an unknown code pass, whatever it was told
-    /// to do when nobody answers.
+    /// to do when nobody answers. A question takes its place once all of it has come.
     async fn should_rate_limit(
         &self,
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
+        let Some(_place) = self.room.enter() else {
+            self.door.meters.grpc.count(Outcome::Error);
+            return Err(Status::unavailable("too many questions are under way"));
+        };
         let parent = Parent::of(request.metadata().as_ref());
-        let decided = self.decide_measured(request.get_ref(), parent).await;
+        let decided = self.door.decide_measured(request.get_ref(), parent).await;
         decided.map(tonic::Response::new).map_err(|invalid| Status::invalid_argument(invalid.0))
     }
 }
 
+type Limits = RateLimitServiceServer<Questions>;
+
 /// What the connections of one thread share.
 pub(crate) struct Worker {
-    limits: RateLimitServiceServer<EnvoyDoor>,
+    limits: Limits,
     /// Health and reflection, by name.
     others: Vec<(&'static str, Other)>,
     /// Who may ask, if not everybody.
     tokens: Arc<Tokens>,
     http: http2::Builder<TokioExecutor>,
-    room: Room,
     /// For those who may not be known.
     strangers: Room,
     drain: Drain,
@@ -92,11 +103,11 @@ impl Worker {
         drain: Drain,
     ) -> io::Result<Self> {
         let (health, health_service) = health_reporter();
-        health.set_serving::<RateLimitServiceServer<EnvoyDoor>>().await;
+        health.set_serving::<Limits>().await;
         let drained = drain.clone();
         tokio::spawn(async move {
             drained.reached(Stage::LastAnswers).await;
-            health.set_not_serving::<RateLimitServiceServer<EnvoyDoor>>().await;
+            health.set_not_serving::<Limits>().await;
             // And for those who ask about the server as a whole.
             health.set_service_status("", ServingStatus::NotServing).await;
         });
@@ -111,11 +122,11 @@ impl Worker {
             other(reflection().build_v1alpha().map_err(io::Error::other)?),
         ];
         let meter = Arc::clone(&door.meters.grpc);
-        let limits = RateLimitServiceServer::from_arc(door).max_decoding_message_size(MESSAGE_MAX);
+        let limits = Limits::new(Questions { door, room }).max_decoding_message_size(MESSAGE_MAX);
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.max_concurrent_streams(STREAMS_MAX).max_header_list_size(HEADERS_MAX);
         let strangers = Room::new(STRANGERS_MAX);
-        Ok(Self { limits, others, tokens, http, room, strangers, drain, meter })
+        Ok(Self { limits, others, tokens, http, strangers, drain, meter })
     }
 
     async fn answer(&self, request: Request<Incoming>, pulse: &Pulse) -> Response<Body> {
@@ -125,9 +136,11 @@ impl Worker {
             self.meter.count(Outcome::Error);
             return Status::unauthenticated("a valid bearer token is needed").into_http();
         }
-        if service == RateLimitServiceServer::<EnvoyDoor>::NAME {
+        if service == Limits::NAME {
+            let answer = self.limits.clone().call(request).await;
+            // It has asked something, so it may stay.
             pulse.begin_answer();
-            return self.decide(request).await;
+            return answer.unwrap_or_else(|never| match never {});
         }
         let Some((_, answer)) = self.others.iter().find(|(name, _)| *name == service) else {
             return Status::unimplemented("there is no such service").into_http();
@@ -144,18 +157,6 @@ impl Worker {
             }
         };
         answer.map(|body| Body::new(UntilEnd { body, stage: StageWatch::new(&self.drain) }))
-    }
-
-    /// A question takes its place once it is there.
-    async fn decide(&self, request: Request<Incoming>) -> Response<Body> {
-        with_whole(request, |request| async {
-            let Some(_place) = self.room.enter() else {
-                self.meter.count(Outcome::Error);
-                return Status::unavailable("too many questions are under way").into_http();
-            };
-            self.limits.clone().call(request).await.unwrap_or_else(|never| match never {})
-        })
-        .await
     }
 }
 
