@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use clap::Args;
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -130,8 +130,10 @@ impl Files {
         let Self { cert, key, .. } = self;
         let chain = certificates(cert).map_err(|error| cannot("the certificate", cert, &error))?;
         let unusable = |error: &str| cannot("the key", key, error);
-        let der =
-            PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(&error.to_string()))?;
+        let der = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
+            pem::Error::NoItemsFound => unusable("there is no private key in it"),
+            error => unusable(&error.to_string()),
+        })?;
         CertifiedKey::from_der(chain, der, &provider())
             .map_err(|error| unusable(&format!("it does not go with {}: {error}", cert.display())))
     }

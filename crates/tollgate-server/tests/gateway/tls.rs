@@ -122,6 +122,8 @@ fn a_certificate_that_cannot_be_used_is_told_at_once() {
     assert!(code == Some(2) && told.contains("missing.key"), "{told}");
     let (code, told) = run(&path(&dir, KEY), &path(&dir, KEY));
     assert!(code == Some(2) && told.contains("there is no certificate in it"), "{told}");
+    let (code, told) = run(&path(&dir, CERTIFICATE), &path(&dir, CERTIFICATE));
+    assert!(code == Some(2) && told.contains("there is no private key in it"), "{told}");
     let (code, told) = run(&path(&dir, CA), &path(&dir, KEY));
     assert!(code == Some(2) && told.contains("does not go with"), "{told}");
 }

@@ -120,3 +120,25 @@ fn files_that_cannot_be_used_are_told_until_they_can() {
     wait_until("it is gone", || server.page().value("tollgate_envoy_config_ok") == 1.0);
     assert_eq!(server.page().value("tollgate_envoy_config_failed_timestamp_seconds"), 0.0);
 }
+
+#[test]
+fn the_time_of_the_store_is_told_whichever_door_is_asked() {
+    let server = Server::start_with("", &["--workers", "1"]);
+    let timed = || server.page().value("tollgate_store_duration_seconds_count{store=\"memory\"}");
+    for _ in 0..64 {
+        server.post("/v1/check", r#"{"key":"ann","rate":"1000/hour"}"#);
+    }
+    let over_http = timed();
+    assert!(over_http >= 64.0, "one in 64 stands for all: {over_http}");
+    server.commands(&["CL.THROTTLE bob 1000 1 3600"; 64]);
+    let over_resp = timed();
+    assert!(over_resp >= over_http + 64.0, "{over_resp} after {over_http}");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut envoy = crate::grpc::Client::connect(server.grpc).await;
+        for _ in 0..64 {
+            envoy.ask(&[("user", "eve")]).await;
+        }
+    });
+    assert!(timed() >= over_resp + 64.0, "{} after {over_resp}", timed());
+}

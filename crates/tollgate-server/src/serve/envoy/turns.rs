@@ -230,13 +230,13 @@ async fn step(
     }
     if let (Some(store), [charge]) = (gate.memory(), &charges[..]) {
         let at = gate.now();
-        let decision = store.apply_one(op, charge, at);
+        let decision = gate.timed(|| store.apply_one(op, charge, at));
         turns[places[0]].decision = Some(decision);
         return Ok(Some(Done { is_allowed: decision.allowed(), at }));
     }
     let Decided { verdict, is_degraded } = match gate.memory() {
         Some(store) => {
-            let verdict = store.apply_now(op, &charges, gate.now())?;
+            let verdict = gate.timed(|| store.apply_now(op, &charges, gate.now()))?;
             Decided { verdict, is_degraded: false }
         }
         // In a box: what waits for a store is large, and would be moved about with every request.

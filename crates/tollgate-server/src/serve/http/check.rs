@@ -80,7 +80,7 @@ async fn ask_one(door: &HttpDoor, op: Op, check: &Check, cost: Cost) -> Result<O
     let charge = Charge::new(&check.limit, &check.key).cost(cost);
     if let Some(store) = door.gate.memory() {
         let at = door.gate.now();
-        let decision = store.apply_one(op, &charge, at);
+        let decision = door.gate.timed(|| store.apply_one(op, &charge, at));
         return Ok(One { decision, at, is_degraded: false });
     }
     let charges = [(charge, WhenDown::Local)];

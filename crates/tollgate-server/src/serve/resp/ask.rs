@@ -59,10 +59,15 @@ pub(super) struct Settled {
 impl Ask<'_> {
     /// Asks a store in this process.
     #[inline]
-    pub(super) fn settle(&self, store: &MemoryStore, now: Micros, mut reply: Reply<'_>) -> Outcome {
+    pub(super) fn settle(
+        &self,
+        (gate, store): (&Gate, &MemoryStore),
+        now: Micros,
+        mut reply: Reply<'_>,
+    ) -> Outcome {
         let charge = Charge::new(self.limit, self.key).cost(self.cost);
         let decision = match self.deed {
-            Deed::Check => store.check(&charge, now),
+            Deed::Check => gate.timed(|| store.check(&charge, now)),
             Deed::Peek => store.peek(&charge, now),
             Deed::Charge => store.charge(&charge, now),
             Deed::Refund => store.refund(&charge, now, now),

@@ -145,7 +145,7 @@ impl Worker {
             match begin(call, limits) {
                 Step::Asks(ask) => {
                     let reply = Reply::new(&mut wire.output, session.protocol);
-                    let outcome = ask.settle(store, now, reply);
+                    let outcome = ask.settle((&door.gate, store), now, reply);
                     door.note(ask.limit, ask.key, outcome, now);
                     door.trace(ask.limit, outcome, false, now);
                     tally.add(outcome);

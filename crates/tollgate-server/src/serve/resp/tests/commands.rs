@@ -38,8 +38,9 @@ impl Bench {
         let flow = match begin(call, &mut self.limits) {
             Step::Answered(flow) => flow,
             Step::Asks(ask) => {
-                let (store, now) = (self.door.gate.memory().unwrap(), self.door.gate.now());
-                ask.settle(store, now, Reply::new(&mut out, self.session.protocol));
+                let gate = &self.door.gate;
+                let (store, now) = (gate.memory().unwrap(), gate.now());
+                ask.settle((gate, store), now, Reply::new(&mut out, self.session.protocol));
                 Flow::GoOn
             }
         };
