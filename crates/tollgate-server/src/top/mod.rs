@@ -96,8 +96,8 @@ impl Top {
     pub(crate) fn tell(&self, query: Option<&str>, now: Micros) -> Result<Value, String> {
         let many = told(query)?;
         Ok(json!({
-            "about": "counts are estimates: none is too low, and over_by_at_most says by how much one \
-                      may be too high; a sample stands for a flood; all are halved every minute",
+            "about": "counts are estimates: over_by_at_most says by how much one may be too high; in \
+                a flood one in 128 is counted, as 128; all are halved every minute",
             "halved_every_s": HALVED_EVERY_US / 1_000_000,
             "memory_bytes": MEMORY_BYTES,
             "hottest": self.asked.tell(many, now.get()),
