@@ -16,7 +16,8 @@ impl Serve {
         if let Some(address) = doors.grpc {
             let limits = server.envoy.as_ref().map_or(0, |door| door.config().limits().len());
             let scheme = self.scheme("grpc", DoorName::Grpc);
-            told += &format!("envoy: {scheme}://{address} ({limits} limits)\n");
+            let limits = if limits == 1 { "1 limit".into() } else { format!("{limits} limits") };
+            told += &format!("envoy: {scheme}://{address} ({limits})\n");
         }
         if let Some(address) = doors.resp {
             let (scheme, port) = (self.scheme("redis", DoorName::Resp), address.port());

@@ -26,6 +26,9 @@ const ORIGINAL: Family =
 const FORWARDED: Family =
     Family { method: "x-forwarded-method", target: "x-forwarded-uri", host: "x-forwarded-host" };
 
+const MISSING: &str = "the proxy has to say what it asks about: in X-Original-URI and X-Original-Method, or in \
+    X-Forwarded-Uri and X-Forwarded-Method";
+
 impl Family {
     /// Hosts are left out: `X-Forwarded-Host` is common behind other proxies too.
     fn is_in(&self, headers: &HeaderMap) -> bool {
@@ -59,10 +62,7 @@ fn original(headers: &HeaderMap) -> Result<Described, (&'static str, String)> {
         (true, false) => ORIGINAL,
         _ => FORWARDED,
     };
-    let told = |name: &str| {
-        let missing = || format!("the proxy has to send {name}, so that the request is known");
-        text(headers, name).ok_or_else(|| ("INCOMPLETE", missing()))
-    };
+    let told = |name: &str| text(headers, name).ok_or_else(|| ("INCOMPLETE", MISSING.to_string()));
     let (method, target) = (told(family.method)?, told(family.target)?);
     let (path, query) = split_target(&target);
     Ok(Described {
