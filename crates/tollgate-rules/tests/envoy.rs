@@ -66,6 +66,8 @@ fn one_bad_file_spoils_the_set_and_all_are_told() {
 fn every_file_in_the_documentation_is_good() {
     let docs = include_str!("../../../docs/envoy.md");
     let blocks = docs.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    // One is for Envoy itself.
+    let blocks = blocks.filter(|block| block.starts_with("domain:"));
     assert_eq!(blocks.map(|block| parse(block).limits().len()).collect::<Vec<_>>(), [3]);
 }
 
