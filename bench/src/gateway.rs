@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::processes::{
-    Folder, OTHER_CORE, Process, SERVER_CORE, Seen, build, cpu_us, free_port, in_turn, micros,
-    pinned, table,
+    Folder, OTHER_CORE, Process, SERVER_CORE, Seen, build, cpu_us, free_port, in_turn, pinned,
+    read_wrk, table,
 };
 
 /// How much is measured.
@@ -62,21 +62,8 @@ fn measure(port: u16, pid: u32, load: &Load) -> Seen {
     }
     let before = cpu_us(pid);
     let output = wrk.arg(format!("http://127.0.0.1:{port}{path}")).output().expect("wrk");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(!text.contains("Non-2xx"), "answers other than 200:\n{text}");
-    let word_after = |mark: &str| {
-        let rest = text.lines().find_map(|line| line.trim().strip_prefix(mark));
-        let word = rest.and_then(|rest| rest.split_whitespace().next());
-        word.unwrap_or_else(|| panic!("wrk said:\n{text}")).to_string()
-    };
-    let per_second: f64 = word_after("Requests/sec:").parse().expect("a number");
-    let requests = per_second * f64::from(*seconds);
-    Seen {
-        per_second,
-        p50_us: micros(&word_after("50%")),
-        p99_us: micros(&word_after("99%")),
-        cpu_us: (cpu_us(pid) - before) as f64 / requests,
-    }
+    let used = (cpu_us(pid) - before) as f64;
+    read_wrk(&String::from_utf8_lossy(&output.stdout), used)
 }
 
 fn nginx(folder: &Path, name: &str, core: &str, http: &str) -> Process {

@@ -168,3 +168,23 @@ pub fn micros(text: &str) -> f64 {
             _ => 1e6,
         }
 }
+
+/// What wrk has seen, of a server that has used so much meanwhile.
+pub fn read_wrk(text: &str, used_us: f64) -> Seen {
+    assert!(!text.contains("Non-2xx"), "answers other than 200:\n{text}");
+    let word_after = |mark: &str| {
+        let rest = text.lines().find_map(|line| line.trim().strip_prefix(mark));
+        let word = rest.and_then(|rest| rest.split_whitespace().next());
+        word.unwrap_or_else(|| panic!("wrk said:\n{text}")).to_string()
+    };
+    // "264000 requests in 3.00s, 90.00MB read"
+    let line = text.lines().find(|line| line.contains(" requests in ")).unwrap_or_default();
+    let requests = line.split_whitespace().next().unwrap_or_default();
+    let requests: f64 = requests.parse().expect("a number");
+    Seen {
+        per_second: word_after("Requests/sec:").parse().expect("a number"),
+        p50_us: micros(&word_after("50%")),
+        p99_us: micros(&word_after("99%")),
+        cpu_us: used_us / requests,
+    }
+}

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::processes::{OTHER_CORE, Seen, cpu_us, micros, pinned};
+use crate::processes::{OTHER_CORE, Seen, cpu_us, micros, pinned, read_wrk};
 
 /// A server that is asked.
 #[derive(Clone, Copy)]
@@ -101,23 +101,7 @@ pub fn wrk(target: Target, seconds: u32, script: &Path, path: &str) -> Seen {
     let before = cpu_us(pid);
     let text = output(&mut program);
     let used = (cpu_us(pid) - before) as f64;
-    assert!(!text.contains("Non-2xx"), "answers other than 200:\n{text}");
-    let word_after = |mark: &str| {
-        let rest = text.lines().find_map(|line| line.trim().strip_prefix(mark));
-        let word = rest.and_then(|rest| rest.split_whitespace().next());
-        word.unwrap_or_else(|| panic!("wrk said:\n{text}")).to_string()
-    };
-    let per_second: f64 = word_after("Requests/sec:").parse().expect("a number");
-    // "264000 requests in 3.00s, 90.00MB read"
-    let line = text.lines().find(|line| line.contains(" requests in ")).unwrap_or_default();
-    let requests: f64 =
-        line.split_whitespace().next().unwrap_or_default().parse().expect("a number");
-    Seen {
-        per_second,
-        p50_us: micros(&word_after("50%")),
-        p99_us: micros(&word_after("99%")),
-        cpu_us: used / requests,
-    }
+    read_wrk(&text, used)
 }
 
 /// For wrk: bodies with different keys, `KEY` in them.

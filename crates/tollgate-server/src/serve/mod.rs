@@ -57,7 +57,6 @@ struct Server {
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
         log::start(self.log);
-        #[cfg(feature = "otel")]
         crate::trace::start(self.otlp.as_deref()).map_err(Failure::input)?;
         process::raise_file_limit();
         let environment = Environment::read(|name| std::env::var(name).ok());

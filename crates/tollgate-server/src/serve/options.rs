@@ -129,8 +129,7 @@ pub(crate) struct Serve {
 
     /// Send a span for each question to the OpenTelemetry collector at this address (OTLP over HTTP)
     /// [default: OTEL_EXPORTER_OTLP_ENDPOINT, if it is set]
-    #[cfg(feature = "otel")]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", hide = cfg!(not(feature = "otel")))]
     pub(super) otlp: Option<String>,
 
     /// How long to wait for what is under way when asked to end

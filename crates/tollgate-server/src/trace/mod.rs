@@ -68,6 +68,19 @@ impl Parent {
     }
 }
 
+/// Nothing to start; but somebody who asks for it is told.
+#[cfg(not(feature = "otel"))]
+pub(crate) fn start(url: Option<&str>) -> Result<(), String> {
+    match url {
+        None => Ok(()),
+        Some(_) => {
+            Err("this tollgate was built without traces; build it with the feature otel, or \
+                        leave out --otlp"
+                .into())
+        }
+    }
+}
+
 #[cfg(not(feature = "otel"))]
 pub(crate) const fn is_on() -> bool {
     false
