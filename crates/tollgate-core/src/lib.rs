@@ -35,7 +35,9 @@ mod terms;
 mod time;
 mod when_down;
 
-pub use algorithm::{ALGORITHMS, Algorithm, CellRule, Log, LogRule, Rule, WordRule};
+pub use algorithm::{
+    ALGORITHMS, Algorithm, CellRule, KindOfRule, Log, LogRule, Rule, RuleVisitor, WordRule,
+};
 pub use cell::Cell;
 pub use cost::{Cost, ZeroCost};
 pub use decision::{Decision, Wait};

@@ -34,6 +34,7 @@ pub struct Limit {
     algorithm: Algorithm,
     rule: Rule,
     scope: Scope,
+    usage_id: u64,
 }
 
 impl Limit {
@@ -41,7 +42,8 @@ impl Limit {
     pub fn new(rate: Rate, algorithm: Algorithm) -> Result<Self, LimitError> {
         let rule = algorithm.compile(rate)?;
         let scope = Scope::new(&format!("{algorithm} {rate}"));
-        Ok(Self { rate, algorithm, rule, scope })
+        let usage_id = scope.usage_id(algorithm);
+        Ok(Self { rate, algorithm, rule, scope, usage_id })
     }
 
     /// A fixed window: simple, and up to twice the count around a boundary.
@@ -83,6 +85,7 @@ impl Limit {
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.scope = Scope::new(name);
+        self.usage_id = self.scope.usage_id(self.algorithm);
         self
     }
 
@@ -101,6 +104,12 @@ impl Limit {
     #[inline]
     pub fn scope(&self) -> &Scope {
         &self.scope
+    }
+
+    /// [`Scope::usage_id`] of this limit's scope and algorithm.
+    #[inline]
+    pub fn usage_id(&self) -> u64 {
+        self.usage_id
     }
 
     /// The name, or the numbers that stand for it.
@@ -177,10 +186,10 @@ impl Scope {
         &self.name
     }
 
-    /// A number that stands for the name: cheap to hash with a key.
-    #[inline]
-    pub fn id(&self) -> u64 {
-        self.id
+    /// A number that stands for the name and an algorithm, whose usage is kept apart from that of
+    /// others: cheap to hash with a key.
+    pub fn usage_id(&self, algorithm: Algorithm) -> u64 {
+        self.id.rotate_left(algorithm as u32)
     }
 }
 

@@ -20,6 +20,13 @@ impl Micros {
         if us > Self::MAX.0 { Self::MAX } else { Self(us) }
     }
 
+    /// The same where the caller knows that it is not later, and time matters too much to look.
+    #[inline]
+    pub const fn known(us: u64) -> Self {
+        debug_assert!(us <= Self::MAX.0);
+        Self(us)
+    }
+
     /// Microseconds since the epoch.
     #[inline]
     pub const fn get(self) -> u64 {

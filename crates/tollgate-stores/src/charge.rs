@@ -20,13 +20,16 @@ pub struct Charge<'a> {
     pub(crate) scope: &'a Scope,
     pub(crate) key: &'a [u8],
     pub(crate) cost: Cost,
+    /// Of the scope and the limit's algorithm.
+    pub(crate) usage_id: u64,
 }
 
 impl<'a> Charge<'a> {
     /// A charge of 1 to `key` under `limit`.
     #[inline]
     pub fn new<K: AsRef<[u8]> + ?Sized>(limit: &'a Limit, key: &'a K) -> Self {
-        Self { limit, scope: limit.scope(), key: key.as_ref(), cost: Cost::ONE }
+        let (scope, usage_id) = (limit.scope(), limit.usage_id());
+        Self { limit, scope, key: key.as_ref(), cost: Cost::ONE, usage_id }
     }
 
     /// The same with another cost.
@@ -40,7 +43,7 @@ impl<'a> Charge<'a> {
     #[inline]
     #[must_use]
     pub fn within(self, scope: &'a Scope) -> Self {
-        Self { scope, ..self }
+        Self { scope, usage_id: scope.usage_id(self.limit.algorithm()), ..self }
     }
 
     /// How much.
@@ -56,7 +59,7 @@ impl<'a> Charge<'a> {
     /// The same under another limit, with the usage of the old one's name.
     #[must_use]
     pub fn under(self, limit: &'a Limit) -> Self {
-        Self { limit, ..self }
+        Self { limit, usage_id: self.scope.usage_id(limit.algorithm()), ..self }
     }
 
     /// Is it about the same usage as `other`?

@@ -224,6 +224,6 @@ fn a_million_keys_have_a_million_cells() {
     let (store, limit) = (MemoryStore::new(), limit(Algorithm::FixedWindow, "1/hour"));
     let check = |key: u64| store.check(&Charge::new(&limit, &key.to_be_bytes()), Micros::new(1));
     let shared = (0..1_000_000).filter(|key| !check(*key).allowed()).count();
-    // By the hash, one pair in 2,500 such runs; two pairs in one of 12 million.
+    // By the hash, one pair in 5,000 such runs; two pairs in one of 50 million.
     assert!(shared <= 1, "{shared} keys met another's cell");
 }

@@ -33,14 +33,14 @@ impl Clock for SystemClock {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     #[inline]
     fn quick(&self) -> Option<Micros> {
-        counter::now_us().map(Micros::new)
+        counter::now()
     }
 
     #[inline]
     fn now(&self) -> Micros {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if let Some(us) = counter::now_us() {
-            return Micros::new(us);
+        if let Some(now) = counter::now() {
+            return now;
         }
         Micros::new(Source::get().now_us())
     }
@@ -156,12 +156,15 @@ mod counter {
     use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
     use std::sync::atomic::{AtomicU64, fence};
 
-    use super::Kernel;
+    use super::{Kernel, Micros};
 
     /// How long the first comparison with the kernel takes.
     const FIRST_LOOK_NS: u64 = 500_000;
     /// How often to compare, in ticks: several times a second on any processor.
     const COMPARE_TICKS: u64 = 1 << 29;
+    /// The latest that a line may begin. A tick is less than a microsecond, so no moment before the
+    /// next comparison is later than the last that can be told.
+    const BEGIN_MAX: u64 = Micros::MAX.get() - COMPARE_TICKS;
 
     /// The kernel watches the counter for being steady and equal on all processors, and turns to
     /// another source if it is not.
@@ -199,50 +202,47 @@ mod counter {
         }
     }
 
-    /// The line that everybody reads: whole if `begun` and `done` are the same.
+    /// The line that everybody reads: whole if `at` is the same before and after, and not [`NEVER`].
     struct Shared {
-        begun: AtomicU64,
-        done: AtomicU64,
-        line: [AtomicU64; 3],
+        at: AtomicU64,
+        us: AtomicU64,
+        slope: AtomicU64,
     }
 
+    /// Where no line begins: one is just being written.
+    const NEVER: u64 = u64::MAX;
+
     /// Until there is a line, it is for ever being written.
-    static SHARED: Shared = Shared {
-        begun: AtomicU64::new(1),
-        done: AtomicU64::new(0),
-        line: [const { AtomicU64::new(0) }; 3],
-    };
+    static SHARED: Shared =
+        Shared { at: AtomicU64::new(NEVER), us: AtomicU64::new(0), slope: AtomicU64::new(0) };
 
     impl Shared {
-        /// The line, unless it is just being written.
+        /// The line, unless it has just been written. It begins at [`NEVER`] if it is being written.
         #[inline]
         fn line(&self) -> Option<Line> {
-            let done = self.done.load(Acquire);
-            let [at, us, slope] = &self.line;
-            let line =
-                Line { at: at.load(Relaxed), us: us.load(Relaxed), slope: slope.load(Relaxed) };
+            let at = self.at.load(Acquire);
+            let line = Line { at, us: self.us.load(Relaxed), slope: self.slope.load(Relaxed) };
             fence(Acquire);
-            (self.begun.load(Relaxed) == done).then_some(line)
+            (self.at.load(Relaxed) == at).then_some(line)
         }
 
         /// Only for whoever holds the keeper.
         fn set_line(&self, line: Line) {
-            let sequence = self.done.load(Relaxed) + 1;
-            self.begun.store(sequence, Relaxed);
+            let line = Line { us: line.us.min(BEGIN_MAX), ..line };
+            self.at.store(NEVER, Relaxed);
             fence(Release);
-            self.line[0].store(line.at, Relaxed);
-            self.line[1].store(line.us, Relaxed);
-            self.line[2].store(line.slope, Relaxed);
-            self.done.store(sequence, Release);
+            self.us.store(line.us, Relaxed);
+            self.slope.store(line.slope, Relaxed);
+            self.at.store(line.at, Release);
         }
     }
 
     /// The time, unless there is more to do than to read it.
     #[inline]
-    pub(super) fn now_us() -> Option<u64> {
+    pub(super) fn now() -> Option<Micros> {
         let line = SHARED.line()?;
         let passed = ticks().wrapping_sub(line.at); // huge if the counter is behind
-        (passed <= COMPARE_TICKS).then(|| line.us_after(passed))
+        (passed <= COMPARE_TICKS).then(|| Micros::known(line.us_after(passed)))
     }
 
     pub(super) struct CounterClock {
@@ -318,8 +318,8 @@ mod counter {
         fn line(&self) -> Line {
             loop {
                 match SHARED.line() {
-                    Some(line) => return line,
-                    None => std::hint::spin_loop(),
+                    Some(line) if line.at != NEVER => return line,
+                    _ => std::hint::spin_loop(),
                 }
             }
         }

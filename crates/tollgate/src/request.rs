@@ -132,6 +132,6 @@ impl<'a, C: Clock> Request<'a, C> {
 
     #[inline]
     pub(crate) fn charge(&self) -> Charge<'a> {
-        Charge::new(self.limit, self.key).cost(self.cost).within(&self.limiter.scope)
+        Charge::new(self.limit, self.key).cost(self.cost).within(self.limiter.limit.scope())
     }
 }

@@ -66,8 +66,9 @@ impl<C: Clock + Clone> Reservation<C> {
     pub fn settle(self, actual: u64) -> Result<Decision, TooLate> {
         let now = self.in_time()?;
         let (store, estimate) = (&self.limiter.store, self.cost.get());
-        let charge =
-            |cost| Charge::new(&self.limit, &self.key).cost(cost).within(&self.limiter.scope);
+        let charge = |cost| {
+            Charge::new(&self.limit, &self.key).cost(cost).within(self.limiter.limit.scope())
+        };
         let over = Cost::new(actual.saturating_sub(estimate));
         let under = Cost::new(estimate.saturating_sub(actual));
         Ok(match (over, under) {

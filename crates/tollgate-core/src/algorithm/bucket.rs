@@ -144,6 +144,12 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
         }
     }
 
+    /// The latest moment of rest that the bucket has room for.
+    #[inline]
+    fn latest(&self, usage: &Usage) -> Moment {
+        Moment { us: usage.now + self.fill().us, frac: self.fill().frac }
+    }
+
     /// What a cell that was written at another rate means at this one: the same usage in whole
     /// requests, exact up to one part in half a million and the flow of one microsecond.
     #[cold]
@@ -206,9 +212,14 @@ impl<const WHOLE: bool> Meter for Bucket<WHOLE> {
     }
 
     #[inline]
+    fn fits(&self, usage: &Usage, cost: u64) -> bool {
+        self.plus(usage.rest, self.span(cost)) <= self.latest(usage)
+    }
+
+    #[inline]
     fn wait_us(&self, usage: &Usage, cost: u64) -> u64 {
         let after = self.plus(usage.rest, self.span(cost));
-        let limit = Moment { us: usage.now + self.fill().us, frac: self.fill().frac };
+        let limit = self.latest(usage);
         match after <= limit {
             true => 0,
             // Rounded up to a whole microsecond.

@@ -6,14 +6,14 @@
 //! No window number is kept, so that usage carries over when the period changes: the count stands
 //! while the last charge is still in the present window, whatever its length.
 
-use super::meter::Meter;
+use super::meter::{Divisor, Meter};
 use crate::cell::{Cell, DATA_BITS, Life};
 use crate::rate::Rate;
 use crate::terms::Terms;
 
 #[derive(Clone, Debug)]
 pub(crate) struct FixedWindow {
-    window_us: u64,
+    window_us: Divisor,
     limit: u64,
     life: Life,
 }
@@ -29,12 +29,13 @@ pub(crate) struct Usage {
 impl FixedWindow {
     pub(super) fn new(rate: Rate) -> Self {
         let window_us = rate.period_us();
-        Self { window_us, limit: rate.count(), life: Life::at_least(window_us) }
+        let life = Life::at_least(window_us);
+        Self { window_us: Divisor::new(window_us), limit: rate.count(), life }
     }
 
     pub(super) fn terms(&self) -> Terms {
         let Self { window_us, limit, life } = *self;
-        Terms::FixedWindow { window_us, limit, life: life.code() }
+        Terms::FixedWindow { window_us: window_us.get(), limit, life: life.code() }
     }
 }
 
@@ -43,8 +44,7 @@ impl Meter for FixedWindow {
 
     #[inline]
     fn usage(&self, cell: Cell, now: u64) -> Usage {
-        let at = now.max(cell.time());
-        let start = at - at % self.window_us;
+        let (at, start) = self.window_us.window_at(now, cell.time());
         let count = if cell.time() >= start { cell.data() } else { 0 };
         Usage { now, at, start, count }
     }
@@ -60,8 +60,13 @@ impl Meter for FixedWindow {
     }
 
     #[inline]
+    fn fits(&self, usage: &Usage, cost: u64) -> bool {
+        usage.count.saturating_add(cost) <= self.limit
+    }
+
+    #[inline]
     fn wait_us(&self, usage: &Usage, cost: u64) -> u64 {
-        match usage.count.saturating_add(cost) <= self.limit {
+        match self.fits(usage, cost) {
             true => 0,
             false => self.reset_after_us(usage),
         }
@@ -85,7 +90,7 @@ impl Meter for FixedWindow {
 
     #[inline]
     fn reset_after_us(&self, usage: &Usage) -> u64 {
-        usage.start + self.window_us - usage.now
+        usage.start + self.window_us.get() - usage.now
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) trait Meter {
 
     /// The most that can pass at once.
     fn quota(&self) -> u64;
+    /// Does a cost that is at most the quota pass now?
+    fn fits(&self, usage: &Self::Usage, cost: u64) -> bool;
     /// The wait for a cost that is at most the quota.
     fn wait_us(&self, usage: &Self::Usage, cost: u64) -> u64;
     fn add(&self, usage: &mut Self::Usage, cost: u64);
@@ -71,13 +73,14 @@ pub(super) fn decide<M: Meter>(
     cost: Cost,
     swap: impl FnOnce(&M::Usage, bool) -> bool,
 ) -> Option<Decision> {
-    let wait_us = wait_us(meter, &usage, cost);
-    let mut delay_us = 0;
-    if wait_us == 0 {
-        delay_us = meter.delay_us(&usage);
+    if is_within_quota(meter, cost) && meter.fits(&usage, cost.get()) {
+        let delay_us = meter.delay_us(&usage);
         meter.add(&mut usage, cost.get());
+        let is_swapped = swap(&usage, true);
+        return if is_swapped { Some(report(meter, &usage, 0, delay_us)) } else { None };
     }
-    swap(&usage, wait_us == 0).then(|| report(meter, &usage, wait_us, delay_us))
+    let wait_us = wait_us(meter, &usage, cost);
+    if swap(&usage, false) { Some(report(meter, &usage, wait_us, 0)) } else { None }
 }
 
 #[inline]
@@ -112,14 +115,18 @@ pub(super) fn refund<M: Meter>(
 
 #[inline]
 fn wait_us<M: Meter>(meter: &M, usage: &M::Usage, cost: Cost) -> u64 {
-    // Everything lets 1 pass.
-    match cost.get() > 1 && cost.get() > meter.quota() {
-        true => NEVER,
-        false => meter.wait_us(usage, cost.get()),
+    match is_within_quota(meter, cost) {
+        true => meter.wait_us(usage, cost.get()),
+        false => NEVER,
     }
 }
 
 #[inline]
+fn is_within_quota<M: Meter>(meter: &M, cost: Cost) -> bool {
+    cost.get() == 1 || cost.get() <= meter.quota() // every quota is 1 or more
+}
+
+#[inline(always)] // so that numbers nobody reads are not worked out
 fn report<M: Meter>(meter: &M, usage: &M::Usage, wait_us: u64, delay_us: u64) -> Decision {
     Decision {
         wait_us,
@@ -139,12 +146,6 @@ pub(super) fn div_floor(n: u128, d: u64) -> u64 {
     }
 }
 
-/// `n / d` rounded up.
-#[inline]
-pub(super) fn div_ceil(n: u128, d: u64) -> u64 {
-    div_floor(n + u128::from(d - 1), d)
-}
-
 /// A divisor that is divided by often: a multiplication instead, and exact all the same.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Divisor {
@@ -159,12 +160,42 @@ impl Divisor {
         Self { d, inverse }
     }
 
+    #[inline]
+    pub(super) fn get(self) -> u64 {
+        self.d
+    }
+
     /// `n / d` rounded down.
     #[inline]
     pub(super) fn div_floor(self, n: u128) -> u64 {
-        let Ok(n) = u64::try_from(n) else {
-            return (n / u128::from(self.d)) as u64;
-        };
+        match u64::try_from(n) {
+            Ok(n) => self.div(n),
+            Err(_) => (n / u128::from(self.d)) as u64,
+        }
+    }
+
+    /// `n / d` rounded up.
+    #[inline]
+    pub(super) fn div_ceil(self, n: u128) -> u64 {
+        self.div_floor(n + u128::from(self.d - 1))
+    }
+
+    /// `now`, or `last` if that is later, and when the window of this length began in which that is.
+    #[inline]
+    pub(super) fn window_at(self, now: u64, last: u64) -> (u64, u64) {
+        // Worked out before `last` has come from memory, as that is hardly ever later.
+        let start = self.div(now) * self.d;
+        if last <= now { (now, start) } else { self.window_of(last) }
+    }
+
+    #[cold]
+    #[inline(never)] // or both would be worked out from whichever is later
+    fn window_of(self, at: u64) -> (u64, u64) {
+        (at, self.div(at) * self.d)
+    }
+
+    #[inline]
+    fn div(self, n: u64) -> u64 {
         // The inverse is too small by less than one, so this is too small by at most one.
         let quotient = (product(n, self.inverse) >> 64) as u64;
         quotient + u64::from(n - quotient * self.d >= self.d)

@@ -152,18 +152,11 @@ impl CellRule {
         on_meter!(self, meter => meter::check(meter, cell, cost, now))
     }
 
-    /// The same for a store that compares and swaps: `swap` is given what the cell becomes, or
-    /// `None` if it stays. If it says `false`, because the cell is no longer what it was, there is no
-    /// decision.
+    /// Visits the rule as what it is, so that code on the way to a decision can be made for each
+    /// algorithm.
     #[inline]
-    pub fn check_and_swap(
-        &self,
-        cell: Cell,
-        cost: Cost,
-        now: Micros,
-        swap: impl FnOnce(Option<Cell>) -> bool,
-    ) -> Option<Decision> {
-        on_meter!(self, meter => meter::check_and_swap(meter, cell, cost, now, swap))
+    pub fn visit<V: RuleVisitor>(&self, visitor: V) -> V::Output {
+        on_meter!(self, meter => visitor.visit(meter))
     }
 
     /// The same rule, if its cells differ in their first word only.
@@ -201,6 +194,42 @@ impl CellRule {
     }
 }
 
+/// What a [`CellRule`] can be: a rule of one algorithm.
+pub trait KindOfRule {
+    /// Charges `cost` if it fits, for a store that compares and swaps: `swap` is given what the cell
+    /// becomes, or `None` if it stays. If it says `false`, because the cell is no longer what it was,
+    /// there is no decision.
+    fn check_and_swap(
+        &self,
+        cell: Cell,
+        cost: Cost,
+        now: Micros,
+        swap: impl FnOnce(Option<Cell>) -> bool,
+    ) -> Option<Decision>;
+}
+
+impl<M: meter::Meter> KindOfRule for M {
+    #[inline(always)]
+    fn check_and_swap(
+        &self,
+        cell: Cell,
+        cost: Cost,
+        now: Micros,
+        swap: impl FnOnce(Option<Cell>) -> bool,
+    ) -> Option<Decision> {
+        meter::check_and_swap(self, cell, cost, now, swap)
+    }
+}
+
+/// Does something with a rule of any algorithm ([`CellRule::visit`]).
+pub trait RuleVisitor {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    fn visit(self, rule: &impl KindOfRule) -> Self::Output;
+}
+
 /// A rule whose cells differ in their first word only: a bucket with an interval of whole
 /// microseconds. A store can then do with a compare-and-swap of one word.
 #[derive(Clone, Copy, Debug)]
@@ -213,7 +242,7 @@ impl WordRule<'_> {
         self.0.second_word()
     }
 
-    /// [`CellRule::check_and_swap`] on the first word alone.
+    /// [`KindOfRule::check_and_swap`] on the first word alone.
     #[inline(always)]
     pub fn check_and_swap(
         self,

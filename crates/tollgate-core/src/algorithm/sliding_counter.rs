@@ -5,7 +5,7 @@
 //!
 //! The cell holds the time of the last charge, and `p` and `c` of the window it lies in.
 
-use super::meter::{Meter, div_ceil, div_floor, product};
+use super::meter::{Divisor, Meter, div_floor, product};
 use crate::cell::{Cell, DATA_BITS, Life};
 use crate::limit::LimitError;
 use crate::rate::Rate;
@@ -13,7 +13,7 @@ use crate::terms::Terms;
 
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingCounter {
-    window_us: u64,
+    window_us: Divisor,
     limit: u64,
     /// Two windows. It also tells whether a cell was written under another period.
     life: Life,
@@ -34,17 +34,25 @@ impl SlidingCounter {
             return Err(LimitError::CounterTooLarge { rate, count_max: COUNT_MAX });
         }
         let window_us = rate.period_us();
-        Ok(Self { window_us, limit: rate.count(), life: Life::at_least(2 * window_us) })
+        let life = Life::at_least(2 * window_us);
+        Ok(Self { window_us: Divisor::new(window_us), limit: rate.count(), life })
     }
 
     pub(super) fn terms(&self) -> Terms {
         let Self { window_us, limit, life } = *self;
-        Terms::SlidingCounter { window_us, limit, life: life.code() }
+        Terms::SlidingCounter { window_us: window_us.get(), limit, life: life.code() }
+    }
+
+    /// What the previous window may amount to if `cost` is added to this one.
+    #[inline]
+    fn room(&self, usage: &Usage, cost: u64) -> u128 {
+        product(self.limit - usage.current - cost, self.window_us.get())
     }
 
     /// What is left of the present window.
+    #[inline]
     fn rest_us(&self, usage: &Usage) -> u64 {
-        usage.start + self.window_us - usage.at
+        usage.start + self.window_us.get() - usage.at
     }
 }
 
@@ -54,15 +62,13 @@ impl Meter for SlidingCounter {
     #[inline]
     fn usage(&self, cell: Cell, now: u64) -> Usage {
         let last = cell.time();
-        let at = now.max(last);
-        let start = at - at % self.window_us;
-        let (mut previous, mut current) = (cell.data() >> COUNT_BITS, cell.data() & COUNT_MAX);
-        if cell.life() != self.life {
-            // Another period: where its windows lay is not known, so all of it counts as recent.
-            (previous, current) = (0, (previous + current).min(COUNT_MAX));
-        }
+        let (at, start) = self.window_us.window_at(now, last);
+        let (mut previous, mut current) = match cell.life() == self.life {
+            true => counts(cell),
+            false => carry_over(cell),
+        };
         if last < start {
-            let is_previous = last + self.window_us >= start;
+            let is_previous = last + self.window_us.get() >= start;
             (previous, current) = (if is_previous { current } else { 0 }, 0);
         }
         Usage { now, at, start, previous, current }
@@ -79,14 +85,20 @@ impl Meter for SlidingCounter {
     }
 
     #[inline]
+    fn fits(&self, usage: &Usage, cost: u64) -> bool {
+        usage.current + cost <= self.limit
+            && product(usage.previous, self.rest_us(usage)) <= self.room(usage, cost)
+    }
+
+    #[inline]
     fn wait_us(&self, usage: &Usage, cost: u64) -> u64 {
+        if self.fits(usage, cost) {
+            return 0;
+        }
         let &Usage { previous, current, .. } = usage;
-        let (window, rest) = (self.window_us, self.rest_us(usage));
+        let window = self.window_us.get();
         if current + cost <= self.limit {
-            let room = product(self.limit - current - cost, window);
-            if product(previous, rest) <= room {
-                return 0;
-            }
+            let room = self.room(usage, cost);
             // The previous window has to shrink until it fits: W − e' = floor(room / p).
             let target = usage.start + window - div_floor(room, previous);
             return target - usage.now;
@@ -108,17 +120,15 @@ impl Meter for SlidingCounter {
             rest = cost.saturating_sub(usage.current);
             usage.current = usage.current.saturating_sub(cost);
         }
-        if charged_at + self.window_us >= usage.start {
+        if charged_at + self.window_us.get() >= usage.start {
             usage.previous = usage.previous.saturating_sub(rest);
         }
     }
 
     #[inline]
     fn remaining(&self, usage: &Usage) -> u64 {
-        let weighted = match usage.previous {
-            0 => 0,
-            previous => div_ceil(product(previous, self.rest_us(usage)), self.window_us),
-        };
+        // Also where there is no previous count: nobody can foresee whether there is.
+        let weighted = self.window_us.div_ceil(product(usage.previous, self.rest_us(usage)));
         self.limit.saturating_sub(usage.current + weighted)
     }
 
@@ -129,8 +139,22 @@ impl Meter for SlidingCounter {
             Usage { previous: 1.., .. } => 1,
             _ => return 0,
         };
-        usage.start + windows * self.window_us - usage.now
+        usage.start + windows * self.window_us.get() - usage.now
     }
+}
+
+/// The counts of the previous and the present window.
+#[inline]
+fn counts(cell: Cell) -> (u64, u64) {
+    (cell.data() >> COUNT_BITS, cell.data() & COUNT_MAX)
+}
+
+/// Another period: where its windows lay is not known, so all of it counts as recent.
+#[cold]
+#[inline(never)]
+fn carry_over(cell: Cell) -> (u64, u64) {
+    let (previous, current) = counts(cell);
+    (0, (previous + current).min(COUNT_MAX))
 }
 
 /// Two counts share the cell's data.

@@ -171,8 +171,7 @@ impl<S: Store + Send + Sync + 'static> LeasedStore<S> {
 
 impl<S: Store + Send + Sync + 'static> Inner<S> {
     fn place(&self, charge: &Charge<'_>) -> (&Mutex<Shard>, u64) {
-        let algorithm = charge.limit.algorithm() as u8;
-        let hash = self.hasher.hash_one((charge.scope.id(), algorithm, charge.key));
+        let hash = self.hasher.hash_one((charge.usage_id, charge.key));
         (&self.shards[(hash >> 32) as usize % SHARDS], hash)
     }
 

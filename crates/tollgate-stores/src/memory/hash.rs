@@ -1,8 +1,8 @@
 //! Keys to addresses: a hash that is keyed at random.
 //!
 //! Nobody outside can learn the seeds, so nobody can aim two keys at one cell. By accident, in a
-//! table full of a million keys the chance that any two of them share a cell is one in 2,500: two of
-//! them have to agree in their bucket and in 31 more bits.
+//! table full of a million keys the chance that any two of them share a cell is one in 5,000: two of
+//! them have to agree in their bucket and in 32 more bits.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -24,10 +24,8 @@ impl KeyHasher {
 
     #[inline]
     pub(super) fn address(&self, charge: &Charge<'_>) -> Address {
-        let algorithm = charge.limit.algorithm();
-        // The scope is trusted and already spread over 64 bits; the key is neither.
-        let scope = charge.scope.id().rotate_left(algorithm as u32);
-        let mut hasher = FoldHasher::with_seed(self.own ^ scope, &self.shared);
+        // What the key belongs to is trusted and already spread over 64 bits; the key is neither.
+        let mut hasher = FoldHasher::with_seed(self.own ^ charge.usage_id, &self.shared);
         hasher.write(charge.key);
         Address::new(hasher.finish())
     }

@@ -185,11 +185,9 @@ impl<'t> Locked<'t> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        for Taken { address, place, cell } in self.taken() {
+        for Taken { place, cell, .. } in self.taken() {
             match (place, cell) {
-                (Some((bucket, slot)), Some(cell)) => {
-                    self.table.bucket(*bucket).put(*slot, address.tag(), *cell);
-                }
+                (Some((bucket, slot)), Some(cell)) => self.table.bucket(*bucket).put(*slot, *cell),
                 (Some((bucket, slot)), None) => self.table.bucket(*bucket).clear(*slot),
                 (None, _) => {}
             }

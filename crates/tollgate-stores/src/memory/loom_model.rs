@@ -6,7 +6,7 @@ use loom::thread;
 use tollgate_core::{Cell, Cost, Limit, Micros};
 
 use super::locked::Locked;
-use super::table::{Address, Table};
+use super::table::{Address, Slot, Table};
 
 /// A cell whose halves tell the same number, so that a torn one shows.
 fn number(n: u64) -> Cell {
@@ -32,7 +32,7 @@ fn model(check: impl Fn() + Sync + Send + 'static) {
 
 /// What a check does: at home without a lock, or the long way.
 fn increment(table: &Table, address: Address) {
-    if let Some(slot) = table.slot_at_home(address) {
+    if let Some(slot) = Slot::find(table.prefetch_home(address), address.tag()) {
         let cell = slot.cell();
         let n = cell.to_handle().unwrap_or(0);
         if slot.commit(Some(number(n + 1))) {
@@ -106,10 +106,15 @@ fn two_cells_locked_together_change_together() {
     });
 }
 
-/// A bucket of tokens of which `n` are in use, at time 0 and one a microsecond: a cell of one word.
+/// One token a microsecond.
+fn limit() -> Limit {
+    Limit::token_bucket("1000000/s burst 2000000").unwrap()
+}
+
+/// A bucket of tokens of which `n` are in use at time 0: a cell of one word.
 fn tokens(n: u64) -> Cell {
     let mut cell = Cell::FRESH;
-    let limit = Limit::token_bucket("1000000/s burst 2000000").unwrap();
+    let limit = limit();
     let rule = limit.cell_rule().unwrap();
     rule.charge(&mut cell, Cost::new(n).unwrap(), Micros::new(0));
     assert!(cell.is_one_word());
@@ -122,14 +127,21 @@ fn tokens_of(cell: Cell) -> u64 {
     time
 }
 
-/// What a quick check does: a compare-and-swap of the word, or the long way.
+/// What a quick check does: a compare-and-swap of the word. False if it has to go the long way.
+fn use_quickly(table: &Table, address: Address, n: u64) -> bool {
+    let limit = limit();
+    let rule = limit.cell_rule().and_then(|rule| rule.as_word()).unwrap();
+    let Some(word) = table.prefetch_home(address).find_word(address.tag(), rule.second_word())
+    else {
+        return false;
+    };
+    let cost = Cost::new(n).unwrap();
+    rule.check_and_swap(word.time(), cost, Micros::new(0), |next| word.commit(next)).is_some()
+}
+
 fn use_token(table: &Table, address: Address) {
-    let expected = tokens(1).to_words()[1];
-    if let Some(word) = table.look_home(address).find(expected) {
-        let next = word.time() + 1;
-        if word.commit(Some(next)) {
-            return;
-        }
+    if use_quickly(table, address, 1) {
+        return;
     }
     table.update(address, 0, |cell, _| {
         let n = if cell == Cell::FRESH { 0 } else { cell.to_words()[0] };
@@ -186,17 +198,14 @@ fn a_cell_that_was_used_this_moment_is_not_given_to_another_key() {
             table.update(other, 2_000, |_, _| (Some(tokens(1_000_000)), ()));
         };
         together(&table, move |table| use_million(table, first), come);
-        let left = table.update(first, 0, |cell, _| (None, cell)).0;
-        assert!(tokens_of(left) >= 1_000_000, "what was used is gone");
+        let left = |key| table.update(key, 0, |cell, _| (None, tokens_of(cell))).0;
+        assert!(left(first) >= 1_000_000, "what was used is gone");
+        assert_eq!(left(other), 1_000_000, "what the one used is charged to the other");
     });
 }
 
 fn use_million(table: &Table, address: Address) {
-    let expected = tokens(1).to_words()[1];
-    if let Some(word) = table.look_home(address).find(expected) {
-        if word.commit(Some(1_000_001)) {
-            return;
-        }
+    if !use_quickly(table, address, 1_000_000) {
+        table.update(address, 0, |_, _| (Some(tokens(1_000_000)), ()));
     }
-    table.update(address, 0, |_, _| (Some(tokens(1_000_000)), ()));
 }

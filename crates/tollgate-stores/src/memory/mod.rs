@@ -2,6 +2,7 @@
 
 mod bucket;
 mod hash;
+mod lines;
 mod locked;
 mod logs;
 #[cfg(all(test, loom))]
@@ -11,7 +12,7 @@ mod table;
 
 use std::future::{Future, ready};
 
-use tollgate_core::{Cell, CellRule, Cost, Decision, Log, Micros, Rule};
+use tollgate_core::{Cell, Cost, Decision, KindOfRule, Log, Micros, Rule, RuleVisitor};
 
 use crate::charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
 use crate::snapshot::Snapshot;
@@ -19,7 +20,7 @@ use crate::store::{Op, Store, StoreError};
 use hash::KeyHasher;
 use locked::Locked;
 use logs::Logs;
-use table::{Address, Displaced, Table};
+use table::{Address, Displaced, Slot, Table};
 
 /// As many keys as a store holds unless told otherwise: 40 MB if all of them are in use.
 const KEYS_MAX: usize = 1_000_000;
@@ -28,7 +29,7 @@ const LOG_BYTES_MAX: usize = 256 << 20;
 
 /// State in this process.
 ///
-/// It never grows: with room for `keys_max` live keys it takes 37.3 bytes for each, and the system
+/// It never grows: with room for `keys_max` live keys it takes 39.4 bytes for each, and the system
 /// only provides what is touched. There is nothing to clean up: a key that has become as good as
 /// new is a free place for the next one. Beyond `keys_max` live keys, a new key takes the place of
 /// a nearby one that has least in use and, of several such, is closest to fresh. So a flood of new
@@ -119,16 +120,10 @@ impl MemoryStore {
     /// The same, with the time read while the key's state is on its way from memory.
     #[inline]
     pub fn check_by(&self, charge: &Charge<'_>, clock: impl FnOnce() -> Micros) -> Decision {
-        let Rule::Cell(rule) = charge.limit.rule() else {
-            return self.single(Op::Check, charge, clock());
-        };
-        let address = self.hasher.address(charge);
-        let slot = self.table.slot_at_home(address);
-        let now = clock();
-        let at_home = slot.and_then(|slot| {
-            rule.check_and_swap(slot.cell(), charge.cost, now, |next| slot.commit(next))
-        });
-        at_home.unwrap_or_else(|| self.check_away(rule, charge.cost, address, now))
+        match charge.limit.rule() {
+            Rule::Cell(rule) => rule.visit(CheckCell { store: self, charge, clock }),
+            Rule::Log(_) => self.single(Op::Check, charge, clock()),
+        }
     }
 
     /// The same for what comes most often: a bucket with an interval of whole microseconds, and a
@@ -142,22 +137,32 @@ impl MemoryStore {
     ) -> Option<Decision> {
         let rule = charge.limit.cell_rule()?.as_word()?;
         let address = self.hasher.address(charge);
-        let look = self.table.look_home(address);
+        let home = self.table.prefetch_home(address);
         let now = clock()?;
-        let word = match look.find(rule.second_word()) {
+        let word = match home.find_word(address.tag(), rule.second_word()) {
             Some(word) => word,
-            None => self.table.look_beyond(address, rule.second_word())?,
+            None => self.table.find_word_beyond(address, rule.second_word())?,
         };
         rule.check_and_swap(word.time(), charge.cost, now, |next| word.commit(next))
     }
 
     /// A key that is new, or not at home, or in use this very moment.
     #[cold]
-    fn check_away(&self, rule: &CellRule, cost: Cost, address: Address, now: Micros) -> Decision {
+    fn check_away(
+        &self,
+        rule: &impl KindOfRule,
+        cost: Cost,
+        address: Address,
+        now: Micros,
+    ) -> Decision {
         let (decision, displaced) = self.table.update(address, now.get(), |cell, now| {
-            let mut next = cell;
-            let decision = rule.check(&mut next, cost, Micros::new(now));
-            ((next != cell).then_some(next), decision)
+            let mut next = None;
+            let swap = |cell| {
+                next = cell;
+                true
+            };
+            let decision = rule.check_and_swap(cell, cost, Micros::new(now), swap);
+            (next, decision.expect("it was swapped"))
         });
         self.free(displaced);
         decision
@@ -356,6 +361,32 @@ impl MemoryStore {
     fn free(&self, displaced: Displaced) {
         if let Some(handle) = displaced.to_handle() {
             self.logs.remove(handle);
+        }
+    }
+}
+
+/// A check of a rule that keeps a cell; code of its own for each algorithm.
+struct CheckCell<'a, C> {
+    store: &'a MemoryStore,
+    charge: &'a Charge<'a>,
+    clock: C,
+}
+
+impl<C: FnOnce() -> Micros> RuleVisitor for CheckCell<'_, C> {
+    type Output = Decision;
+
+    #[inline(never)]
+    fn visit(self, rule: &impl KindOfRule) -> Decision {
+        let Self { store, charge, clock } = self;
+        let address = store.hasher.address(charge);
+        let home = store.table.prefetch_home(address);
+        let now = clock();
+        let at_home = Slot::find(home, address.tag()).and_then(|slot| {
+            rule.check_and_swap(slot.cell(), charge.cost, now, |next| slot.commit(next))
+        });
+        match at_home {
+            Some(decision) => decision,
+            None => store.check_away(rule, charge.cost, address, now),
         }
     }
 }

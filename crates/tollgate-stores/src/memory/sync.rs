@@ -1,21 +1,10 @@
 //! The atomics of the table, exchanged for a model checker's when that runs.
 
 #[cfg(not(loom))]
-pub(super) use std::sync::atomic::{AtomicU64, fence};
+pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 #[cfg(loom)]
-pub(super) use loom::sync::atomic::{AtomicU64, fence};
-
-/// Zeroed pairs of words that take no memory until they are touched.
-#[cfg(not(loom))]
-pub(super) fn zeroed(len: usize) -> Box<[[AtomicU64; 2]]> {
-    bytemuck::zeroed_slice_box(len)
-}
-
-#[cfg(loom)]
-pub(super) fn zeroed(len: usize) -> Box<[[AtomicU64; 2]]> {
-    (0..len).map(|_| [0, 0].map(AtomicU64::new)).collect()
-}
+pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 /// Waits a moment for another thread; the longer it has been, the more politely.
 #[cfg(not(loom))]

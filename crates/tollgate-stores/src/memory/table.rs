@@ -1,6 +1,6 @@
 //! The table: cells by address, in a fixed number of buckets of one cache line each.
 //!
-//! A bucket is a header, a word of tags and three [`Cell`]s. The header is a sequence lock: a
+//! A bucket is a header, three tags and three [`Cell`]s. The header is a sequence lock: a
 //! reader takes the header, reads, and checks that the header is still the same; a writer makes the
 //! header odd, writes, and leaves it at the next even number. So a check that changes nothing
 //! writes nothing, and one that does costs one compare-and-swap, in the cache line it needs anyway.
@@ -10,7 +10,8 @@
 //! means to change or replace such a cell takes the word out first.
 //!
 //! A key lives in its home bucket or, if that was full, in one of the next; the home's header
-//! knows how far ([`Header::reach`]). Entries never move. A key is only ever added with its home
+//! knows how far ([`Header::reach`]). Within a bucket it has a slot where it is looked for first, and
+//! is if that was free. Entries never move. A key is only ever added with its home
 //! locked, so two threads cannot add the same one.
 //!
 //! Nothing is ever swept. A slot whose cell has become fresh is free for the next key that comes
@@ -24,18 +25,19 @@ use std::sync::atomic::{AtomicU64 as Counter, Ordering};
 
 use tollgate_core::Cell;
 
-use super::bucket::{Bucket, Header, Look, PAIRS, SLOTS, Tag, Word};
-use super::sync::{AtomicU64, pause, zeroed};
+use super::bucket::{Bucket, Header, Tag, Word};
+use super::lines::{Lines, SLOTS};
+use super::sync::pause;
 
 /// How many buckets after its home a key may live. At the load below, the chance that a key finds
 /// no room this near is less than one in ten thousand for the whole table.
 const REACH_MAX: usize = if cfg!(loom) { 1 } else { 64 };
-/// At capacity, four slots of seven are taken: 37.3 bytes a key.
-const LOAD: (usize, usize) = (4, 7);
+/// At capacity, 13 slots of 24 are taken: 39.4 bytes a key.
+const LOAD: (usize, usize) = (13, 24);
+
 pub(super) struct Table {
-    pairs: Box<[[AtomicU64; 2]]>,
-    /// The first pair that begins a cache line.
-    start: usize,
+    /// The last homes reach past the end, so there are a few more lines than homes.
+    lines: Lines,
     homes: usize,
     /// No state that was dropped mattered after this moment. A key without state is not older.
     floor: Counter,
@@ -78,15 +80,20 @@ pub(super) struct Slot<'t> {
     bucket: Bucket<'t>,
     header: Header,
     slot: usize,
-    tag: Tag,
     words: [u64; 2],
 }
 
 impl<'t> Slot<'t> {
     #[inline]
-    fn find(bucket: Bucket<'t>, header: Header, tag: Tag) -> Option<Self> {
-        let slot = bucket.find(tag)?;
-        Some(Self { bucket, header, slot, tag, words: bucket.slot_words(slot) })
+    pub(super) fn find(bucket: Bucket<'t>, tag: Tag) -> Option<Self> {
+        Self::find_with(bucket, bucket.unlocked_header(), tag)
+    }
+
+    #[inline]
+    fn find_with(bucket: Bucket<'t>, header: Header, tag: Tag) -> Option<Self> {
+        let found = |slot| Self { bucket, header, slot, words: bucket.slot_words(slot) };
+        let first = tag.first_slot();
+        if bucket.has(first, tag) { Some(found(first)) } else { bucket.find_beside(tag).map(found) }
     }
 
     /// The cell. It may be of two halves until [`Slot::commit`] says otherwise.
@@ -105,7 +112,7 @@ impl<'t> Slot<'t> {
         }
         let taken = self.bucket.take_if_still(self.slot, self.words);
         if taken {
-            self.bucket.put(self.slot, self.tag, next);
+            self.bucket.put(self.slot, next);
         }
         self.bucket.unlock(if taken { self.header.next() } else { self.header.0 });
         taken
@@ -121,16 +128,13 @@ pub(super) type Displaced = Cell;
 impl Table {
     /// A table in which `keys_max` live keys never push each other out.
     pub(super) fn with_capacity(keys_max: usize) -> Self {
-        let homes = keys_max.max(1).saturating_mul(LOAD.1).div_ceil(LOAD.0 * SLOTS.len());
-        // The last homes reach past the end, and one bucket is lost to alignment.
-        let pairs = zeroed((homes + REACH_MAX + 1).saturating_mul(PAIRS));
-        let line = PAIRS * size_of::<[u64; 2]>();
-        let start = (line - pairs.as_ptr() as usize % line) % line / size_of::<[u64; 2]>();
-        Self { pairs, start, homes, floor: Counter::new(0), evictions: Counter::new(0) }
+        let homes = keys_max.max(1).saturating_mul(LOAD.1).div_ceil(LOAD.0 * SLOTS);
+        let lines = Lines::new(homes + REACH_MAX);
+        Self { lines, homes, floor: Counter::new(0), evictions: Counter::new(0) }
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.pairs)
+        size_of_val(&*self.lines)
     }
 
     /// How many live cells were given up for want of room.
@@ -140,32 +144,27 @@ impl Table {
 
     /// How many slots hold a cell that matters at `now`. Walks the table.
     pub(super) fn live(&self, now: u64) -> usize {
-        let buckets = (0..self.homes + REACH_MAX).map(|i| self.bucket(i));
-        let is_live = |bucket: Bucket<'_>, slot| {
-            bucket.cell(slot) != Cell::FRESH && bucket.cell(slot).fresh_by() > now
-        };
-        buckets.map(|bucket| SLOTS.filter(|slot| is_live(bucket, *slot)).count()).sum()
+        self.lines.iter().map(|line| Bucket(line).live(now)).sum()
     }
 
-    /// The slot of a key that is at home, as most are.
-    #[inline]
-    pub(super) fn slot_at_home(&self, address: Address) -> Option<Slot<'_>> {
-        let bucket = self.bucket(self.home(address));
-        Slot::find(bucket, bucket.unlocked_header(), address.tag())
-    }
-
-    /// Begins to look for a key where it belongs.
+    /// The bucket of a key that is at home, which is asked for but not waited for.
     #[inline(always)]
-    pub(super) fn look_home(&self, address: Address) -> Look<'_> {
-        self.bucket(self.home(address)).look(address.tag())
+    pub(super) fn prefetch_home(&self, address: Address) -> Bucket<'_> {
+        #[allow(unsafe_code, reason = "two instructions less on every check")]
+        // SAFETY: a home is the upper half of `homes` times another number, and so less than `homes`,
+        // and there are as many lines and more.
+        let line = unsafe { self.lines.get_unchecked(self.home(address)) };
+        line.prefetch();
+        Bucket(line)
     }
 
-    /// The cell of a key that is not at home, if its second word is the expected one.
+    /// The first word of the cell of a key that is not at home, if its second word is the expected
+    /// one.
     #[inline(never)]
-    pub(super) fn look_beyond(&self, address: Address, expected: u64) -> Option<Word<'_>> {
+    pub(super) fn find_word_beyond(&self, address: Address, expected: u64) -> Option<Word<'_>> {
         let home = self.home(address);
         let mut beyond = home + 1..=home + self.bucket(home).header().reach();
-        beyond.find_map(|index| self.bucket(index).look(address.tag()).find(expected))
+        beyond.find_map(|index| self.bucket(index).find_word(address.tag(), expected))
     }
 
     /// What `step` makes of the cell, in one atomic step, wherever the key is and if it is new.
@@ -199,11 +198,9 @@ impl Table {
         let home = self.home(address);
         let bucket = self.bucket(home);
         let header = bucket.unlocked_header();
-        let slot = Slot::find(bucket, header, address.tag()).or_else(|| {
-            (home + 1..=home + header.reach()).find_map(|index| {
-                let bucket = self.bucket(index);
-                Slot::find(bucket, bucket.unlocked_header(), address.tag())
-            })
+        let slot = Slot::find_with(bucket, header, address.tag()).or_else(|| {
+            let mut beyond = home + 1..=home + header.reach();
+            beyond.find_map(|index| Slot::find(self.bucket(index), address.tag()))
         });
         Found { bucket, header, slot }
     }
@@ -213,7 +210,7 @@ impl Table {
         let index = self.home(address);
         let (displaced, distance) = match self.place(address.tag(), now, index, |_| false) {
             Some(place) => {
-                self.bucket(index + place.distance).put(place.slot, address.tag(), cell);
+                self.bucket(index + place.distance).put(place.slot, cell);
                 if let Some(lock) = place.lock {
                     lock.unlock_changed();
                 }
@@ -235,17 +232,18 @@ impl Table {
         home: usize,
         is_held: impl Fn(usize) -> bool,
     ) -> Option<Place<'_>> {
-        let (slot, displaced, lock, distance) = match self.take_vacant(self.bucket(home), now) {
+        let (slot, displaced, lock, distance) = match self.take_vacant(self.bucket(home), tag, now)
+        {
             Some((slot, displaced)) => (slot, displaced, None, 0),
-            None => self.place_beyond(now, home, is_held)?,
+            None => self.place_beyond(tag, now, home, is_held)?,
         };
         self.bucket(home + distance).assign(slot, tag);
         Some(Place { slot, displaced, lock, distance })
     }
 
     /// Takes a free slot of a locked bucket. Also returns whose it was, if anyone's.
-    fn take_vacant(&self, bucket: Bucket<'_>, now: u64) -> Option<(usize, Displaced)> {
-        let (slot, since, displaced) = bucket.take_vacant(now)?;
+    fn take_vacant(&self, bucket: Bucket<'_>, tag: Tag, now: u64) -> Option<(usize, Displaced)> {
+        let (slot, since, displaced) = bucket.take_vacant(tag, now)?;
         // Before the slot is gone: whoever misses it must know.
         if since > self.floor.load(Ordering::Relaxed) {
             self.floor.fetch_max(since, Ordering::Relaxed);
@@ -258,6 +256,7 @@ impl Table {
     #[cold]
     fn place_beyond(
         &self,
+        tag: Tag,
         now: u64,
         home: usize,
         is_held: impl Fn(usize) -> bool,
@@ -271,7 +270,7 @@ impl Table {
             let Some(lock) = self.try_lock_other(index, is_held(index)) else {
                 continue;
             };
-            if let Some((slot, displaced)) = self.take_vacant(self.bucket(index), now) {
+            if let Some((slot, displaced)) = self.take_vacant(self.bucket(index), tag, now) {
                 return Some((slot, displaced, Some(lock), distance));
             }
             least = [least, missed_at(distance)].into_iter().flatten().min();
@@ -324,8 +323,7 @@ impl Table {
 
     #[inline]
     pub(super) fn bucket(&self, index: usize) -> Bucket<'_> {
-        let pairs = &self.pairs[self.start + index * PAIRS..];
-        Bucket(pairs.first_chunk().expect("the table ends with whole buckets"))
+        Bucket(&self.lines[index])
     }
 }
 

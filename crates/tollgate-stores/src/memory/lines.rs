@@ -1,0 +1,119 @@
+//! Cache lines: the memory of the table, and how to ask for it early.
+
+use super::sync::{AtomicU32, AtomicU64};
+
+/// How many keys share a line.
+pub(super) const SLOTS: usize = 3;
+
+/// A cache line: who is in it, and the two words of their cells.
+#[repr(C, align(64))]
+pub(super) struct Line {
+    pub(super) header: AtomicU32,
+    pub(super) tags: [AtomicU32; SLOTS],
+    pub(super) firsts: [AtomicU64; SLOTS],
+    pub(super) seconds: [AtomicU64; SLOTS],
+}
+
+#[cfg(not(loom))]
+pub(super) use zeroed::Lines;
+
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "no safe allocation is both aligned to a line and zeroed lazily")]
+mod zeroed {
+    use std::ops::Deref;
+    use std::ptr::NonNull;
+
+    use super::{AtomicU64, Line};
+
+    /// As the system's allocator aligns anything.
+    type Pair = [AtomicU64; 2];
+    const PAIRS: usize = size_of::<Line>() / size_of::<Pair>();
+
+    /// Zeroed lines, of which the system provides those that are touched. An allocator that is asked
+    /// for this alignment writes the zeros itself, and so touches all of them: hence one line more
+    /// is allocated, and the first whole one found.
+    pub(in super::super) struct Lines {
+        allocation: NonNull<[Pair]>,
+        first: NonNull<Line>,
+        len: usize,
+    }
+
+    // SAFETY: it owns its allocation, in which there are only atomics.
+    unsafe impl Send for Lines {}
+    // SAFETY: as above.
+    unsafe impl Sync for Lines {}
+
+    impl Lines {
+        pub(in super::super) fn new(len: usize) -> Self {
+            let pairs = (len + 1).saturating_mul(PAIRS);
+            let allocation = Box::leak(bytemuck::zeroed_slice_box::<Pair>(pairs));
+            let allocation = NonNull::from(allocation);
+            let start = allocation.cast::<Pair>();
+            let before = start.align_offset(align_of::<Line>());
+            assert!(before <= PAIRS, "pairs can be aligned to a line");
+            // SAFETY: `before` is at most `PAIRS`, which is what was allocated beyond `len` lines.
+            let first = unsafe { start.add(before) }.cast();
+            Self { allocation, first, len }
+        }
+    }
+
+    impl Deref for Lines {
+        type Target = [Line];
+
+        #[inline(always)]
+        fn deref(&self) -> &[Line] {
+            // SAFETY: `first` is aligned for a line, and `len` lines from there on are allocated until
+            // `self` is dropped. A line is nothing but atomic integers without padding, of which
+            // zero is a value like any other, and the memory is never looked at as anything else.
+            unsafe { NonNull::slice_from_raw_parts(self.first, self.len).as_ref() }
+        }
+    }
+
+    impl Drop for Lines {
+        fn drop(&mut self) {
+            // SAFETY: it came from a box, and nobody has a reference to it any more.
+            drop(unsafe { Box::from_raw(self.allocation.as_ptr()) });
+        }
+    }
+}
+
+/// What the model checker's atomics can be made of.
+#[cfg(loom)]
+pub(super) struct Lines(Box<[Line]>);
+
+#[cfg(loom)]
+impl Lines {
+    pub(super) fn new(len: usize) -> Self {
+        let line = |_| Line {
+            header: AtomicU32::new(0),
+            tags: [0; SLOTS].map(AtomicU32::new),
+            firsts: [0; SLOTS].map(AtomicU64::new),
+            seconds: [0; SLOTS].map(AtomicU64::new),
+        };
+        Self((0..len).map(line).collect())
+    }
+}
+
+#[cfg(loom)]
+impl std::ops::Deref for Lines {
+    type Target = [Line];
+
+    fn deref(&self) -> &[Line] {
+        &self.0
+    }
+}
+
+impl Line {
+    /// Asks for the line, so that it is on its way while there is something else to do. A load would
+    /// do so too, but the processor cannot finish anything before a load that waits for memory.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        #[allow(unsafe_code, reason = "the intrinsic is declared unsafe")]
+        // SAFETY: a hint; it reads and writes nothing.
+        unsafe {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(self).cast());
+        }
+    }
+}
