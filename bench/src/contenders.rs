@@ -11,7 +11,8 @@ use std::time::{Instant, SystemTime};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::DefaultClock};
 use tollgate::{Clock, Limit, Limiter, SystemClock};
 
-/// What all of them are asked: may one more of this key pass?
+/// What all of them are asked: may one more of this key pass? Always in line, so that nobody pays for a
+/// call because he takes part in more than one table.
 pub trait Contender: Sync {
     fn check(&self, key: &String) -> bool;
 }
@@ -64,7 +65,7 @@ impl Tollgate {
 }
 
 impl Contender for Tollgate {
-    #[inline]
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         self.0.check(key).allowed()
     }
@@ -80,7 +81,7 @@ impl TollgateAll {
 }
 
 impl Contender for TollgateAll {
-    #[inline]
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         let decision = self.0.check(key);
         std::hint::black_box(&decision);
@@ -110,7 +111,7 @@ impl TollgateCached {
 }
 
 impl Contender for TollgateCached {
-    #[inline]
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         self.0.check(key).allowed()
     }
@@ -125,7 +126,7 @@ impl Governor {
 }
 
 impl Contender for Governor {
-    #[inline]
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         self.0.check_key(key).is_ok()
     }
@@ -151,7 +152,7 @@ impl GovernorFold {
 }
 
 impl Contender for GovernorFold {
-    #[inline]
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         self.0.check_key(key).is_ok()
     }
@@ -168,7 +169,7 @@ impl Throttlecrab {
 }
 
 impl Contender for Throttlecrab {
-    #[inline]
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         let (burst, count, period) = match self.1 {
             Mode::Allowed => (1_000_000_000, 1_000_000_000, 1),
@@ -197,7 +198,7 @@ impl ShardedMutex {
 }
 
 impl Contender for ShardedMutex {
-    #[inline]
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         let shard = self.hasher.hash_one(key) >> 58;
         let now = self.started.elapsed().as_nanos() as u64;
@@ -225,7 +226,7 @@ impl Floor {
 }
 
 impl Contender for Floor {
-    #[inline]
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         let mut hasher = self.1.build_hasher();
         hasher.write(key.as_bytes());
@@ -295,7 +296,7 @@ impl<C: Nanos> BareTable<C> {
 }
 
 impl<C: Nanos> Contender for BareTable<C> {
-    #[inline]
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key.as_bytes());
