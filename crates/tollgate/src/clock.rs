@@ -419,6 +419,15 @@ mod counter {
         const ZERO: Sample = Sample { ticks: 0, ns: 0 };
 
         #[test]
+        fn no_line_leads_beyond_the_last_moment_that_can_be_told() {
+            let shared = Shared { at: NEVER.into(), us: 0.into(), slope: 0.into() };
+            shared.set_line(Line { at: 0, us: u64::MAX, slope: u64::MAX });
+            let line = shared.line().unwrap();
+            assert_eq!(line.us, BEGIN_MAX);
+            assert!(line.us_after(COMPARE_TICKS) <= Micros::MAX.get());
+        }
+
+        #[test]
         fn a_counter_that_is_behind_reads_as_no_time_passed() {
             let line = Line { at: 1_000, us: 77, slope: u64::MAX };
             assert_eq!(line.us_at(999), 77);

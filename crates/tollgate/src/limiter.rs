@@ -54,7 +54,7 @@ impl Limiter {
 }
 
 impl<C: Clock> Limiter<C> {
-    /// The same limiter with room for `keys_max` live keys: 39.4 bytes for each.
+    /// The same limiter with room for `keys_max` live keys: 38.4 bytes for each.
     #[must_use]
     pub fn with_capacity(self, keys_max: usize) -> Self {
         self.with_store(MemoryStore::with_capacity(keys_max))

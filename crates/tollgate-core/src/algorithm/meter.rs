@@ -207,3 +207,44 @@ impl Divisor {
 pub(super) fn product(a: u64, b: u64) -> u128 {
     u128::from(a) * u128::from(b)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of every size, and those around the powers of two.
+    fn numbers() -> impl Iterator<Item = u64> + Clone {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let any = (0..64).map(move |size| {
+            random = random.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ random >> 31;
+            random >> size
+        });
+        let edges = (0..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]);
+        any.chain(edges).chain([u64::MAX])
+    }
+
+    #[test]
+    fn a_divisor_divides_as_division_does() {
+        for d in numbers().filter(|d| *d > 0) {
+            let divisor = Divisor::new(d);
+            for n in numbers() {
+                assert_eq!(divisor.div(n), n / d, "{n} / {d}");
+                assert_eq!(divisor.div_ceil(n.into()), n.div_ceil(d), "{n} / {d}, rounded up");
+                // Around the quotients, where a rounded inverse would show.
+                let multiple = n / d * d;
+                assert_eq!(divisor.div(multiple), n / d, "{multiple} / {d}");
+                assert_eq!(divisor.div(multiple.saturating_sub(1)), multiple.saturating_sub(1) / d);
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_begins_where_the_later_of_two_moments_is() {
+        for d in numbers().filter(|d| *d > 0) {
+            for (now, last) in numbers().zip(numbers().skip(17)) {
+                let at = now.max(last);
+                assert_eq!(Divisor::new(d).window_at(now, last), (at, at - at % d));
+            }
+        }
+    }
+}

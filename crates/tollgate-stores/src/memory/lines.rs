@@ -117,3 +117,26 @@ impl Line {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_cache_lines_of_zeros() {
+        assert_eq!((size_of::<Line>(), align_of::<Line>()), (64, 64));
+        for len in (0..40).chain([1_000, 100_000]) {
+            let lines = Lines::new(len);
+            assert_eq!(lines.len(), len);
+            for line in lines.iter() {
+                assert_eq!(std::ptr::from_ref(line).addr() % 64, 0);
+                let words = line.firsts.iter().chain(&line.seconds).map(|word| word.load(Relaxed));
+                let tags = line.tags.iter().chain([&line.header]).map(|tag| tag.load(Relaxed));
+                assert!(words.chain(tags.map(u64::from)).all(|zero| zero == 0));
+                line.seconds[SLOTS - 1].store(u64::MAX, Relaxed); // to the very end
+            }
+        }
+    }
+}

@@ -29,7 +29,7 @@ const LOG_BYTES_MAX: usize = 256 << 20;
 
 /// State in this process.
 ///
-/// It never grows: with room for `keys_max` live keys it takes 39.4 bytes for each, and the system
+/// It never grows: with room for `keys_max` live keys it takes 38.4 bytes for each, and the system
 /// only provides what is touched. There is nothing to clean up: a key that has become as good as
 /// new is a free place for the next one. Beyond `keys_max` live keys, a new key takes the place of
 /// a nearby one that has least in use and, of several such, is closest to fresh. So a flood of new

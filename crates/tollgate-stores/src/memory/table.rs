@@ -32,8 +32,8 @@ use super::sync::pause;
 /// How many buckets after its home a key may live. At the load below, the chance that a key finds
 /// no room this near is less than one in ten thousand for the whole table.
 const REACH_MAX: usize = if cfg!(loom) { 1 } else { 64 };
-/// At capacity, 13 slots of 24 are taken: 39.4 bytes a key.
-const LOAD: (usize, usize) = (13, 24);
+/// At capacity, five slots of nine are taken: 38.4 bytes a key.
+const LOAD: (usize, usize) = (5, 9);
 
 pub(super) struct Table {
     /// The last homes reach past the end, so there are a few more lines than homes.
@@ -355,6 +355,42 @@ impl OtherLock<'_> {
     pub(super) fn unlock_changed(self) {
         if let Some(header) = self.header {
             self.bucket.unlock(header.next());
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// One more, in a cell that never expires.
+    fn count(table: &Table, address: Address) -> u64 {
+        let (count, displaced) = table.update(address, 0, |cell, _| {
+            let count = cell.to_handle().unwrap_or(0) + 1;
+            (Some(Cell::handle(1 << 50, count, count)), count)
+        });
+        assert_eq!(displaced, Cell::FRESH);
+        count
+    }
+
+    #[test]
+    fn a_key_with_the_tag_of_an_empty_slot_is_a_key_like_any_other() {
+        let home = 5 << 60;
+        for others_before in 0..20 {
+            let table = Table::with_capacity(100);
+            let others = (1..=20).map(|i| Address::new(home | (i << 27) | i));
+            others
+                .clone()
+                .take(others_before)
+                .for_each(|other| assert_eq!(count(&table, other), 1));
+            let key = Address::new(home);
+            assert_eq!(count(&table, key), 1);
+            others
+                .clone()
+                .skip(others_before)
+                .for_each(|other| assert_eq!(count(&table, other), 1));
+            assert_eq!(count(&table, key), 2, "after {others_before} others");
+            others.for_each(|other| assert_eq!(count(&table, other), 2));
         }
     }
 }
