@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use tollgate_core::Cell;
+use tollgate_core::{Cell, WordRule};
 
 use super::lines::{Line, SLOTS};
 use super::sync::{AtomicU64, fence, pause};
@@ -137,28 +137,28 @@ impl<'t> Bucket<'t> {
         self.0.tags[slot].load(Relaxed) == tag.0
     }
 
-    /// The first word of the cell of this tag, if the second one is the expected one.
+    /// The first word of the cell of this tag, if the second one is the rule's.
     #[inline(always)]
-    pub(super) fn find_word(self, tag: Tag, expected: u64) -> Option<Word<'t>> {
-        match self.word_in(tag.first_slot(), tag, expected) {
+    pub(super) fn find_word(self, tag: Tag, rule: WordRule<'_>) -> Option<Word<'t>> {
+        match self.word_in(tag.first_slot(), tag, rule) {
             Some(word) => Some(word),
-            None => self.find_word_beside(tag, expected),
+            None => self.find_word_beside(tag, rule),
         }
     }
 
     #[inline(never)]
-    fn find_word_beside(self, tag: Tag, expected: u64) -> Option<Word<'t>> {
-        (0..SLOTS).find_map(|slot| self.word_in(slot, tag, expected))
+    fn find_word_beside(self, tag: Tag, rule: WordRule<'_>) -> Option<Word<'t>> {
+        (0..SLOTS).find_map(|slot| self.word_in(slot, tag, rule))
     }
 
     /// A slot is given to another key in this order: its first word is taken, the tag and the second
     /// word are changed, the first is put. So if the tag is the key's after the first word was read,
     /// that was the key's, or taken.
     #[inline(always)]
-    fn word_in(self, slot: usize, tag: Tag, expected: u64) -> Option<Word<'t>> {
+    fn word_in(self, slot: usize, tag: Tag, rule: WordRule<'_>) -> Option<Word<'t>> {
         let word = &self.0.firsts[slot];
         let seen = word.load(Acquire);
-        let is_it = self.has(slot, tag) && self.0.seconds[slot].load(Relaxed) == expected;
+        let is_it = self.has(slot, tag) && self.0.seconds[slot].load(Relaxed) == rule.second_word();
         is_it.then_some(Word { word, seen })
     }
 

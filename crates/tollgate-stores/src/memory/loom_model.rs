@@ -131,8 +131,7 @@ fn tokens_of(cell: Cell) -> u64 {
 fn use_quickly(table: &Table, address: Address, n: u64) -> bool {
     let limit = limit();
     let rule = limit.cell_rule().and_then(|rule| rule.as_word()).unwrap();
-    let Some(word) = table.prefetch_home(address).find_word(address.tag(), rule.second_word())
-    else {
+    let Some(word) = table.prefetch_home(address).find_word(address.tag(), rule) else {
         return false;
     };
     let cost = Cost::new(n).unwrap();

@@ -139,9 +139,9 @@ impl MemoryStore {
         let address = self.hasher.address(charge);
         let home = self.table.prefetch_home(address);
         let now = clock()?;
-        let word = match home.find_word(address.tag(), rule.second_word()) {
+        let word = match home.find_word(address.tag(), rule) {
             Some(word) => word,
-            None => self.table.find_word_beyond(address, rule.second_word())?,
+            None => self.table.find_word_beyond(address, rule)?,
         };
         rule.check_and_swap(word.time(), charge.cost, now, |next| word.commit(next))
     }

@@ -23,7 +23,7 @@
 
 use std::sync::atomic::{AtomicU64 as Counter, Ordering};
 
-use tollgate_core::Cell;
+use tollgate_core::{Cell, WordRule};
 
 use super::bucket::{Bucket, Header, Tag, Word};
 use super::lines::{Lines, SLOTS};
@@ -158,13 +158,16 @@ impl Table {
         Bucket(line)
     }
 
-    /// The first word of the cell of a key that is not at home, if its second word is the expected
-    /// one.
+    /// The first word of the cell of a key that is not at home, if its second word is the rule's.
     #[inline(never)]
-    pub(super) fn find_word_beyond(&self, address: Address, expected: u64) -> Option<Word<'_>> {
+    pub(super) fn find_word_beyond(
+        &self,
+        address: Address,
+        rule: WordRule<'_>,
+    ) -> Option<Word<'_>> {
         let home = self.home(address);
         let mut beyond = home + 1..=home + self.bucket(home).header().reach();
-        beyond.find_map(|index| self.bucket(index).find_word(address.tag(), expected))
+        beyond.find_map(|index| self.bucket(index).find_word(address.tag(), rule))
     }
 
     /// What `step` makes of the cell, in one atomic step, wherever the key is and if it is new.
