@@ -162,8 +162,12 @@ mod counter {
     const FIRST_LOOK_NS: u64 = 500_000;
     /// How often to compare, in ticks: several times a second on any processor.
     const COMPARE_TICKS: u64 = 1 << 29;
-    /// The latest that a line may begin. A tick is less than a microsecond, so no moment before the
-    /// next comparison is later than the last that can be told.
+    /// As fine as it can be for a product of 64 bits: exact to some 20 ns until the next comparison.
+    const SLOPE_BITS: u32 = 34;
+    /// A tick is no longer than a microsecond.
+    const SLOPE_MAX: u64 = 1 << SLOPE_BITS;
+    /// The latest that a line may begin, so that no moment before the next comparison is later than the
+    /// last that can be told.
     const BEGIN_MAX: u64 = Micros::MAX.get() - COMPARE_TICKS;
 
     /// The kernel watches the counter for being steady and equal on all processors, and turns to
@@ -186,19 +190,21 @@ mod counter {
     struct Line {
         at: u64,
         us: u64,
-        /// Microseconds a tick, times 2^64.
+        /// Microseconds a tick, times 2^[`SLOPE_BITS`].
         slope: u64,
     }
 
     impl Line {
         fn us_at(self, ticks: u64) -> u64 {
             // Another core's counter may be a little behind; time stands still meanwhile.
-            self.us_after(ticks.saturating_sub(self.at))
+            let passed = ticks.saturating_sub(self.at);
+            self.us + ((u128::from(passed) * u128::from(self.slope)) >> SLOPE_BITS) as u64
         }
 
+        /// The same before the next comparison, when no product is larger than 64 bits.
         #[inline]
-        fn us_after(self, passed: u64) -> u64 {
-            self.us + ((u128::from(passed) * u128::from(self.slope)) >> 64) as u64
+        fn us_soon_after(self, passed: u64) -> u64 {
+            self.us + ((passed * self.slope) >> SLOPE_BITS)
         }
     }
 
@@ -228,11 +234,11 @@ mod counter {
 
         /// Only for whoever holds the keeper.
         fn set_line(&self, line: Line) {
-            let line = Line { us: line.us.min(BEGIN_MAX), ..line };
+            let (us, slope) = (line.us.min(BEGIN_MAX), line.slope.min(SLOPE_MAX));
             self.at.store(NEVER, Relaxed);
             fence(Release);
-            self.us.store(line.us, Relaxed);
-            self.slope.store(line.slope, Relaxed);
+            self.us.store(us, Relaxed);
+            self.slope.store(slope, Relaxed);
             self.at.store(line.at, Release);
         }
     }
@@ -242,7 +248,7 @@ mod counter {
     pub(super) fn now() -> Option<Micros> {
         let line = SHARED.line()?;
         let passed = ticks().wrapping_sub(line.at); // huge if the counter is behind
-        (passed <= COMPARE_TICKS).then(|| Micros::known(line.us_after(passed)))
+        (passed <= COMPARE_TICKS).then(|| Micros::known(line.us_soon_after(passed)))
     }
 
     pub(super) struct CounterClock {
@@ -278,17 +284,17 @@ mod counter {
     }
 
     impl Sample {
-        /// Microseconds a tick since this one, times 2^64; `None` if too little has passed to tell.
+        /// The slope of a line from this one; `None` if too little has passed to tell.
         fn slope_to(self, later: Self) -> Option<u64> {
             let ticks = later.ticks.checked_sub(self.ticks).filter(|ticks| *ticks > 0)?;
             let passed_ns = u128::from(later.ns.checked_sub(self.ns).filter(|ns| *ns > 0)?);
-            Some(((passed_ns << 64) / u128::from(ticks) / 1_000) as u64)
+            Some(((passed_ns << SLOPE_BITS) / u128::from(ticks) / 1_000) as u64)
         }
 
         /// Has the counter gone back, or on by more or less than the kernel's clock allows?
         fn jumped_to(self, later: Self, slope: u64) -> bool {
             let Some(ticks) = later.ticks.checked_sub(self.ticks) else { return true };
-            let told_ns = ((u128::from(ticks) * u128::from(slope)) >> 64) * 1_000;
+            let told_ns = ((u128::from(ticks) * u128::from(slope)) >> SLOPE_BITS) * 1_000;
             let passed_ns = u128::from(later.ns - self.ns);
             told_ns.abs_diff(passed_ns) > passed_ns / 50 + 1_000_000
         }
@@ -354,7 +360,7 @@ mod counter {
                 // Ahead of the kernel: go on from there, slower by as much as makes it even at the
                 // next comparison, or by an eighth if that is less.
                 Some(told) if told > us => {
-                    let interval = (u128::from(COMPARE_TICKS) * u128::from(slope)) >> 64;
+                    let interval = (u128::from(COMPARE_TICKS) * u128::from(slope)) >> SLOPE_BITS;
                     let excess = u128::from(slope) * u128::from(told - us) / interval.max(1);
                     let slower = u64::try_from(excess).unwrap_or(u64::MAX).min(slope / 8);
                     Line { at, us: told, slope: slope - slower }
@@ -375,7 +381,7 @@ mod counter {
             let mut keeper = Keeper { kernel, first, last: first };
             // A line that is an hour ahead, and one that is an hour behind.
             let hour = 3_600_000_000;
-            let ahead = Line { at: first.ticks, us: now_us + hour, slope: 1 << 52 };
+            let ahead = Line { at: first.ticks, us: now_us + hour, slope: SLOPE_MAX >> 12 };
             let next = keeper.compare(Some(ahead));
             assert!(next.us >= ahead.us_at(next.at));
             let behind = Line { us: now_us - hour, ..ahead };
@@ -405,7 +411,7 @@ mod counter {
                 let now = Sample::take(&keeper.kernel);
                 let before = Sample { ticks: now.ticks.wrapping_add_signed(shift), ns: now.ns };
                 (keeper.first, keeper.last) = (before, before);
-                let slope = (1u64 << 63) / 1_300;
+                let slope = SLOPE_MAX / 2_600;
                 let told = keeper.kernel.now_us();
                 let next = keeper.compare(Some(Line { at: before.ticks, us: told, slope }));
                 assert!(
@@ -424,7 +430,8 @@ mod counter {
             shared.set_line(Line { at: 0, us: u64::MAX, slope: u64::MAX });
             let line = shared.line().unwrap();
             assert_eq!(line.us, BEGIN_MAX);
-            assert!(line.us_after(COMPARE_TICKS) <= Micros::MAX.get());
+            assert!(line.us_soon_after(COMPARE_TICKS) <= Micros::MAX.get());
+            assert_eq!(line.us_soon_after(COMPARE_TICKS), line.us_at(COMPARE_TICKS));
         }
 
         #[test]
