@@ -76,6 +76,7 @@ pub(super) fn decide<M: Meter>(
     if is_within_quota(meter, cost) && meter.fits(&usage, cost.get()) {
         let delay_us = meter.delay_us(&usage);
         meter.add(&mut usage, cost.get());
+        // Not `then`, here and below: two closures would not be put in line, and all be worked out.
         let is_swapped = swap(&usage, true);
         return if is_swapped { Some(report(meter, &usage, 0, delay_us)) } else { None };
     }
