@@ -27,7 +27,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    fn tollgate(self) -> &'static str {
+    pub fn tollgate(self) -> &'static str {
         match self {
             Mode::Allowed => "1000000/s burst 1000000000",
             Mode::Denied => "1/hour",

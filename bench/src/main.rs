@@ -23,7 +23,7 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 use contenders::*;
-use tollgate::{Algorithm, Limit};
+use tollgate::Limit;
 use workload::{WORKLOADS, Workload};
 
 const ROUNDS: usize = 7;
@@ -173,18 +173,22 @@ fn algorithms() {
     println!("\n## The algorithms: ns per check, 1 thread, all allowed\n");
     println!("| |{}", WORKLOADS.map(|w| format!(" {} |", w.name)).concat());
     println!("|{}", "---|".repeat(WORKLOADS.len() + 1));
-    let cell_algorithms = tollgate::ALGORITHMS.iter().filter(|a| **a != Algorithm::SlidingLog);
-    let cell_algorithms: Vec<_> = cell_algorithms.copied().collect();
-    let mut rows = vec![Vec::new(); cell_algorithms.len()];
+    // As much as a sliding counter can count, so that all but the hottest is allowed.
+    let windows = &*std::env::var("W").unwrap();
+    let limits = [
+        ("token_bucket, whole microseconds", Limit::token_bucket(Mode::Allowed.tollgate())),
+        ("fixed_window", Limit::fixed_window(windows)),
+        ("sliding_counter", Limit::sliding_counter(windows)),
+        ("token_bucket, fractions", Limit::token_bucket(windows)),
+        ("leaky_bucket, fractions", Limit::leaky_bucket(windows)),
+    ];
+    let limits = limits.map(|(name, limit)| (name, limit.unwrap()));
+    let mut rows = limits.each_ref().map(|_| Vec::new());
     for workload in WORKLOADS {
         let requests = workload.requests();
-        // As much as a sliding counter can count, so that all but the hottest is allowed.
-        let limit = |algorithm| Limit::new("67000000/s".parse().unwrap(), algorithm).unwrap();
-        let limiters: Vec<_> = cell_algorithms
-            .iter()
-            .map(|algorithm| Tollgate::with_limit(limit(*algorithm), workload.keys))
-            .collect();
-        let mut times = vec![Vec::new(); limiters.len()];
+        let limiters =
+            limits.each_ref().map(|(_, limit)| Tollgate::with_limit(limit.clone(), workload.keys));
+        let mut times = limiters.each_ref().map(|_| Vec::new());
         for _ in 0..=ROUNDS {
             for (limiter, times) in limiters.iter().zip(&mut times) {
                 times.push(run(limiter, &requests, 1));
@@ -194,12 +198,13 @@ fn algorithms() {
             row.push(median(times));
         }
     }
-    for (algorithm, row) in cell_algorithms.iter().zip(rows) {
-        println!(
-            "| {algorithm} |{}",
-            row.iter().map(|ns| format!(" {ns:.1} |")).collect::<String>()
-        );
+    for ((name, _), row) in limits.iter().zip(&rows) {
+        let cells = row.iter().zip(&rows[0]).map(|(ns, first)| {
+            format!(" {ns:.1} ({:.2}) |", ns / first)
+        });
+        println!("| {name} |{}", cells.collect::<String>());
     }
+    println!("\nIn brackets: over the first.");
 }
 
 /// Nanoseconds of wall time per check, over all threads.

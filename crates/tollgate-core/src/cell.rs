@@ -3,59 +3,77 @@
 //! A cell can be read without its limit. That is what lets a store drop one that has become fresh
 //! without knowing whose it was, and lets a key's limit change while its usage stays.
 
-const LIFE_BITS: u32 = 11;
-const LIFE_MASK: u64 = (1 << LIFE_BITS) - 1;
-
+const TIME_BITS: u32 = 53;
 /// The latest time a cell can hold; a debt beyond it saturates.
-pub(crate) const TIME_MAX: u64 = (1 << 53) - 1;
+pub(crate) const TIME_MAX: u64 = (1 << TIME_BITS) - 1;
+const LIFE_MASK: u64 = (1 << (64 - TIME_BITS)) - 1;
 /// How many bits a handle has.
 const HANDLE_BITS: u32 = 40;
 /// Two numbers of an algorithm's own: this many bits are the lower one's.
 const LOWER_BITS: u32 = 26;
 const LOWER_MASK: u64 = (1 << LOWER_BITS) - 1;
 /// How many bits of its own an algorithm has.
-pub(crate) const DATA_BITS: u32 = 64 - LIFE_BITS;
+pub(crate) const DATA_BITS: u32 = 53;
+pub(crate) const DATA_MASK: u64 = (1 << DATA_BITS) - 1;
 
 /// The state of one key under one limit: 117 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// A time, in 53 bits.
-    time: u64,
-    /// How long after that the cell may still matter ([`Life`], 11 bits), below 53 bits that are
-    /// the algorithm's own.
+    /// A time, in 53 bits, and above it how long after that the cell may still matter ([`Life`]).
+    head: u64,
+    /// The algorithm's own, in 53 bits.
     data: u64,
+}
+
+/// One of the two words of a cell ([`Cell::to_words`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellWord {
+    /// A time and a life.
+    First,
+    /// The algorithm's own.
+    Second,
 }
 
 impl Cell {
     /// The state of a key that was never seen.
-    pub const FRESH: Cell = Cell { time: 0, data: 0 };
+    pub const FRESH: Cell = Cell { head: 0, data: 0 };
+
+    /// A first word that no cell has. Who takes it for a time finds it later than any.
+    pub const NO_FIRST_WORD: u64 = Life::BEYOND << TIME_BITS;
 
     #[inline]
     pub(crate) fn new(time: u64, life: Life, data: u64) -> Self {
-        debug_assert!(time <= TIME_MAX && data >> DATA_BITS == 0);
-        Self { time, data: data << LIFE_BITS | u64::from(life.0) }
+        debug_assert!(data >> DATA_BITS == 0);
+        Self { head: Self::head(time, life), data }
+    }
+
+    /// The first word of a cell with this time and life.
+    #[inline]
+    pub(crate) fn head(time: u64, life: Life) -> u64 {
+        debug_assert!(time <= TIME_MAX);
+        life.code() << TIME_BITS | time
     }
 
     #[inline]
     pub(crate) fn time(self) -> u64 {
-        self.time
+        self.head & TIME_MAX
     }
 
     #[inline]
     pub(crate) fn life(self) -> Life {
-        Life((self.data & LIFE_MASK) as u16)
+        Life((self.head >> TIME_BITS) as u16)
     }
 
     #[inline]
     pub(crate) fn data(self) -> u64 {
-        self.data >> LIFE_BITS
+        self.data
     }
 
     /// A moment, in microseconds since the epoch, from which on this cell equals a fresh one.
-    /// Never too early; later than the true moment by at most one period and a few percent.
+    /// Never too early; later than the true moment by at most a few percent of a period.
     #[inline]
     pub fn fresh_by(self) -> u64 {
-        self.time + self.life().span() + 1
+        self.time() + self.life().span() + 1
     }
 
     /// A cell that stands for state kept elsewhere, for example a [`Log`](crate::Log): when that
@@ -84,36 +102,42 @@ impl Cell {
         }
     }
 
-    /// May a [`WordRule`](crate::WordRule) change it, in its first word alone?
+    /// The word that a [`WordRule`](crate::WordRule) may change while the other one stays.
     #[inline]
-    pub fn is_one_word(self) -> bool {
-        self.life() == Life::ZERO && self.data != 0
+    pub fn loose_word(self) -> Option<CellWord> {
+        match self.life() {
+            Life::ZERO if self.data != 0 => Some(CellWord::First),
+            Life::ZERO | Life::HANDLE => None,
+            _ => Some(CellWord::Second),
+        }
     }
 
-    /// The two words to keep in a store. The 11 highest bits of the first are 0, for the store's
-    /// own use; the second is 0 only in [`Cell::FRESH`].
+    /// The two words to keep in a store. The 10 highest bits of the second are 0, for the store's
+    /// own use. A second word that a rule may change alone is never one that it may not.
     #[inline]
     pub fn to_words(self) -> [u64; 2] {
-        [self.time, self.data]
+        let is_fixed = self.loose_word() != Some(CellWord::Second);
+        [self.head, self.data | u64::from(is_fixed) << DATA_BITS]
+    }
+
+    /// The cell that [`Cell::to_words`] gave.
+    #[inline]
+    pub fn from_words([head, second]: [u64; 2]) -> Self {
+        Self { head, data: second & DATA_MASK }
     }
 
     /// The same in its parts, for a store that keeps fewer bits: the time, the life (11 bits), and
     /// the algorithm's own, 27 bits and 26.
     pub fn to_parts(self) -> [u64; 4] {
         let data = self.data();
-        [self.time, self.life().code(), data >> LOWER_BITS, data & LOWER_MASK]
+        [self.time(), self.life().code(), data >> LOWER_BITS, data & LOWER_MASK]
     }
 
     /// The cell that [`Cell::to_parts`] gave; parts that are too large lose what is too much.
     pub fn from_parts([time, life, upper, lower]: [u64; 4]) -> Self {
         let data = upper << LOWER_BITS | lower & LOWER_MASK;
-        Self { time: time & TIME_MAX, data: data << LIFE_BITS | life & LIFE_MASK }
-    }
-
-    /// The cell that [`Cell::to_words`] gave.
-    #[inline]
-    pub fn from_words([time, data]: [u64; 2]) -> Self {
-        Self { time: time & TIME_MAX, data }
+        let life = Life((life & LIFE_MASK) as u16);
+        Self::new(time & TIME_MAX, life, data & DATA_MASK)
     }
 }
 
@@ -125,6 +149,8 @@ impl Life {
     pub(crate) const ZERO: Life = Life(0);
     /// No span is this long; it marks a handle and counts as none.
     const HANDLE: Life = Life(LIFE_MASK as u16);
+    /// Nor does any span have this code or a higher one.
+    const BEYOND: u64 = 0x700;
 
     /// The shortest representable span that is at least `us`.
     pub(crate) fn at_least(us: u64) -> Self {
@@ -159,10 +185,11 @@ mod tests {
     #[test]
     fn a_life_is_never_shorter_than_asked_and_at_most_a_32nd_longer() {
         let around = |x: u64| [x.saturating_sub(1), x, x + 1];
-        for us in (0..52).flat_map(|bit| around(1 << bit)).chain(0..5_000).chain([86_400_000_000]) {
+        for us in (0..53).flat_map(|bit| around(1 << bit)).chain(0..5_000).chain([86_400_000_000]) {
             let span = Life::at_least(us).span();
             assert!(span >= us, "{us} became {span}");
             assert!(span - us <= us / 32 + 1, "{us} became {span}");
+            assert!(Life::at_least(us).code() < Life::BEYOND);
         }
     }
 

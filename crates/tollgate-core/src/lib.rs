@@ -37,8 +37,9 @@ mod when_down;
 
 pub use algorithm::{
     ALGORITHMS, Algorithm, CellRule, KindOfRule, Log, LogRule, Rule, RuleVisitor, WordRule,
+    WordRuleVisitor,
 };
-pub use cell::Cell;
+pub use cell::{Cell, CellWord};
 pub use cost::{Cost, ZeroCost};
 pub use decision::{Decision, Wait};
 pub use limit::{Limit, LimitError, Scope};

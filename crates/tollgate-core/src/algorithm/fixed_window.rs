@@ -1,41 +1,40 @@
 //! Fixed window counter: `count + cost ≤ limit` within windows that are aligned to the epoch.
 //!
 //! Not smooth: around a boundary up to twice the limit can pass within one period.
-//!
-//! The cell holds the time of the last charge and the count of the window which that time lies in.
-//! No window number is kept, so that usage carries over when the period changes: the count stands
-//! while the last charge is still in the present window, whatever its length.
 
-use super::meter::{Divisor, Meter};
-use crate::cell::{Cell, DATA_BITS, Life};
+use super::WordRule;
+use super::meter::{self, Meter};
+use super::windows::{Age, Windows};
+use crate::cell::{Cell, CellWord, DATA_MASK};
+use crate::cost::Cost;
+use crate::decision::Decision;
 use crate::rate::Rate;
 use crate::terms::Terms;
+use crate::time::Micros;
 
 #[derive(Clone, Debug)]
 pub(crate) struct FixedWindow {
-    window_us: Divisor,
+    windows: Windows,
     limit: u64,
-    life: Life,
 }
 
 pub(crate) struct Usage {
     now: u64,
-    /// `now`, or the last charge if the clock has gone back since.
-    at: u64,
+    /// Of the present window or, if the clock has gone back, of the last one that was counted in.
     start: u64,
     count: u64,
+    is_foreign: bool,
 }
 
 impl FixedWindow {
     pub(super) fn new(rate: Rate) -> Self {
-        let window_us = rate.period_us();
-        let life = Life::at_least(window_us);
-        Self { window_us: Divisor::new(window_us), limit: rate.count(), life }
+        Self { windows: Windows::new(rate.period_us(), 1), limit: rate.count() }
     }
 
     pub(super) fn terms(&self) -> Terms {
-        let Self { window_us, limit, life } = *self;
-        Terms::FixedWindow { window_us: window_us.get(), limit, life: life.code() }
+        let Self { windows, limit } = *self;
+        let window_us = windows.length_us().get();
+        Terms::FixedWindow { window_us, limit, life: windows.life_code() }
     }
 }
 
@@ -44,14 +43,19 @@ impl Meter for FixedWindow {
 
     #[inline]
     fn usage(&self, cell: Cell, now: u64) -> Usage {
-        let (at, start) = self.window_us.window_at(now, cell.time());
-        let count = if cell.time() >= start { cell.data() } else { 0 };
-        Usage { now, at, start, count }
+        let counted = self.windows.locate(cell, now);
+        let count = if counted.age == Age::Present { cell.data() } else { 0 };
+        Usage { now, start: counted.start, count, is_foreign: counted.is_foreign }
     }
 
     #[inline]
     fn to_cell(&self, usage: &Usage) -> Cell {
-        Cell::new(usage.at, self.life, usage.count)
+        self.windows.cell(usage.start, usage.count)
+    }
+
+    #[inline]
+    fn is_foreign(&self, _cell: Cell, usage: &Usage) -> bool {
+        usage.is_foreign && usage.count > 0
     }
 
     #[inline]
@@ -90,8 +94,32 @@ impl Meter for FixedWindow {
 
     #[inline]
     fn reset_after_us(&self, usage: &Usage) -> u64 {
-        usage.start + self.window_us.get() - usage.now
+        usage.start + self.windows.length_us().get() - usage.now
     }
 }
 
-const COUNT_MAX: u64 = (1 << DATA_BITS) - 1;
+impl WordRule for FixedWindow {
+    const WORD: CellWord = CellWord::Second;
+
+    #[inline(always)]
+    fn other_word(&self, now: Micros) -> u64 {
+        self.windows.head(self.windows.start_of(now.get()))
+    }
+
+    #[inline(always)]
+    fn check_and_swap(
+        &self,
+        word: u64,
+        cost: Cost,
+        now: Micros,
+        swap: impl FnOnce(Option<u64>) -> bool,
+    ) -> Option<Decision> {
+        let now = now.get();
+        let start = self.windows.start_of(now);
+        let usage = Usage { now, start, count: word & DATA_MASK, is_foreign: false };
+        let swap = |_: &Usage, is_added: bool| swap(is_added.then(|| word + cost.get()));
+        meter::decide(self, usage, cost, swap)
+    }
+}
+
+const COUNT_MAX: u64 = DATA_MASK;

@@ -181,25 +181,23 @@ impl Divisor {
         self.div_floor(n + u128::from(self.d - 1))
     }
 
-    /// `now`, or `last` if that is later, and when the window of this length began in which that is.
+    /// `n` rounded down to a multiple of `d`.
     #[inline]
-    pub(super) fn window_at(self, now: u64, last: u64) -> (u64, u64) {
-        // Worked out before `last` has come from memory, as that is hardly ever later.
-        let start = self.div(now) * self.d;
-        if last <= now { (now, start) } else { self.window_of(last) }
-    }
-
-    #[cold]
-    #[inline(never)] // or both would be worked out from whichever is later
-    fn window_of(self, at: u64) -> (u64, u64) {
-        (at, self.div(at) * self.d)
+    pub(super) fn multiple_until(self, n: u64) -> u64 {
+        n - self.quotient_and_rest(n).1
     }
 
     #[inline]
     fn div(self, n: u64) -> u64 {
+        self.quotient_and_rest(n).0
+    }
+
+    #[inline]
+    fn quotient_and_rest(self, n: u64) -> (u64, u64) {
         // The inverse is too small by less than one, so this is too small by at most one.
         let quotient = (product(n, self.inverse) >> 64) as u64;
-        quotient + u64::from(n - quotient * self.d >= self.d)
+        let rest = n - quotient * self.d;
+        if rest < self.d { (quotient, rest) } else { (quotient + 1, rest - self.d) }
     }
 }
 
@@ -230,21 +228,12 @@ mod tests {
             let divisor = Divisor::new(d);
             for n in numbers() {
                 assert_eq!(divisor.div(n), n / d, "{n} / {d}");
+                assert_eq!(divisor.multiple_until(n), n / d * d, "{n} / {d} · {d}");
                 assert_eq!(divisor.div_ceil(n.into()), n.div_ceil(d), "{n} / {d}, rounded up");
                 // Around the quotients, where a rounded inverse would show.
                 let multiple = n / d * d;
                 assert_eq!(divisor.div(multiple), n / d, "{multiple} / {d}");
                 assert_eq!(divisor.div(multiple.saturating_sub(1)), multiple.saturating_sub(1) / d);
-            }
-        }
-    }
-
-    #[test]
-    fn a_window_begins_where_the_later_of_two_moments_is() {
-        for d in numbers().filter(|d| *d > 0) {
-            for (now, last) in numbers().zip(numbers().skip(17)) {
-                let at = now.max(last);
-                assert_eq!(Divisor::new(d).window_at(now, last), (at, at - at % d));
             }
         }
     }

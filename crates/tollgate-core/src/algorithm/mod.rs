@@ -6,12 +6,13 @@ mod log;
 mod meter;
 mod sliding_counter;
 mod sliding_log;
+mod windows;
 
 use alloc::string::ToString;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::cell::Cell;
+use crate::cell::{Cell, CellWord};
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::limit::LimitError;
@@ -159,12 +160,14 @@ impl CellRule {
         on_meter!(self, meter => visitor.visit(meter))
     }
 
-    /// The same rule, if its cells differ in their first word only.
-    #[inline]
-    pub fn as_word(&self) -> Option<WordRule<'_>> {
+    /// The same, if it is a [`WordRule`].
+    #[inline(always)]
+    pub fn visit_word<V: WordRuleVisitor>(&self, visitor: V) -> Option<V::Output> {
         match &self.0 {
-            Kind::WholeBucket(bucket) => Some(WordRule(bucket)),
-            _ => None,
+            Kind::WholeBucket(bucket) => Some(visitor.visit(bucket)),
+            Kind::FixedWindow(window) => Some(visitor.visit(window)),
+            Kind::SlidingCounter(counter) => Some(visitor.visit(counter)),
+            Kind::Bucket(_) => None,
         }
     }
 
@@ -230,31 +233,35 @@ pub trait RuleVisitor {
     fn visit(self, rule: &impl KindOfRule) -> Self::Output;
 }
 
-/// A rule whose cells differ in their first word only: a bucket with an interval of whole
-/// microseconds. A store can then do with a compare-and-swap of one word.
-#[derive(Clone, Copy, Debug)]
-pub struct WordRule<'r>(&'r Bucket<true>);
+/// A rule of which one word of a cell tells all there is to know, as long as the other is what the
+/// rule says. A store can then do with a compare-and-swap of that one.
+///
+/// Of a bucket with an interval of whole microseconds that is the first, and the other one stays while
+/// the limit does. Of a counter of windows it is the second; the other one stays for a window.
+pub trait WordRule {
+    /// The word.
+    const WORD: CellWord;
 
-impl WordRule<'_> {
-    /// The second word of every cell of this rule.
-    #[inline]
-    pub fn second_word(self) -> u64 {
-        self.0.second_word()
-    }
+    /// What the other word has to be at this moment.
+    fn other_word(&self, now: Micros) -> u64;
 
-    /// [`KindOfRule::check_and_swap`] on the first word alone.
-    #[inline(always)]
-    pub fn check_and_swap(
-        self,
+    /// [`KindOfRule::check_and_swap`] on that word alone. It may have a store's own bits; they stay.
+    fn check_and_swap(
+        &self,
         word: u64,
         cost: Cost,
         now: Micros,
         swap: impl FnOnce(Option<u64>) -> bool,
-    ) -> Option<Decision> {
-        let usage = self.0.usage_at(word, now.get());
-        let swap = |usage: &bucket::Usage, is_added: bool| swap(is_added.then(|| usage.rest_us()));
-        meter::decide(self.0, usage, cost, swap)
-    }
+    ) -> Option<Decision>;
+}
+
+/// Does something with any [`WordRule`] ([`CellRule::visit_word`]).
+pub trait WordRuleVisitor {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    fn visit<R: WordRule>(self, rule: &R) -> Self::Output;
 }
 
 impl From<CellRule> for Rule {

@@ -2,28 +2,35 @@
 //! counts of the previous and the present window and `e` the time into the present one.
 //!
 //! Not exact about the past: it assumes that the previous window's requests came evenly.
-//!
-//! The cell holds the time of the last charge, and `p` and `c` of the window it lies in.
 
-use super::meter::{Divisor, Meter, div_floor, product};
-use crate::cell::{Cell, DATA_BITS, Life};
+use super::WordRule;
+use super::meter::{self, Divisor, Meter, div_floor, product};
+use super::windows::{Age, Counted, Windows};
+use crate::cell::{Cell, CellWord, DATA_BITS, DATA_MASK};
+use crate::cost::Cost;
+use crate::decision::Decision;
 use crate::limit::LimitError;
 use crate::rate::Rate;
 use crate::terms::Terms;
+use crate::time::Micros;
 
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingCounter {
-    window_us: Divisor,
+    windows: Windows,
     limit: u64,
-    /// Two windows. It also tells whether a cell was written under another period.
-    life: Life,
 }
 
 pub(crate) struct Usage {
     now: u64,
-    /// `now`, or the last charge if the clock has gone back since.
-    at: u64,
+    /// Of the present window or, if the clock has gone back, of the last one that was counted in.
     start: u64,
+    counts: Counts,
+    is_foreign: bool,
+}
+
+/// Of the previous window and of the present one.
+#[derive(Clone, Copy)]
+struct Counts {
     previous: u64,
     current: u64,
 }
@@ -33,26 +40,30 @@ impl SlidingCounter {
         if rate.count() > COUNT_MAX {
             return Err(LimitError::CounterTooLarge { rate, count_max: COUNT_MAX });
         }
-        let window_us = rate.period_us();
-        let life = Life::at_least(2 * window_us);
-        Ok(Self { window_us: Divisor::new(window_us), limit: rate.count(), life })
+        Ok(Self { windows: Windows::new(rate.period_us(), 2), limit: rate.count() })
     }
 
     pub(super) fn terms(&self) -> Terms {
-        let Self { window_us, limit, life } = *self;
-        Terms::SlidingCounter { window_us: window_us.get(), limit, life: life.code() }
+        let Self { windows, limit } = *self;
+        let window_us = windows.length_us().get();
+        Terms::SlidingCounter { window_us, limit, life: windows.life_code() }
+    }
+
+    #[inline]
+    fn window_us(&self) -> Divisor {
+        self.windows.length_us()
     }
 
     /// What the previous window may amount to if `cost` is added to this one.
     #[inline]
     fn room(&self, usage: &Usage, cost: u64) -> u128 {
-        product(self.limit - usage.current - cost, self.window_us.get())
+        product(self.limit - usage.counts.current - cost, self.window_us().get())
     }
 
     /// What is left of the present window.
     #[inline]
     fn rest_us(&self, usage: &Usage) -> u64 {
-        usage.start + self.window_us.get() - usage.at
+        usage.start + self.window_us().get() - usage.now.max(usage.start)
     }
 }
 
@@ -61,22 +72,20 @@ impl Meter for SlidingCounter {
 
     #[inline]
     fn usage(&self, cell: Cell, now: u64) -> Usage {
-        let last = cell.time();
-        let (at, start) = self.window_us.window_at(now, last);
-        let (mut previous, mut current) = match cell.life() == self.life {
-            true => counts(cell),
-            false => carry_over(cell),
-        };
-        if last < start {
-            let is_previous = last + self.window_us.get() >= start;
-            (previous, current) = (if is_previous { current } else { 0 }, 0);
-        }
-        Usage { now, at, start, previous, current }
+        let Counted { start, age, is_foreign } = self.windows.locate(cell, now);
+        let counts = Counts::of(cell.data());
+        let counts = if is_foreign { counts.all_recent() } else { counts };
+        Usage { now, start, counts: counts.aged(age), is_foreign }
     }
 
     #[inline]
     fn to_cell(&self, usage: &Usage) -> Cell {
-        Cell::new(usage.at, self.life, usage.previous << COUNT_BITS | usage.current)
+        self.windows.cell(usage.start, usage.counts.to_data())
+    }
+
+    #[inline]
+    fn is_foreign(&self, _cell: Cell, usage: &Usage) -> bool {
+        usage.is_foreign && usage.counts.to_data() != 0
     }
 
     #[inline]
@@ -86,8 +95,8 @@ impl Meter for SlidingCounter {
 
     #[inline]
     fn fits(&self, usage: &Usage, cost: u64) -> bool {
-        usage.current + cost <= self.limit
-            && product(usage.previous, self.rest_us(usage)) <= self.room(usage, cost)
+        usage.counts.current + cost <= self.limit
+            && product(usage.counts.previous, self.rest_us(usage)) <= self.room(usage, cost)
     }
 
     #[inline]
@@ -95,8 +104,8 @@ impl Meter for SlidingCounter {
         if self.fits(usage, cost) {
             return 0;
         }
-        let &Usage { previous, current, .. } = usage;
-        let window = self.window_us.get();
+        let Counts { previous, current } = usage.counts;
+        let window = self.window_us().get();
         if current + cost <= self.limit {
             let room = self.room(usage, cost);
             // The previous window has to shrink until it fits: W − e' = floor(room / p).
@@ -111,50 +120,89 @@ impl Meter for SlidingCounter {
 
     #[inline]
     fn add(&self, usage: &mut Usage, cost: u64) {
-        usage.current = usage.current.saturating_add(cost).min(COUNT_MAX);
+        usage.counts.current = usage.counts.current.saturating_add(cost).min(COUNT_MAX);
     }
 
     fn give_back(&self, usage: &mut Usage, cost: u64, charged_at: u64) {
         let mut rest = cost;
         if charged_at >= usage.start {
-            rest = cost.saturating_sub(usage.current);
-            usage.current = usage.current.saturating_sub(cost);
+            rest = cost.saturating_sub(usage.counts.current);
+            usage.counts.current = usage.counts.current.saturating_sub(cost);
         }
-        if charged_at + self.window_us.get() >= usage.start {
-            usage.previous = usage.previous.saturating_sub(rest);
+        if charged_at + self.window_us().get() >= usage.start {
+            usage.counts.previous = usage.counts.previous.saturating_sub(rest);
         }
     }
 
     #[inline]
     fn remaining(&self, usage: &Usage) -> u64 {
         // Also where there is no previous count: nobody can foresee whether there is.
-        let weighted = self.window_us.div_ceil(product(usage.previous, self.rest_us(usage)));
-        self.limit.saturating_sub(usage.current + weighted)
+        let weighted =
+            self.window_us().div_ceil(product(usage.counts.previous, self.rest_us(usage)));
+        self.limit.saturating_sub(usage.counts.current + weighted)
     }
 
     #[inline]
     fn reset_after_us(&self, usage: &Usage) -> u64 {
-        let windows = match usage {
-            Usage { current: 1.., .. } => 2,
-            Usage { previous: 1.., .. } => 1,
+        let windows = match usage.counts {
+            Counts { current: 1.., .. } => 2,
+            Counts { previous: 1.., .. } => 1,
             _ => return 0,
         };
-        usage.start + windows * self.window_us.get() - usage.now
+        usage.start + windows * self.window_us().get() - usage.now
     }
 }
 
-/// The counts of the previous and the present window.
-#[inline]
-fn counts(cell: Cell) -> (u64, u64) {
-    (cell.data() >> COUNT_BITS, cell.data() & COUNT_MAX)
+impl WordRule for SlidingCounter {
+    const WORD: CellWord = CellWord::Second;
+
+    #[inline(always)]
+    fn other_word(&self, now: Micros) -> u64 {
+        self.windows.head(self.windows.start_of(now.get()))
+    }
+
+    #[inline(always)]
+    fn check_and_swap(
+        &self,
+        word: u64,
+        cost: Cost,
+        now: Micros,
+        swap: impl FnOnce(Option<u64>) -> bool,
+    ) -> Option<Decision> {
+        let now = now.get();
+        let start = self.windows.start_of(now);
+        let usage = Usage { now, start, counts: Counts::of(word & DATA_MASK), is_foreign: false };
+        let swap = |_: &Usage, is_added: bool| swap(is_added.then(|| word + cost.get()));
+        meter::decide(self, usage, cost, swap)
+    }
 }
 
-/// Another period: where its windows lay is not known, so all of it counts as recent.
-#[cold]
-#[inline(never)]
-fn carry_over(cell: Cell) -> (u64, u64) {
-    let (previous, current) = counts(cell);
-    (0, (previous + current).min(COUNT_MAX))
+impl Counts {
+    #[inline]
+    fn of(data: u64) -> Self {
+        Self { previous: data >> COUNT_BITS, current: data & COUNT_MAX }
+    }
+
+    #[inline]
+    fn to_data(self) -> u64 {
+        self.previous << COUNT_BITS | self.current
+    }
+
+    /// Where the windows lay is not known, so all of it counts as recent.
+    #[cold]
+    #[inline(never)]
+    fn all_recent(self) -> Self {
+        Self { previous: 0, current: (self.previous + self.current).min(COUNT_MAX) }
+    }
+
+    #[inline]
+    fn aged(self, age: Age) -> Self {
+        match age {
+            Age::Present => self,
+            Age::Previous => Self { previous: self.current, current: 0 },
+            Age::Older => Self { previous: 0, current: 0 },
+        }
+    }
 }
 
 /// Two counts share the cell's data.

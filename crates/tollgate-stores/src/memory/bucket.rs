@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use tollgate_core::{Cell, WordRule};
+use tollgate_core::{Cell, CellWord};
 
 use super::lines::{Line, SLOTS};
 use super::sync::{AtomicU64, fence, pause};
@@ -111,7 +111,7 @@ impl<'t> Bucket<'t> {
     #[inline]
     pub(super) fn slot_words(self, slot: usize) -> [u64; 2] {
         // Whoever sees the first word of a cell sees its second.
-        [self.0.firsts[slot].load(Acquire), self.0.seconds[slot].load(Relaxed)]
+        [self.0.firsts[slot].load(Acquire), self.0.seconds[slot].load(Acquire)]
     }
 
     #[inline]
@@ -137,52 +137,79 @@ impl<'t> Bucket<'t> {
         self.0.tags[slot].load(Relaxed) == tag.0
     }
 
-    /// The first word of the cell of this tag, if the second one is the rule's.
+    /// One word of the cell of this tag, if the other one is what is expected.
     #[inline(always)]
-    pub(super) fn find_word(self, tag: Tag, rule: WordRule<'_>) -> Option<Word<'t>> {
-        match self.word_in(tag.first_slot(), tag, rule) {
+    pub(super) fn find_word(self, tag: Tag, which: CellWord, other: u64) -> Option<Word<'t>> {
+        match self.word_in(tag.first_slot(), tag, which, other) {
             Some(word) => Some(word),
-            None => self.find_word_beside(tag, rule),
+            None => self.find_word_beside(tag, which, other),
         }
     }
 
     #[inline(never)]
-    fn find_word_beside(self, tag: Tag, rule: WordRule<'_>) -> Option<Word<'t>> {
-        (0..SLOTS).find_map(|slot| self.word_in(slot, tag, rule))
+    fn find_word_beside(self, tag: Tag, which: CellWord, other: u64) -> Option<Word<'t>> {
+        (0..SLOTS).find_map(|slot| self.word_in(slot, tag, which, other))
     }
 
     /// A slot is given to another key in this order: its first word is taken, the tag and the second
     /// word are changed, the first is put. So if the tag is the key's after the first word was read,
-    /// that was the key's, or taken.
+    /// that was the key's, or taken. The second word, read first, may be that of the key before; then
+    /// it is no longer there ([`Word::commit`]).
     #[inline(always)]
-    fn word_in(self, slot: usize, tag: Tag, rule: WordRule<'_>) -> Option<Word<'t>> {
-        let word = &self.0.firsts[slot];
+    fn word_in(self, slot: usize, tag: Tag, which: CellWord, other: u64) -> Option<Word<'t>> {
+        let (word, other_word) = match which {
+            CellWord::First => (&self.0.firsts[slot], &self.0.seconds[slot]),
+            CellWord::Second => (&self.0.seconds[slot], &self.0.firsts[slot]),
+        };
         let seen = word.load(Acquire);
-        let is_it = self.has(slot, tag) && self.0.seconds[slot].load(Relaxed) == rule.second_word();
-        is_it.then_some(Word { word, seen })
+        let is_it = self.has(slot, tag) && other_word.load(Acquire) == other;
+        is_it.then_some(Word { word, seen, which })
     }
 
-    /// Takes the cell out, so that nobody changes it in its first word, which needs no lock, until
+    /// Takes the cell out, so that nobody changes it in one word, which needs no lock, until
     /// [`Bucket::put`]. Only with the lock.
     pub(super) fn take(self, slot: usize) -> Cell {
         let first = self.0.firsts[slot].swap(TAKEN, Acquire);
-        Cell::from_words([first, self.0.seconds[slot].load(Relaxed)])
+        let second = &self.0.seconds[slot];
+        let cell = Cell::from_words([first, second.load(Relaxed)]);
+        match cell.loose_word() {
+            Some(CellWord::Second) => Cell::from_words([first, second.fetch_add(TURN, AcqRel)]),
+            _ => cell,
+        }
     }
 
     /// The same, unless it is no longer what was seen.
     #[inline]
     pub(super) fn take_if_still(self, slot: usize, [first, second]: [u64; 2]) -> bool {
-        if !Cell::from_words([first, second]).is_one_word() {
-            return true; // the lock is enough
+        let (first_word, second_word) = (&self.0.firsts[slot], &self.0.seconds[slot]);
+        match Cell::from_words([first, second]).loose_word() {
+            None => true, // the lock is enough
+            Some(CellWord::First) => {
+                first_word.compare_exchange(first, TAKEN, Acquire, Relaxed).is_ok()
+            }
+            Some(CellWord::Second) => {
+                first_word.store(TAKEN, Relaxed);
+                let turned = second.wrapping_add(TURN);
+                let taken = second_word.compare_exchange(second, turned, AcqRel, Relaxed).is_ok();
+                if !taken {
+                    first_word.store(first, Release);
+                }
+                taken
+            }
         }
-        self.0.firsts[slot].compare_exchange(first, TAKEN, Acquire, Relaxed).is_ok()
     }
 
     /// Writes a cell that was taken.
     #[inline]
     pub(super) fn put(self, slot: usize, cell: Cell) {
         let [first, second] = cell.to_words();
-        self.0.seconds[slot].store(second, Relaxed);
+        let word = &self.0.seconds[slot];
+        let turn = match cell.loose_word() {
+            Some(CellWord::Second) => word.load(Relaxed) & TURNS,
+            _ => 0,
+        };
+        // Whoever sees the second word sees that the first was taken.
+        word.store(turn | second, Release);
         self.0.firsts[slot].store(first, Release);
     }
 
@@ -233,9 +260,14 @@ impl<'t> Bucket<'t> {
     }
 }
 
-/// The first word of a cell that is taken: later than any time, so that whoever takes it for one
-/// finds the limit exceeded, and looks again ([`Word::commit`]).
-const TAKEN: u64 = 1 << 62;
+/// The first word of a cell that is taken. Whoever takes it for a time finds the limit exceeded, and
+/// looks again ([`Word::commit`]).
+const TAKEN: u64 = Cell::NO_FIRST_WORD;
+
+/// Second words that are changed alone count in their 10 highest bits how often they were taken, so
+/// that nobody mistakes the counts of one window for those of another.
+const TURN: u64 = 1 << 54;
+const TURNS: u64 = !(TURN - 1);
 
 /// How much a cell would be missed: what is in use, and when it is fresh.
 pub(super) type Missed = (u64, u64);
@@ -260,28 +292,33 @@ impl Tag {
     }
 }
 
-/// The first word of a cell, as it was found, to be changed without a lock.
+/// One word of a cell, as it was found, to be changed without a lock.
 pub(super) struct Word<'t> {
     word: &'t AtomicU64,
     seen: u64,
+    which: CellWord,
 }
 
 impl Word<'_> {
-    /// The time, or one that is later than any if the cell is taken.
+    /// What it was. A first word may be a time that is later than any, if the cell is taken.
     #[inline(always)]
-    pub(super) fn time(&self) -> u64 {
+    pub(super) fn get(&self) -> u64 {
         self.seen
     }
 
-    /// Replaces the time, if it is still what it was. With nothing to replace it, only tells whether
-    /// it was a time.
+    /// Replaces the word, if it is still what it was. With nothing to replace it, only tells whether
+    /// it was one of the key's.
     ///
     /// Should the slot have gone to another key meanwhile: if because its time had passed, the other
-    /// key's time is later. If for want of room, it may be the same by chance, and then the charge is
-    /// that key's; the usage of this one was forgotten anyway.
+    /// key's time is later. If for want of room, the word may be the same by chance, and then the
+    /// charge is that key's; the usage of this one was forgotten anyway.
     #[inline(always)]
     pub(super) fn commit(self, next: Option<u64>) -> bool {
-        let Some(next) = next else { return self.seen != TAKEN };
-        self.word.compare_exchange(self.seen, next, AcqRel, Relaxed).is_ok()
+        match (next, self.which) {
+            (Some(next), _) => self.word.compare_exchange(self.seen, next, AcqRel, Relaxed).is_ok(),
+            (None, CellWord::First) => self.seen != TAKEN,
+            // The window may have been another one's.
+            (None, CellWord::Second) => self.word.load(Relaxed) == self.seen,
+        }
     }
 }

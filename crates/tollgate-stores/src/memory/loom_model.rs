@@ -1,9 +1,12 @@
 //! Every interleaving of a few threads, also of what the memory model allows. Run with
 //! `RUSTFLAGS="--cfg loom" cargo test -p tollgate-stores --release --lib`.
 
+use std::sync::atomic::Ordering::SeqCst;
+
 use loom::sync::Arc;
+use loom::sync::atomic::AtomicU64;
 use loom::thread;
-use tollgate_core::{Cell, Cost, Limit, Micros};
+use tollgate_core::{Cell, CellWord, Cost, Decision, Limit, Micros, WordRule, WordRuleVisitor};
 
 use super::locked::Locked;
 use super::table::{Address, Slot, Table};
@@ -117,7 +120,7 @@ fn tokens(n: u64) -> Cell {
     let limit = limit();
     let rule = limit.cell_rule().unwrap();
     rule.charge(&mut cell, Cost::new(n).unwrap(), Micros::new(0));
-    assert!(cell.is_one_word());
+    assert_eq!(cell.loose_word(), Some(CellWord::First));
     cell
 }
 
@@ -127,15 +130,38 @@ fn tokens_of(cell: Cell) -> u64 {
     time
 }
 
-/// What a quick check does: a compare-and-swap of the word. False if it has to go the long way.
+/// What a quick check does: a compare-and-swap of a word. False if it has to go the long way.
 fn use_quickly(table: &Table, address: Address, n: u64) -> bool {
-    let limit = limit();
-    let rule = limit.cell_rule().and_then(|rule| rule.as_word()).unwrap();
-    let Some(word) = table.prefetch_home(address).find_word(address.tag(), rule) else {
-        return false;
-    };
+    check_quickly(table, address, &limit(), n, 0).is_some_and(|decision| decision.allowed())
+}
+
+fn check_quickly(
+    table: &Table,
+    address: Address,
+    limit: &Limit,
+    n: u64,
+    now: u64,
+) -> Option<Decision> {
     let cost = Cost::new(n).unwrap();
-    rule.check_and_swap(word.time(), cost, Micros::new(0), |next| word.commit(next)).is_some()
+    let check = Quickly { table, address, cost, now: Micros::new(now) };
+    limit.cell_rule().and_then(|rule| rule.visit_word(check)).expect("a rule of one word")
+}
+
+struct Quickly<'t> {
+    table: &'t Table,
+    address: Address,
+    cost: Cost,
+    now: Micros,
+}
+
+impl WordRuleVisitor for Quickly<'_> {
+    type Output = Option<Decision>;
+
+    fn visit<R: WordRule>(self, rule: &R) -> Option<Decision> {
+        let home = self.table.prefetch_home(self.address);
+        let word = home.find_word(self.address.tag(), R::WORD, rule.other_word(self.now))?;
+        rule.check_and_swap(word.get(), self.cost, self.now, |next| word.commit(next))
+    }
 }
 
 fn use_token(table: &Table, address: Address) {
@@ -207,4 +233,90 @@ fn use_million(table: &Table, address: Address) {
     if !use_quickly(table, address, 1_000_000) {
         table.update(address, 0, |_, _| (Some(tokens(1_000_000)), ()));
     }
+}
+
+const WINDOW_US: u64 = 1_000;
+
+/// Two in a window.
+fn window() -> Limit {
+    Limit::fixed_window("2/ms").unwrap()
+}
+
+/// What a check does, quickly or the long way. Tells whether it passed.
+fn count(table: &Table, address: Address, now: u64) -> bool {
+    let limit = window();
+    if let Some(decision) = check_quickly(table, address, &limit, 1, now) {
+        return decision.allowed();
+    }
+    let rule = limit.cell_rule().unwrap();
+    let (allowed, _) = table.update(address, now, |mut cell, now| {
+        let before = cell;
+        let decision = rule.check(&mut cell, Cost::ONE, Micros::new(now));
+        ((cell != before).then_some(cell), decision.allowed())
+    });
+    allowed
+}
+
+fn remaining(table: &Table, address: Address, now: u64) -> u64 {
+    let limit = window();
+    let look = |cell, now| limit.cell_rule().unwrap().peek(cell, Cost::ONE, Micros::new(now));
+    table.update(address, now, |cell, now| (None, look(cell, now).remaining())).0
+}
+
+#[test]
+fn counts_changed_without_the_lock_are_not_lost() {
+    model(|| {
+        let (table, [key, _]) = (Arc::new(Table::with_capacity(1)), addresses());
+        assert!(count(&table, key, 0));
+        let passed = Arc::new(AtomicU64::new(1));
+        let (one, two) = (passed.clone(), passed.clone());
+        let count = move |table: &Table, passed: &AtomicU64| {
+            passed.fetch_add(count(table, key, 0).into(), SeqCst);
+        };
+        together(&table, move |table| count(table, &one), move |table| count(table, &two));
+        assert_eq!(passed.load(SeqCst), 2);
+        assert_eq!(remaining(&table, key, 0), 0);
+    });
+}
+
+#[test]
+fn counts_are_not_changed_while_their_cell_is_locked() {
+    model(|| {
+        let (table, [a, b]) = (Arc::new(Table::with_capacity(1)), addresses());
+        assert!(count(&table, a, 0));
+        let both = move |table: &Table| {
+            let limit = Limit::fixed_window("1000/ms").unwrap();
+            let mut locked = Locked::new(table, &[a, b], 0);
+            for address in [a, b] {
+                let mut cell = locked.get(address).0.unwrap_or(Cell::FRESH);
+                limit.cell_rule().unwrap().charge(&mut cell, Cost::ONE, Micros::new(0));
+                locked.set(address, cell);
+            }
+        };
+        together(&table, move |table| _ = count(table, a, 0), both);
+        assert_eq!((remaining(&table, a, 0), remaining(&table, b, 0)), (0, 1));
+    });
+}
+
+#[test]
+fn counts_of_one_window_are_not_taken_for_those_of_the_next() {
+    model(|| {
+        let (table, [key, _]) = (Arc::new(Table::with_capacity(1)), addresses());
+        assert!(count(&table, key, 0) && count(&table, key, 0));
+        // The window is full; the next is not, whoever comes to it first.
+        let next = move |table: &Table| assert!(count(table, key, WINDOW_US));
+        together(&table, next, next);
+        assert_eq!(remaining(&table, key, WINDOW_US), 0);
+    });
+}
+
+#[test]
+fn a_count_of_a_window_that_has_passed_does_not_count_in_the_next() {
+    model(|| {
+        let (table, [key, _]) = (Arc::new(Table::with_capacity(1)), addresses());
+        assert!(count(&table, key, 0));
+        let late = move |table: &Table| drop(check_quickly(table, key, &window(), 1, 0));
+        together(&table, late, move |table| assert!(count(table, key, WINDOW_US)));
+        assert_eq!(remaining(&table, key, WINDOW_US), 1);
+    });
 }

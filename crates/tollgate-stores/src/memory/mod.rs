@@ -12,7 +12,9 @@ mod table;
 
 use std::future::{Future, ready};
 
-use tollgate_core::{Cell, Cost, Decision, KindOfRule, Log, Micros, Rule, RuleVisitor};
+use tollgate_core::{
+    Cell, Cost, Decision, KindOfRule, Log, Micros, Rule, RuleVisitor, WordRule, WordRuleVisitor,
+};
 
 use crate::charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
 use crate::snapshot::Snapshot;
@@ -126,24 +128,17 @@ impl MemoryStore {
         }
     }
 
-    /// The same for what comes most often: a bucket with an interval of whole microseconds, and a
-    /// key that has been there before. `None`, and nothing done, if it is anything else, or the clock
-    /// does not know, or somebody else is at the key.
+    /// The same for what comes most often: a key that has been there before, in the present window if
+    /// its limit counts in windows, under any rule of which one word tells all ([`WordRule`]). `None`,
+    /// and nothing done, if it is anything else, or the clock does not know, or somebody else is at
+    /// the key.
     #[inline(always)] // so that a caller pays only for the numbers it reads
     pub fn check_quickly(
         &self,
         charge: &Charge<'_>,
         clock: impl FnOnce() -> Option<Micros>,
     ) -> Option<Decision> {
-        let rule = charge.limit.cell_rule()?.as_word()?;
-        let address = self.hasher.address(charge);
-        let home = self.table.prefetch_home(address);
-        let now = clock()?;
-        let word = match home.find_word(address.tag(), rule) {
-            Some(word) => word,
-            None => self.table.find_word_beyond(address, rule)?,
-        };
-        rule.check_and_swap(word.time(), charge.cost, now, |next| word.commit(next))
+        charge.limit.cell_rule()?.visit_word(CheckWord { store: self, charge, clock })?
     }
 
     /// A key that is new, or not at home, or in use this very moment.
@@ -362,6 +357,31 @@ impl MemoryStore {
         if let Some(handle) = displaced.to_handle() {
             self.logs.remove(handle);
         }
+    }
+}
+
+/// A check that changes one word of a cell, or nothing.
+struct CheckWord<'a, C> {
+    store: &'a MemoryStore,
+    charge: &'a Charge<'a>,
+    clock: C,
+}
+
+impl<C: FnOnce() -> Option<Micros>> WordRuleVisitor for CheckWord<'_, C> {
+    type Output = Option<Decision>;
+
+    #[inline(always)]
+    fn visit<R: WordRule>(self, rule: &R) -> Option<Decision> {
+        let Self { store, charge, clock } = self;
+        let address = store.hasher.address(charge);
+        let home = store.table.prefetch_home(address);
+        let now = clock()?;
+        let other = rule.other_word(now);
+        let word = match home.find_word(address.tag(), R::WORD, other) {
+            Some(word) => word,
+            None => store.table.find_word_beyond(address, R::WORD, other)?,
+        };
+        rule.check_and_swap(word.get(), charge.cost, now, |next| word.commit(next))
     }
 }
 

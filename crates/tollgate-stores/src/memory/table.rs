@@ -5,9 +5,10 @@
 //! header odd, writes, and leaves it at the next even number. So a check that changes nothing
 //! writes nothing, and one that does costs one compare-and-swap, in the cache line it needs anyway.
 //!
-//! Most buckets of tokens differ in the first word of their cell alone ([`Cell::is_one_word`]). That
-//! word is changed without the lock, by a compare-and-swap of its own. Whoever holds the lock and
-//! means to change or replace such a cell takes the word out first.
+//! Most checks change one word of a cell alone ([`Cell::loose_word`]): the first of a bucket of tokens,
+//! the second of a counter of windows while the window lasts. That is done without the lock, by a
+//! compare-and-swap of its own. Whoever holds the lock and means to change or replace such a cell
+//! takes it out first.
 //!
 //! A key lives in its home bucket or, if that was full, in one of the next; the home's header
 //! knows how far ([`Header::reach`]). Within a bucket it has a slot where it is looked for first, and
@@ -23,7 +24,7 @@
 
 use std::sync::atomic::{AtomicU64 as Counter, Ordering};
 
-use tollgate_core::{Cell, WordRule};
+use tollgate_core::{Cell, CellWord};
 
 use super::bucket::{Bucket, Header, Tag, Word};
 use super::lines::{Lines, SLOTS};
@@ -158,16 +159,17 @@ impl Table {
         Bucket(line)
     }
 
-    /// The first word of the cell of a key that is not at home, if its second word is the rule's.
+    /// One word of the cell of a key that is not at home, if the other one is what is expected.
     #[inline(never)]
     pub(super) fn find_word_beyond(
         &self,
         address: Address,
-        rule: WordRule<'_>,
+        which: CellWord,
+        other: u64,
     ) -> Option<Word<'_>> {
         let home = self.home(address);
         let mut beyond = home + 1..=home + self.bucket(home).header().reach();
-        beyond.find_map(|index| self.bucket(index).find_word(address.tag(), rule))
+        beyond.find_map(|index| self.bucket(index).find_word(address.tag(), which, other))
     }
 
     /// What `step` makes of the cell, in one atomic step, wherever the key is and if it is new.

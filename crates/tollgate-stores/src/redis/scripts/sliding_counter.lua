@@ -13,27 +13,21 @@ end
 -- the present window, e the time into the present one, and n the cost. Compared as
 -- p*(W - e) <= (L - c - n)*W.
 --
--- State: the time of the last charge, a code of the window's length, p and c.
+-- State: when the present window began, a code of its length, p and c.
 local function sliding_counter(state, now, terms, from, op)
   local W, limit, cost, life, is_small = struct.unpack('>I7I7I7I2B', terms, from)
-  local at, p, c, kept = now, 0, 0, nil
-  local start = at - at % W
+  local start, p, c, kept = now - now % W, 0, 0, nil
   if state then
     if #state ~= 17 then error('not a state') end
-    local last, written_life
-    last, written_life, p, c = struct.unpack('>I7I2I4I4', state)
-    if last > at then -- the clock went back
-      at, start = last, last - last % W
-    end
-    if written_life ~= life then
-      -- Another length: where its windows lay is not known, so all of it counts as recent.
-      p, c = 0, math.min(p + c, 67108863)
-    elseif last >= start then
-      kept = true
-    end
-    if last < start then
-      if last + W >= start then p = c else p = 0 end
-      c = 0
+    local began, written_life
+    began, written_life, p, c = struct.unpack('>I7I2I4I4', state)
+    if written_life ~= life or began % W ~= 0 then return nil end -- windows of another length
+    if began >= start then -- later if the clock went back
+      start, kept = began, true
+    elseif began + W == start then
+      p, c = c, 0
+    else
+      p, c = 0, 0
     end
   end
   if op == 'r' then
@@ -45,7 +39,7 @@ local function sliding_counter(state, now, terms, from, op)
   elseif op == 'f' then
     c = math.min(c + math.min(cost, 67108863), 67108863)
   else
-    local room, rest = limit - c - cost, start + W - at
+    local room, rest = limit - c - cost, start + W - math.max(now, start)
     if room < 0 then return false, nil, nil, nil, state or '' end
     local fits
     if is_small == 1 and p <= limit then -- L*W is below 2^53
@@ -56,7 +50,7 @@ local function sliding_counter(state, now, terms, from, op)
     if not fits then return false, nil, nil, nil, state or '' end
     c = c + cost
   end
-  local written = struct.pack('>I7I2I4I4', at, life, p, c)
+  local written = struct.pack('>I7I2I4I4', start, life, p, c)
   local matters_until = start + W + W
   local last_step = matters_until - matters_until % STEP
   return true, written, last_step, kept and last_step, state or ''
