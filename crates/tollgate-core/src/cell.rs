@@ -38,6 +38,9 @@ impl Cell {
     /// The state of a key that was never seen.
     pub const FRESH: Cell = Cell { head: 0, data: 0 };
 
+    /// Set in every second word that no rule may change alone.
+    pub const FIXED: u64 = 1 << DATA_BITS;
+
     /// A first word that no cell has. Who takes it for a time finds it later than any.
     pub const NO_FIRST_WORD: u64 = Life::BEYOND << TIME_BITS;
 
@@ -102,7 +105,8 @@ impl Cell {
         }
     }
 
-    /// The word that a [`WordRule`](crate::WordRule) may change while the other one stays.
+    /// The word that a rule may change while the other one stays: the first by a
+    /// [`TimeRule`](crate::TimeRule), the second by a [`CounterRule`](crate::CounterRule).
     #[inline]
     pub fn loose_word(self) -> Option<CellWord> {
         match self.life() {
@@ -113,11 +117,11 @@ impl Cell {
     }
 
     /// The two words to keep in a store. The 10 highest bits of the second are 0, for the store's
-    /// own use. A second word that a rule may change alone is never one that it may not.
+    /// own use.
     #[inline]
     pub fn to_words(self) -> [u64; 2] {
-        let is_fixed = self.loose_word() != Some(CellWord::Second);
-        [self.head, self.data | u64::from(is_fixed) << DATA_BITS]
+        let is_loose = self.loose_word() == Some(CellWord::Second);
+        [self.head, if is_loose { self.data } else { self.data | Self::FIXED }]
     }
 
     /// The cell that [`Cell::to_words`] gave.

@@ -9,11 +9,9 @@
 //! ([`Moment`]), so there is no drift at any rational rate, and a check neither multiplies nor
 //! divides to decide.
 
-use super::WordRule;
-use super::meter::{self, Divisor, Meter, div_floor, product};
-use crate::cell::{Cell, CellWord, Life, TIME_MAX};
+use super::meter::{Divisor, Meter, div_floor, product};
+use crate::cell::{Cell, Life, TIME_MAX};
 use crate::cost::Cost;
-use crate::decision::Decision;
 use crate::limit::LimitError;
 use crate::rate::Rate;
 use crate::terms::{Span, Terms};
@@ -162,26 +160,24 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
     }
 }
 
-impl WordRule for Bucket<true> {
-    const WORD: CellWord = CellWord::First;
-
-    #[inline(always)]
-    fn other_word(&self, _now: Micros) -> u64 {
+impl Bucket<true> {
+    /// The second word of all its cells.
+    #[inline]
+    pub(super) fn second_word(&self) -> u64 {
         self.whole_word
     }
 
-    #[inline(always)]
-    fn check_and_swap(
-        &self,
-        word: u64,
-        cost: Cost,
-        now: Micros,
-        swap: impl FnOnce(Option<u64>) -> bool,
-    ) -> Option<Decision> {
-        let now = now.get();
-        let usage = Usage { now, rest: Moment { us: word.max(now), frac: 0 } };
-        let swap = |usage: &Usage, is_added: bool| swap(is_added.then_some(usage.rest.us));
-        meter::decide(self, usage, cost, swap)
+    /// What the first word means.
+    #[inline]
+    pub(super) fn usage_at(&self, rest: u64, now: u64) -> Usage {
+        Usage { now, rest: Moment { us: rest.max(now), frac: 0 } }
+    }
+}
+
+impl Usage {
+    #[inline]
+    pub(super) fn rest_us(&self) -> u64 {
+        self.rest.us
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! Not smooth: around a boundary up to twice the limit can pass within one period.
 
-use super::WordRule;
+use super::CounterRule;
 use super::meter::{self, Meter};
 use super::windows::{Age, Windows};
-use crate::cell::{Cell, CellWord, DATA_MASK};
+use crate::cell::{Cell, DATA_MASK};
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::rate::Rate;
@@ -98,26 +98,24 @@ impl Meter for FixedWindow {
     }
 }
 
-impl WordRule for FixedWindow {
-    const WORD: CellWord = CellWord::Second;
-
+impl CounterRule for FixedWindow {
     #[inline(always)]
-    fn other_word(&self, now: Micros) -> u64 {
+    fn first_word(&self, now: Micros) -> u64 {
         self.windows.head(self.windows.start_of(now.get()))
     }
 
     #[inline(always)]
-    fn check_and_swap(
+    fn check_and_swap_counts(
         &self,
-        word: u64,
+        second: u64,
         cost: Cost,
         now: Micros,
         swap: impl FnOnce(Option<u64>) -> bool,
     ) -> Option<Decision> {
         let now = now.get();
         let start = self.windows.start_of(now);
-        let usage = Usage { now, start, count: word & DATA_MASK, is_foreign: false };
-        let swap = |_: &Usage, is_added: bool| swap(is_added.then(|| word + cost.get()));
+        let usage = Usage { now, start, count: second & DATA_MASK, is_foreign: false };
+        let swap = |_: &Usage, is_added: bool| swap(is_added.then(|| second + cost.get()));
         meter::decide(self, usage, cost, swap)
     }
 }

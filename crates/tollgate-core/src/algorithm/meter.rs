@@ -181,15 +181,15 @@ impl Divisor {
         self.div_floor(n + u128::from(self.d - 1))
     }
 
-    /// `n` rounded down to a multiple of `d`.
-    #[inline]
-    pub(super) fn multiple_until(self, n: u64) -> u64 {
-        n - self.quotient_and_rest(n).1
-    }
-
     #[inline]
     fn div(self, n: u64) -> u64 {
         self.quotient_and_rest(n).0
+    }
+
+    /// How much `n` is above a multiple of `d`.
+    #[inline]
+    pub(super) fn rest(self, n: u64) -> u64 {
+        self.quotient_and_rest(n).1
     }
 
     #[inline]
@@ -228,7 +228,7 @@ mod tests {
             let divisor = Divisor::new(d);
             for n in numbers() {
                 assert_eq!(divisor.div(n), n / d, "{n} / {d}");
-                assert_eq!(divisor.multiple_until(n), n / d * d, "{n} / {d} · {d}");
+                assert_eq!(divisor.rest(n), n % d, "{n} % {d}");
                 assert_eq!(divisor.div_ceil(n.into()), n.div_ceil(d), "{n} / {d}, rounded up");
                 // Around the quotients, where a rounded inverse would show.
                 let multiple = n / d * d;

@@ -12,7 +12,7 @@ use alloc::string::ToString;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::cell::{Cell, CellWord};
+use crate::cell::Cell;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::limit::LimitError;
@@ -118,9 +118,9 @@ pub struct CellRule(Kind);
 #[derive(Clone, Debug)]
 #[repr(u8)] // a tag of its own is read faster than one hidden in a field
 enum Kind {
+    WholeBucket(Bucket<true>),
     FixedWindow(FixedWindow),
     SlidingCounter(SlidingCounter),
-    WholeBucket(Bucket<true>),
     Bucket(Bucket<false>),
 }
 
@@ -157,17 +157,37 @@ impl CellRule {
     /// algorithm.
     #[inline]
     pub fn visit<V: RuleVisitor>(&self, visitor: V) -> V::Output {
-        on_meter!(self, meter => visitor.visit(meter))
+        match &self.0 {
+            Kind::FixedWindow(window) => visitor.visit_counter(window),
+            Kind::SlidingCounter(counter) => visitor.visit_counter(counter),
+            Kind::WholeBucket(bucket) => visitor.visit(bucket),
+            Kind::Bucket(bucket) => visitor.visit(bucket),
+        }
     }
 
-    /// The same, if it is a [`WordRule`].
+    /// The same, only if it counts in windows.
     #[inline(always)]
-    pub fn visit_word<V: WordRuleVisitor>(&self, visitor: V) -> Option<V::Output> {
+    pub fn visit_counter<V: RuleVisitor>(&self, visitor: V) -> Option<V::Output> {
         match &self.0 {
-            Kind::WholeBucket(bucket) => Some(visitor.visit(bucket)),
-            Kind::FixedWindow(window) => Some(visitor.visit(window)),
-            Kind::SlidingCounter(counter) => Some(visitor.visit(counter)),
-            Kind::Bucket(_) => None,
+            Kind::FixedWindow(window) => Some(visitor.visit_counter(window)),
+            Kind::SlidingCounter(counter) => Some(visitor.visit_counter(counter)),
+            _ => None,
+        }
+    }
+
+    /// Does a check, once the key is known, change one word of its cell at most? The first, if it is a
+    /// [`TimeRule`]; the second, if it is a [`CounterRule`] and the window the same.
+    #[inline(always)]
+    pub fn has_loose_word(&self) -> bool {
+        !matches!(self.0, Kind::Bucket(_))
+    }
+
+    /// The same rule, if its cells differ in their first word only.
+    #[inline]
+    pub fn as_time_rule(&self) -> Option<TimeRule<'_>> {
+        match &self.0 {
+            Kind::WholeBucket(bucket) => Some(TimeRule(bucket)),
+            _ => None,
         }
     }
 
@@ -224,6 +244,23 @@ impl<M: meter::Meter> KindOfRule for M {
     }
 }
 
+/// A rule that counts in windows: while a window lasts, only the second word of a cell changes. A
+/// store can then do with a compare-and-swap of that word.
+pub trait CounterRule: KindOfRule {
+    /// The first word of a cell of the window of this moment.
+    fn first_word(&self, now: Micros) -> u64;
+
+    /// [`KindOfRule::check_and_swap`] on the second word of such a cell. It may have bits of the
+    /// store's own, which stay.
+    fn check_and_swap_counts(
+        &self,
+        second: u64,
+        cost: Cost,
+        now: Micros,
+        swap: impl FnOnce(Option<u64>) -> bool,
+    ) -> Option<Decision>;
+}
+
 /// Does something with a rule of any algorithm ([`CellRule::visit`]).
 pub trait RuleVisitor {
     /// What comes of it.
@@ -231,37 +268,36 @@ pub trait RuleVisitor {
 
     /// Does it.
     fn visit(self, rule: &impl KindOfRule) -> Self::Output;
+
+    /// Does it with one that counts in windows.
+    fn visit_counter(self, rule: &impl CounterRule) -> Self::Output;
 }
 
-/// A rule of which one word of a cell tells all there is to know, as long as the other is what the
-/// rule says. A store can then do with a compare-and-swap of that one.
-///
-/// Of a bucket with an interval of whole microseconds that is the first, and the other one stays while
-/// the limit does. Of a counter of windows it is the second; the other one stays for a window.
-pub trait WordRule {
-    /// The word.
-    const WORD: CellWord;
+/// A rule whose cells differ in their first word only, a time: a bucket with an interval of whole
+/// microseconds. A store can then do with a compare-and-swap of that word.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeRule<'r>(&'r Bucket<true>);
 
-    /// What the other word has to be at this moment.
-    fn other_word(&self, now: Micros) -> u64;
+impl TimeRule<'_> {
+    /// The second word of every cell of this rule.
+    #[inline]
+    pub fn second_word(self) -> u64 {
+        self.0.second_word()
+    }
 
-    /// [`KindOfRule::check_and_swap`] on that word alone. It may have a store's own bits; they stay.
-    fn check_and_swap(
-        &self,
-        word: u64,
+    /// [`KindOfRule::check_and_swap`] on the first word alone.
+    #[inline(always)]
+    pub fn check_and_swap(
+        self,
+        first: u64,
         cost: Cost,
         now: Micros,
         swap: impl FnOnce(Option<u64>) -> bool,
-    ) -> Option<Decision>;
-}
-
-/// Does something with any [`WordRule`] ([`CellRule::visit_word`]).
-pub trait WordRuleVisitor {
-    /// What comes of it.
-    type Output;
-
-    /// Does it.
-    fn visit<R: WordRule>(self, rule: &R) -> Self::Output;
+    ) -> Option<Decision> {
+        let usage = self.0.usage_at(first, now.get());
+        let swap = |usage: &bucket::Usage, is_added: bool| swap(is_added.then(|| usage.rest_us()));
+        meter::decide(self.0, usage, cost, swap)
+    }
 }
 
 impl From<CellRule> for Rule {

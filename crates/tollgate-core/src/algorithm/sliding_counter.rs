@@ -3,10 +3,10 @@
 //!
 //! Not exact about the past: it assumes that the previous window's requests came evenly.
 
-use super::WordRule;
+use super::CounterRule;
 use super::meter::{self, Divisor, Meter, div_floor, product};
 use super::windows::{Age, Counted, Windows};
-use crate::cell::{Cell, CellWord, DATA_BITS, DATA_MASK};
+use crate::cell::{Cell, DATA_BITS, DATA_MASK};
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::limit::LimitError;
@@ -18,12 +18,16 @@ use crate::time::Micros;
 pub(crate) struct SlidingCounter {
     windows: Windows,
     limit: u64,
+    /// So that no product of a count and a time takes more than 64 bits.
+    is_short: bool,
 }
 
 pub(crate) struct Usage {
     now: u64,
     /// Of the present window or, if the clock has gone back, of the last one that was counted in.
     start: u64,
+    /// What is left of that window.
+    rest_us: u64,
     counts: Counts,
     is_foreign: bool,
 }
@@ -40,11 +44,13 @@ impl SlidingCounter {
         if rate.count() > COUNT_MAX {
             return Err(LimitError::CounterTooLarge { rate, count_max: COUNT_MAX });
         }
-        Ok(Self { windows: Windows::new(rate.period_us(), 2), limit: rate.count() })
+        let windows = Windows::new(rate.period_us(), 2);
+        let is_short = rate.period_us() < 1 << (u64::BITS - COUNT_BITS - 1);
+        Ok(Self { windows, limit: rate.count(), is_short })
     }
 
     pub(super) fn terms(&self) -> Terms {
-        let Self { windows, limit } = *self;
+        let Self { windows, limit, .. } = *self;
         let window_us = windows.length_us().get();
         Terms::SlidingCounter { window_us, limit, life: windows.life_code() }
     }
@@ -54,16 +60,23 @@ impl SlidingCounter {
         self.windows.length_us()
     }
 
-    /// What the previous window may amount to if `cost` is added to this one.
+    /// What the previous window may amount to if `cost` is added to a window with this count.
     #[inline]
-    fn room(&self, usage: &Usage, cost: u64) -> u128 {
-        product(self.limit - usage.counts.current - cost, self.window_us().get())
+    fn room(&self, current: u64, cost: u64) -> u128 {
+        product(self.limit - current - cost, self.window_us().get())
     }
 
-    /// What is left of the present window.
-    #[inline]
-    fn rest_us(&self, usage: &Usage) -> u64 {
-        usage.start + self.window_us().get() - usage.now.max(usage.start)
+    /// When a cost will fit that does not now.
+    #[inline(never)] // and with numbers for arguments, so that a usage need never be in memory
+    fn next_fit(&self, start: u64, Counts { previous, current }: Counts, cost: u64) -> u64 {
+        let window = self.window_us().get();
+        if current + cost <= self.limit {
+            // The previous window has to shrink until it fits: W − e' = floor(room / p).
+            return start + window - div_floor(self.room(current, cost), previous);
+        }
+        // Only in the next window, where today's count is the previous one.
+        let into_next = window.saturating_sub(div_floor(self.room(0, cost), current));
+        start + window + into_next
     }
 }
 
@@ -75,7 +88,8 @@ impl Meter for SlidingCounter {
         let Counted { start, age, is_foreign } = self.windows.locate(cell, now);
         let counts = Counts::of(cell.data());
         let counts = if is_foreign { counts.all_recent() } else { counts };
-        Usage { now, start, counts: counts.aged(age), is_foreign }
+        let rest_us = start + self.window_us().get() - now.max(start);
+        Usage { now, start, rest_us, counts: counts.aged(age), is_foreign }
     }
 
     #[inline]
@@ -95,27 +109,25 @@ impl Meter for SlidingCounter {
 
     #[inline]
     fn fits(&self, usage: &Usage, cost: u64) -> bool {
-        usage.counts.current + cost <= self.limit
-            && product(usage.counts.previous, self.rest_us(usage)) <= self.room(usage, cost)
+        if usage.counts.current + cost > self.limit {
+            return false;
+        }
+        let (previous, rest_us) = (usage.counts.previous, usage.rest_us);
+        match self.is_short {
+            true => {
+                let room = self.limit - usage.counts.current - cost;
+                previous * rest_us <= room * self.window_us().get()
+            }
+            false => product(previous, rest_us) <= self.room(usage.counts.current, cost),
+        }
     }
 
     #[inline]
     fn wait_us(&self, usage: &Usage, cost: u64) -> u64 {
-        if self.fits(usage, cost) {
-            return 0;
+        match self.fits(usage, cost) {
+            true => 0,
+            false => self.next_fit(usage.start, usage.counts, cost) - usage.now,
         }
-        let Counts { previous, current } = usage.counts;
-        let window = self.window_us().get();
-        if current + cost <= self.limit {
-            let room = self.room(usage, cost);
-            // The previous window has to shrink until it fits: W − e' = floor(room / p).
-            let target = usage.start + window - div_floor(room, previous);
-            return target - usage.now;
-        }
-        // Only in the next window, where today's count is the previous one.
-        let room = product(self.limit - cost, window);
-        let into_next = window.saturating_sub(div_floor(room, current));
-        usage.start + window + into_next - usage.now
     }
 
     #[inline]
@@ -137,8 +149,7 @@ impl Meter for SlidingCounter {
     #[inline]
     fn remaining(&self, usage: &Usage) -> u64 {
         // Also where there is no previous count: nobody can foresee whether there is.
-        let weighted =
-            self.window_us().div_ceil(product(usage.counts.previous, self.rest_us(usage)));
+        let weighted = self.window_us().div_ceil(product(usage.counts.previous, usage.rest_us));
         self.limit.saturating_sub(usage.counts.current + weighted)
     }
 
@@ -153,26 +164,26 @@ impl Meter for SlidingCounter {
     }
 }
 
-impl WordRule for SlidingCounter {
-    const WORD: CellWord = CellWord::Second;
-
+impl CounterRule for SlidingCounter {
     #[inline(always)]
-    fn other_word(&self, now: Micros) -> u64 {
+    fn first_word(&self, now: Micros) -> u64 {
         self.windows.head(self.windows.start_of(now.get()))
     }
 
     #[inline(always)]
-    fn check_and_swap(
+    fn check_and_swap_counts(
         &self,
-        word: u64,
+        second: u64,
         cost: Cost,
         now: Micros,
         swap: impl FnOnce(Option<u64>) -> bool,
     ) -> Option<Decision> {
         let now = now.get();
-        let start = self.windows.start_of(now);
-        let usage = Usage { now, start, counts: Counts::of(word & DATA_MASK), is_foreign: false };
-        let swap = |_: &Usage, is_added: bool| swap(is_added.then(|| word + cost.get()));
+        let into = self.window_us().rest(now);
+        let (start, rest_us) = (now - into, self.window_us().get() - into);
+        let counts = Counts::of(second & DATA_MASK);
+        let usage = Usage { now, start, rest_us, counts, is_foreign: false };
+        let swap = |_: &Usage, is_added: bool| swap(is_added.then(|| second + cost.get()));
         meter::decide(self, usage, cost, swap)
     }
 }

@@ -50,7 +50,7 @@ impl Windows {
 
     #[inline]
     pub(super) fn start_of(self, at: u64) -> u64 {
-        self.length_us.multiple_until(at)
+        at - self.length_us.rest(at)
     }
 
     /// The first word of a cell of the window that began then.
@@ -66,23 +66,35 @@ impl Windows {
 
     #[inline]
     pub(super) fn locate(self, cell: Cell, now: u64) -> Counted {
-        let start = self.start_of(now);
-        if cell.life() == self.life && self.start_of(cell.time()) == cell.time() {
-            let start = start.max(cell.time());
-            return Counted { start, age: self.age(cell.time(), start), is_foreign: false };
+        let (start, began) = (self.start_of(now), cell.time());
+        let found = |age| Counted { start, age, is_foreign: false };
+        if cell.life() == self.life {
+            if began == start {
+                return found(Age::Present);
+            }
+            if began + self.length_us.get() == start {
+                return found(Age::Previous);
+            }
+            if began + self.life.span() + self.length_us.get() < start {
+                return found(Age::Older); // also if the length was another with the same code
+            }
         }
-        self.locate_foreign(cell, now)
+        self.locate_with_care(cell, now)
     }
 
-    /// In windows of another length, of which nobody knows when in its window something was counted:
-    /// it counts as late as it can have been.
+    /// After the clock went back, or when the windows had another length.
     #[cold]
     #[inline(never)]
-    fn locate_foreign(self, cell: Cell, now: u64) -> Counted {
-        let now = now.max(cell.time());
-        let length_us = cell.life().span().div_ceil(self.kept);
-        let last = now.min(cell.time() + length_us.saturating_sub(1));
+    fn locate_with_care(self, cell: Cell, now: u64) -> Counted {
+        let began = cell.time();
+        let now = now.max(began);
         let start = self.start_of(now);
+        if cell.life() == self.life && self.start_of(began) == began {
+            return Counted { start, age: self.age(began, start), is_foreign: false };
+        }
+        // Nobody knows when in its window something was counted: as late as it can have been.
+        let length_us = cell.life().span().div_ceil(self.kept);
+        let last = now.min(began + length_us.saturating_sub(1));
         Counted { start, age: self.age(last, start), is_foreign: cell != Cell::FRESH }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use tollgate_core::{Cell, CellWord};
+use tollgate_core::{Cell, CellWord, TimeRule};
 
 use super::lines::{Line, SLOTS};
 use super::sync::{AtomicU64, fence, pause};
@@ -108,10 +108,18 @@ impl<'t> Bucket<'t> {
         self.0.header.load(Relaxed) == seen.0
     }
 
+    /// The words of a cell, once it is not busy. They may be of two halves.
     #[inline]
     pub(super) fn slot_words(self, slot: usize) -> [u64; 2] {
-        // Whoever sees the first word of a cell sees its second.
-        [self.0.firsts[slot].load(Acquire), self.0.seconds[slot].load(Acquire)]
+        let mut rounds = 0;
+        loop {
+            let second = self.0.seconds[slot].load(Acquire);
+            if !is_busy(second) {
+                return [self.0.firsts[slot].load(Acquire), second];
+            }
+            pause(rounds);
+            rounds += 1;
+        }
     }
 
     #[inline]
@@ -137,86 +145,105 @@ impl<'t> Bucket<'t> {
         self.0.tags[slot].load(Relaxed) == tag.0
     }
 
-    /// One word of the cell of this tag, if the other one is what is expected.
+    /// The time of the cell of this tag, if its second word is what is expected.
     #[inline(always)]
-    pub(super) fn find_word(self, tag: Tag, which: CellWord, other: u64) -> Option<Word<'t>> {
-        match self.word_in(tag.first_slot(), tag, which, other) {
-            Some(word) => Some(word),
-            None => self.find_word_beside(tag, which, other),
+    pub(super) fn find_time(self, tag: Tag, rule: TimeRule<'_>) -> Option<Time<'t>> {
+        match self.time_in(tag.first_slot(), tag, rule) {
+            Some(time) => Some(time),
+            None => self.find_time_beside(tag, rule),
         }
     }
 
     #[inline(never)]
-    fn find_word_beside(self, tag: Tag, which: CellWord, other: u64) -> Option<Word<'t>> {
-        (0..SLOTS).find_map(|slot| self.word_in(slot, tag, which, other))
+    fn find_time_beside(self, tag: Tag, rule: TimeRule<'_>) -> Option<Time<'t>> {
+        (0..SLOTS).find_map(|slot| self.time_in(slot, tag, rule))
     }
 
-    /// A slot is given to another key in this order: its first word is taken, the tag and the second
-    /// word are changed, the first is put. So if the tag is the key's after the first word was read,
-    /// that was the key's, or taken. The second word, read first, may be that of the key before; then
-    /// it is no longer there ([`Word::commit`]).
+    /// A slot is given to another key in this order: its cell is taken, the tag and the second word are
+    /// changed, the first is put. So if the tag is the key's after the first word was read, that was
+    /// the key's, or taken.
     #[inline(always)]
-    fn word_in(self, slot: usize, tag: Tag, which: CellWord, other: u64) -> Option<Word<'t>> {
-        let (word, other_word) = match which {
-            CellWord::First => (&self.0.firsts[slot], &self.0.seconds[slot]),
-            CellWord::Second => (&self.0.seconds[slot], &self.0.firsts[slot]),
-        };
+    fn time_in(self, slot: usize, tag: Tag, rule: TimeRule<'_>) -> Option<Time<'t>> {
+        let word = &self.0.firsts[slot];
         let seen = word.load(Acquire);
-        let is_it = self.has(slot, tag) && other_word.load(Acquire) == other;
-        is_it.then_some(Word { word, seen, which })
+        let is_it = self.has(slot, tag) && self.0.seconds[slot].load(Relaxed) == rule.second_word();
+        is_it.then_some(Time { word, seen })
     }
 
-    /// Takes the cell out, so that nobody changes it in one word, which needs no lock, until
-    /// [`Bucket::put`]. Only with the lock.
+    /// The counts of this tag, if it is where it is looked for first and in the window that this first
+    /// word is of.
+    #[inline(always)]
+    pub(super) fn find_present_counts(self, tag: Tag, first: u64) -> Option<PresentCounts<'t>> {
+        let slot = tag.first_slot();
+        let word = &self.0.seconds[slot];
+        let seen = word.load(Acquire);
+        let is_it = self.has(slot, tag) && self.0.firsts[slot].load(Acquire) == first;
+        is_it.then_some(PresentCounts { word, seen })
+    }
+
+    /// The counts of this tag. The second word is read before the tag: should the slot go to another
+    /// key, the word is no longer there.
+    #[inline]
+    pub(super) fn find_counts(self, tag: Tag) -> Option<Counts<'t>> {
+        let slot = self.find(tag)?;
+        let second = self.0.seconds[slot].load(Acquire);
+        let is_it = self.has(slot, tag);
+        let words = [self.0.firsts[slot].load(Acquire), second];
+        (is_it && are_counts(words)).then_some(Counts { line: self.0, slot, words })
+    }
+
+    /// Takes the cell out, so that nobody changes it until [`Bucket::put`]. Only with the lock.
     pub(super) fn take(self, slot: usize) -> Cell {
-        let first = self.0.firsts[slot].swap(TAKEN, Acquire);
-        let second = &self.0.seconds[slot];
-        let cell = Cell::from_words([first, second.load(Relaxed)]);
-        match cell.loose_word() {
-            Some(CellWord::Second) => Cell::from_words([first, second.fetch_add(TURN, AcqRel)]),
-            _ => cell,
+        loop {
+            let words = self.slot_words(slot);
+            if !are_counts(words) {
+                let first = self.0.firsts[slot].swap(TAKEN, Acquire);
+                return Cell::from_words([first, words[1]]);
+            }
+            if self.take_if_still(slot, words) {
+                return Cell::from_words(words);
+            }
         }
     }
 
     /// The same, unless it is no longer what was seen.
     #[inline]
-    pub(super) fn take_if_still(self, slot: usize, [first, second]: [u64; 2]) -> bool {
-        let (first_word, second_word) = (&self.0.firsts[slot], &self.0.seconds[slot]);
-        match Cell::from_words([first, second]).loose_word() {
-            None => true, // the lock is enough
-            Some(CellWord::First) => {
-                first_word.compare_exchange(first, TAKEN, Acquire, Relaxed).is_ok()
-            }
-            Some(CellWord::Second) => {
-                first_word.store(TAKEN, Relaxed);
-                let turned = second.wrapping_add(TURN);
-                let taken = second_word.compare_exchange(second, turned, AcqRel, Relaxed).is_ok();
-                if !taken {
-                    first_word.store(first, Release);
-                }
-                taken
-            }
+    pub(super) fn take_if_still(self, slot: usize, words: [u64; 2]) -> bool {
+        if are_counts(words) {
+            return Counts { line: self.0, slot, words }.take();
         }
+        if Cell::from_words(words).loose_word() != Some(CellWord::First) {
+            return true; // the lock is enough
+        }
+        self.0.firsts[slot].compare_exchange(words[0], TAKEN, Acquire, Relaxed).is_ok()
+    }
+
+    /// Were the words of one piece when they were read, if nothing has changed that takes the lock?
+    #[inline]
+    pub(super) fn is_slot_still(self, slot: usize, words: [u64; 2]) -> bool {
+        !are_counts(words) || Counts { line: self.0, slot, words }.commit(None)
     }
 
     /// Writes a cell that was taken.
     #[inline]
     pub(super) fn put(self, slot: usize, cell: Cell) {
         let [first, second] = cell.to_words();
-        let word = &self.0.seconds[slot];
-        let turn = match cell.loose_word() {
-            Some(CellWord::Second) => word.load(Relaxed) & TURNS,
-            _ => 0,
-        };
-        // Whoever sees the second word sees that the first was taken.
-        word.store(turn | second, Release);
-        self.0.firsts[slot].store(first, Release);
+        let (first_word, second_word) = (&self.0.firsts[slot], &self.0.seconds[slot]);
+        if cell.loose_word() == Some(CellWord::Second) {
+            first_word.store(first, Release);
+            second_word.store(turn_of(second_word.load(Relaxed)) | second, Release);
+        } else {
+            second_word.store(second, Relaxed);
+            first_word.store(first, Release);
+        }
     }
 
     /// Gives a slot that was found vacant, or was taken, to another key. It is taken until that puts
     /// its cell.
     pub(super) fn assign(self, slot: usize, tag: Tag) {
+        let second = &self.0.seconds[slot];
         self.0.firsts[slot].store(TAKEN, Relaxed);
+        second.store(turn_of(second.load(Relaxed)) | BUSY, Relaxed);
         self.0.tags[slot].store(tag.0, Release);
     }
 
@@ -256,18 +283,39 @@ impl<'t> Bucket<'t> {
     }
 
     fn is_taken(self, slot: usize) -> bool {
-        self.0.firsts[slot].load(Relaxed) == TAKEN
+        self.0.firsts[slot].load(Relaxed) == TAKEN || is_busy(self.0.seconds[slot].load(Relaxed))
     }
 }
 
 /// The first word of a cell that is taken. Whoever takes it for a time finds the limit exceeded, and
-/// looks again ([`Word::commit`]).
+/// looks again ([`Time::commit`]).
 const TAKEN: u64 = Cell::NO_FIRST_WORD;
 
-/// Second words that are changed alone count in their 10 highest bits how often they were taken, so
-/// that nobody mistakes the counts of one window for those of another.
+/// The second word of a cell of counts that is taken, but for its turn. Whoever takes it for counts
+/// finds the limit exceeded, and looks again.
+const BUSY: u64 = TURN - 1;
+
+/// Counts have in their 10 highest bits how often they were taken, so that nobody mistakes those of
+/// one window for those of another, unless he sleeps between two instructions while exactly 1024
+/// windows begin, and the counts are the same.
 const TURN: u64 = 1 << 54;
-const TURNS: u64 = !(TURN - 1);
+
+/// Are these the words of a cell of counts that is not taken?
+#[inline]
+fn are_counts(words: [u64; 2]) -> bool {
+    let is_fixed = words[1] & Cell::FIXED != 0;
+    !is_fixed && Cell::from_words(words).loose_word() == Some(CellWord::Second)
+}
+
+#[inline]
+fn is_busy(second: u64) -> bool {
+    second | !(TURN - 1) == u64::MAX
+}
+
+#[inline]
+fn turn_of(second: u64) -> u64 {
+    second & !(TURN - 1)
+}
 
 /// How much a cell would be missed: what is in use, and when it is fresh.
 pub(super) type Missed = (u64, u64);
@@ -292,33 +340,96 @@ impl Tag {
     }
 }
 
-/// One word of a cell, as it was found, to be changed without a lock.
-pub(super) struct Word<'t> {
+/// The first word of a cell, as it was found, to be changed without a lock.
+pub(super) struct Time<'t> {
     word: &'t AtomicU64,
     seen: u64,
-    which: CellWord,
 }
 
-impl Word<'_> {
-    /// What it was. A first word may be a time that is later than any, if the cell is taken.
+impl Time<'_> {
+    /// The time, or one that is later than any if the cell is taken.
     #[inline(always)]
     pub(super) fn get(&self) -> u64 {
         self.seen
     }
 
-    /// Replaces the word, if it is still what it was. With nothing to replace it, only tells whether
-    /// it was one of the key's.
+    /// Replaces the time, if it is still what it was. With nothing to replace it, only tells whether
+    /// it was a time.
     ///
     /// Should the slot have gone to another key meanwhile: if because its time had passed, the other
-    /// key's time is later. If for want of room, the word may be the same by chance, and then the
-    /// charge is that key's; the usage of this one was forgotten anyway.
+    /// key's time is later. If for want of room, it may be the same by chance, and then the charge is
+    /// that key's; the usage of this one was forgotten anyway.
     #[inline(always)]
     pub(super) fn commit(self, next: Option<u64>) -> bool {
-        match (next, self.which) {
-            (Some(next), _) => self.word.compare_exchange(self.seen, next, AcqRel, Relaxed).is_ok(),
-            (None, CellWord::First) => self.seen != TAKEN,
-            // The window may have been another one's.
-            (None, CellWord::Second) => self.word.load(Relaxed) == self.seen,
+        let Some(next) = next else { return self.seen != TAKEN };
+        self.word.compare_exchange(self.seen, next, AcqRel, Relaxed).is_ok()
+    }
+}
+
+/// The second word of a cell of counts, as it was found, to be changed without a lock.
+pub(super) struct PresentCounts<'t> {
+    word: &'t AtomicU64,
+    seen: u64,
+}
+
+impl PresentCounts<'_> {
+    /// The counts, or more than any limit if the cell is taken.
+    #[inline(always)]
+    pub(super) fn get(&self) -> u64 {
+        self.seen
+    }
+
+    /// Replaces the counts, or if there is nothing to replace them with makes sure that they were
+    /// those of the window. False, and nothing done, if they have changed since.
+    #[inline(always)]
+    pub(super) fn commit(self, next: Option<u64>) -> bool {
+        match next {
+            Some(next) => self.word.compare_exchange(self.seen, next, AcqRel, Relaxed).is_ok(),
+            // They were read before the first word, which may have been of another window then.
+            None => self.word.load(Relaxed) == self.seen && !is_busy(self.seen),
         }
+    }
+}
+
+/// A cell of counts, as it was found, to be changed without the lock: it is taken for the two stores
+/// in which a new window begins.
+pub(super) struct Counts<'t> {
+    line: &'t Line,
+    slot: usize,
+    words: [u64; 2],
+}
+
+impl Counts<'_> {
+    /// The cell. It may be of two halves until [`Counts::commit`] says otherwise.
+    #[inline]
+    pub(super) fn cell(&self) -> Cell {
+        Cell::from_words(self.words)
+    }
+
+    /// Replaces the cell by other counts, or if there is nothing to replace it with makes sure that it
+    /// was of one piece. False, and nothing done, if it has changed since it was found.
+    #[inline]
+    pub(super) fn commit(&self, next: Option<Cell>) -> bool {
+        let [first, second] = self.words;
+        let Some(next) = next else { return self.counts().commit(None) };
+        let [next_first, next_second] = next.to_words();
+        if next_first == first {
+            return self.counts().commit(Some(turn_of(second) | next_second));
+        }
+        let taken = self.take();
+        if taken {
+            Bucket(self.line).put(self.slot, next);
+        }
+        taken
+    }
+
+    #[inline]
+    fn take(&self) -> bool {
+        self.counts().commit(Some(turn_of(self.words[1]).wrapping_add(TURN) | BUSY))
+    }
+
+    #[inline]
+    fn counts(&self) -> PresentCounts<'_> {
+        PresentCounts { word: &self.line.seconds[self.slot], seen: self.words[1] }
     }
 }

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
-use tollgate_core::{Cell, CellWord, Cost, Decision, Limit, Micros, WordRule, WordRuleVisitor};
+use tollgate_core::{
+    Cell, CellWord, Cost, CounterRule, Decision, KindOfRule, Limit, Micros, RuleVisitor, TimeRule,
+};
 
 use super::locked::Locked;
 use super::table::{Address, Slot, Table};
@@ -142,9 +144,12 @@ fn check_quickly(
     n: u64,
     now: u64,
 ) -> Option<Decision> {
-    let cost = Cost::new(n).unwrap();
-    let check = Quickly { table, address, cost, now: Micros::new(now) };
-    limit.cell_rule().and_then(|rule| rule.visit_word(check)).expect("a rule of one word")
+    let check = Quickly { table, address, cost: Cost::new(n).unwrap(), now: Micros::new(now) };
+    let rule = limit.cell_rule().unwrap();
+    match rule.as_time_rule() {
+        Some(rule) => check.time(rule),
+        None => rule.visit_counter(check).expect("a counter of windows"),
+    }
 }
 
 struct Quickly<'t> {
@@ -154,13 +159,32 @@ struct Quickly<'t> {
     now: Micros,
 }
 
-impl WordRuleVisitor for Quickly<'_> {
+impl Quickly<'_> {
+    fn time(self, rule: TimeRule<'_>) -> Option<Decision> {
+        let home = self.table.prefetch_home(self.address);
+        let time = home.find_time(self.address.tag(), rule)?;
+        rule.check_and_swap(time.get(), self.cost, self.now, |next| time.commit(next))
+    }
+}
+
+impl RuleVisitor for Quickly<'_> {
     type Output = Option<Decision>;
 
-    fn visit<R: WordRule>(self, rule: &R) -> Option<Decision> {
-        let home = self.table.prefetch_home(self.address);
-        let word = home.find_word(self.address.tag(), R::WORD, rule.other_word(self.now))?;
-        rule.check_and_swap(word.get(), self.cost, self.now, |next| word.commit(next))
+    fn visit(self, _rule: &impl KindOfRule) -> Option<Decision> {
+        None
+    }
+
+    fn visit_counter(self, rule: &impl CounterRule) -> Option<Decision> {
+        let Self { table, address, cost, now } = self;
+        let (home, tag) = (table.prefetch_home(address), address.tag());
+        let present = home.find_present_counts(tag, rule.first_word(now));
+        let at_once = present.and_then(|counts| {
+            rule.check_and_swap_counts(counts.get(), cost, now, |next| counts.commit(next))
+        });
+        at_once.or_else(|| {
+            let counts = home.find_counts(tag)?;
+            rule.check_and_swap(counts.cell(), cost, now, |next| counts.commit(next))
+        })
     }
 }
 
@@ -311,12 +335,20 @@ fn counts_of_one_window_are_not_taken_for_those_of_the_next() {
 }
 
 #[test]
-fn a_count_of_a_window_that_has_passed_does_not_count_in_the_next() {
+fn what_is_decided_for_one_window_is_not_counted_in_the_next() {
     model(|| {
         let (table, [key, _]) = (Arc::new(Table::with_capacity(1)), addresses());
         assert!(count(&table, key, 0));
-        let late = move |table: &Table| drop(check_quickly(table, key, &window(), 1, 0));
+        let window = Arc::new(AtomicU64::new(0));
+        let decided = window.clone();
+        let late = move |table: &Table| {
+            let decision = check_quickly(table, key, &self::window(), 1, 0);
+            let ends_after =
+                decision.map_or(0, |decision| decision.reset_after().as_micros() as u64);
+            decided.store(ends_after / WINDOW_US, SeqCst);
+        };
         together(&table, late, move |table| assert!(count(table, key, WINDOW_US)));
-        assert_eq!(remaining(&table, key, WINDOW_US), 1);
+        let counted = if window.load(SeqCst) == 2 { 2 } else { 1 };
+        assert_eq!(remaining(&table, key, WINDOW_US), 2 - counted);
     });
 }

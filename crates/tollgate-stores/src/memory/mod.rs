@@ -13,12 +13,13 @@ mod table;
 use std::future::{Future, ready};
 
 use tollgate_core::{
-    Cell, Cost, Decision, KindOfRule, Log, Micros, Rule, RuleVisitor, WordRule, WordRuleVisitor,
+    Cell, Cost, CounterRule, Decision, KindOfRule, Log, Micros, Rule, RuleVisitor, TimeRule,
 };
 
 use crate::charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
 use crate::snapshot::Snapshot;
 use crate::store::{Op, Store, StoreError};
+use bucket::Bucket;
 use hash::KeyHasher;
 use locked::Locked;
 use logs::Logs;
@@ -122,45 +123,36 @@ impl MemoryStore {
     /// The same, with the time read while the key's state is on its way from memory.
     #[inline]
     pub fn check_by(&self, charge: &Charge<'_>, clock: impl FnOnce() -> Micros) -> Decision {
-        match charge.limit.rule() {
-            Rule::Cell(rule) => rule.visit(CheckCell { store: self, charge, clock }),
-            Rule::Log(_) => self.single(Op::Check, charge, clock()),
-        }
+        let Some(rule) = charge.limit.cell_rule() else {
+            return self.single(Op::Check, charge, clock());
+        };
+        let address = self.hasher.address(charge);
+        let home = self.table.prefetch_home(address);
+        let now = clock();
+        rule.visit(CheckCell { store: self, address, home, cost: charge.cost, now })
     }
 
-    /// The same for what comes most often: a key that has been there before, in the present window if
-    /// its limit counts in windows, under any rule of which one word tells all ([`WordRule`]). `None`,
-    /// and nothing done, if it is anything else, or the clock does not know, or somebody else is at
-    /// the key.
+    /// The same for what comes most often: a counter of windows, or a bucket with an interval of whole
+    /// microseconds whose key has been there before. `None`, and nothing done, if it is anything
+    /// else, or the clock does not know, or somebody else is at the key.
     #[inline(always)] // so that a caller pays only for the numbers it reads
     pub fn check_quickly(
         &self,
         charge: &Charge<'_>,
         clock: impl FnOnce() -> Option<Micros>,
     ) -> Option<Decision> {
-        charge.limit.cell_rule()?.visit_word(CheckWord { store: self, charge, clock })?
-    }
-
-    /// A key that is new, or not at home, or in use this very moment.
-    #[cold]
-    fn check_away(
-        &self,
-        rule: &impl KindOfRule,
-        cost: Cost,
-        address: Address,
-        now: Micros,
-    ) -> Decision {
-        let (decision, displaced) = self.table.update(address, now.get(), |cell, now| {
-            let mut next = None;
-            let swap = |cell| {
-                next = cell;
-                true
-            };
-            let decision = rule.check_and_swap(cell, cost, Micros::new(now), swap);
-            (next, decision.expect("it was swapped"))
-        });
-        self.free(displaced);
-        decision
+        let rule = charge.limit.cell_rule()?;
+        if !rule.has_loose_word() {
+            return None;
+        }
+        let address = self.hasher.address(charge);
+        let home = self.table.prefetch_home(address);
+        let now = clock()?;
+        let check = CheckCell { store: self, address, home, cost: charge.cost, now };
+        match rule.as_time_rule() {
+            Some(rule) => check.time(rule),
+            None => rule.visit_counter(check),
+        }
     }
 
     /// Does `op` with one charge.
@@ -360,54 +352,86 @@ impl MemoryStore {
     }
 }
 
-/// A check that changes one word of a cell, or nothing.
-struct CheckWord<'a, C> {
-    store: &'a MemoryStore,
-    charge: &'a Charge<'a>,
-    clock: C,
-}
-
-impl<C: FnOnce() -> Option<Micros>> WordRuleVisitor for CheckWord<'_, C> {
-    type Output = Option<Decision>;
-
-    #[inline(always)]
-    fn visit<R: WordRule>(self, rule: &R) -> Option<Decision> {
-        let Self { store, charge, clock } = self;
-        let address = store.hasher.address(charge);
-        let home = store.table.prefetch_home(address);
-        let now = clock()?;
-        let other = rule.other_word(now);
-        let word = match home.find_word(address.tag(), R::WORD, other) {
-            Some(word) => word,
-            None => store.table.find_word_beyond(address, R::WORD, other)?,
-        };
-        rule.check_and_swap(word.get(), charge.cost, now, |next| word.commit(next))
-    }
-}
-
 /// A check of a rule that keeps a cell; code of its own for each algorithm.
-struct CheckCell<'a, C> {
+#[derive(Clone, Copy)]
+struct CheckCell<'a> {
     store: &'a MemoryStore,
-    charge: &'a Charge<'a>,
-    clock: C,
+    address: Address,
+    home: Bucket<'a>,
+    cost: Cost,
+    now: Micros,
 }
 
-impl<C: FnOnce() -> Micros> RuleVisitor for CheckCell<'_, C> {
+impl RuleVisitor for CheckCell<'_> {
     type Output = Decision;
 
-    #[inline(never)]
+    #[inline(always)]
     fn visit(self, rule: &impl KindOfRule) -> Decision {
-        let Self { store, charge, clock } = self;
-        let address = store.hasher.address(charge);
-        let home = store.table.prefetch_home(address);
-        let now = clock();
-        let at_home = Slot::find(home, address.tag()).and_then(|slot| {
-            rule.check_and_swap(slot.cell(), charge.cost, now, |next| slot.commit(next))
+        let at_home = Slot::find(self.home, self.address.tag()).and_then(|slot| {
+            rule.check_and_swap(slot.cell(), self.cost, self.now, |next| slot.commit(next))
         });
         match at_home {
             Some(decision) => decision,
-            None => store.check_away(rule, charge.cost, address, now),
+            None => self.away(rule),
         }
+    }
+
+    #[inline(always)]
+    fn visit_counter(self, rule: &impl CounterRule) -> Decision {
+        let first = rule.first_word(self.now);
+        let at_once = self.home.find_present_counts(self.address.tag(), first).and_then(|counts| {
+            let (seen, commit) = (counts.get(), |next| counts.commit(next));
+            rule.check_and_swap_counts(seen, self.cost, self.now, commit)
+        });
+        match at_once {
+            Some(decision) => decision,
+            None => self.counts(rule),
+        }
+    }
+}
+
+impl CheckCell<'_> {
+    /// A key whose time alone changes. `None`, and nothing done, if it is new or in use.
+    #[inline(always)]
+    fn time(self, rule: TimeRule<'_>) -> Option<Decision> {
+        let time = match self.home.find_time(self.address.tag(), rule) {
+            Some(time) => time,
+            None => self.store.table.find_time_beyond(self.address, rule)?,
+        };
+        rule.check_and_swap(time.get(), self.cost, self.now, |next| time.commit(next))
+    }
+
+    /// A key that is counted in windows and not where it is looked for first, or not in this window.
+    #[inline(never)]
+    fn counts(self, rule: &impl KindOfRule) -> Decision {
+        let found = match self.home.find_counts(self.address.tag()) {
+            Some(counts) => Some(counts),
+            None => self.store.table.find_counts_beyond(self.address),
+        };
+        let decision = found.and_then(|counts| {
+            rule.check_and_swap(counts.cell(), self.cost, self.now, |next| counts.commit(next))
+        });
+        match decision {
+            Some(decision) => decision,
+            None => self.away(rule),
+        }
+    }
+
+    /// A key that is new, or not at home, or in use this very moment.
+    #[cold]
+    fn away(self, rule: &impl KindOfRule) -> Decision {
+        let Self { store, address, cost, now, .. } = self;
+        let (decision, displaced) = store.table.update(address, now.get(), |cell, now| {
+            let mut next = None;
+            let swap = |cell| {
+                next = cell;
+                true
+            };
+            let decision = rule.check_and_swap(cell, cost, Micros::new(now), swap);
+            (next, decision.expect("it was swapped"))
+        });
+        store.free(displaced);
+        decision
     }
 }
 

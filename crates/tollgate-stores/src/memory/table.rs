@@ -24,9 +24,9 @@
 
 use std::sync::atomic::{AtomicU64 as Counter, Ordering};
 
-use tollgate_core::{Cell, CellWord};
+use tollgate_core::{Cell, TimeRule};
 
-use super::bucket::{Bucket, Header, Tag, Word};
+use super::bucket::{Bucket, Counts, Header, Tag, Time};
 use super::lines::{Lines, SLOTS};
 use super::sync::pause;
 
@@ -107,7 +107,10 @@ impl<'t> Slot<'t> {
     /// piece. False, and nothing done, if the bucket has changed since it was found.
     #[inline]
     pub(super) fn commit(&self, next: Option<Cell>) -> bool {
-        let Some(next) = next else { return self.bucket.is_still(self.header) };
+        let Some(next) = next else {
+            return self.bucket.is_still(self.header)
+                && self.bucket.is_slot_still(self.slot, self.words);
+        };
         if !self.bucket.try_lock(self.header) {
             return false;
         }
@@ -159,17 +162,24 @@ impl Table {
         Bucket(line)
     }
 
-    /// One word of the cell of a key that is not at home, if the other one is what is expected.
+    /// The time of a key that is not at home.
     #[inline(never)]
-    pub(super) fn find_word_beyond(
+    pub(super) fn find_time_beyond(
         &self,
         address: Address,
-        which: CellWord,
-        other: u64,
-    ) -> Option<Word<'_>> {
+        rule: TimeRule<'_>,
+    ) -> Option<Time<'_>> {
         let home = self.home(address);
         let mut beyond = home + 1..=home + self.bucket(home).header().reach();
-        beyond.find_map(|index| self.bucket(index).find_word(address.tag(), which, other))
+        beyond.find_map(|index| self.bucket(index).find_time(address.tag(), rule))
+    }
+
+    /// The counts of a key that is not at home.
+    #[inline(never)]
+    pub(super) fn find_counts_beyond(&self, address: Address) -> Option<Counts<'_>> {
+        let home = self.home(address);
+        let mut beyond = home + 1..=home + self.bucket(home).header().reach();
+        beyond.find_map(|index| self.bucket(index).find_counts(address.tag()))
     }
 
     /// What `step` makes of the cell, in one atomic step, wherever the key is and if it is new.
