@@ -84,6 +84,12 @@ fn compare_with_model(
     Ok(())
 }
 
+/// Two periods in milliseconds; half of the time, nearly the same.
+fn period_and_another() -> impl Strategy<Value = (u64, u64)> {
+    let nearly = (100..100_000u64, 0..5u64).prop_map(|(period, more)| (period, period + more));
+    prop_oneof![(1..100_000u64, 1..100_000u64), nearly]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
@@ -267,9 +273,32 @@ proptest! {
     }
 
     #[test]
+    fn a_wait_is_true_also_after_the_period_changed(
+        algorithm in proptest::sample::select(ALGORITHMS),
+        counts in (1..50u64, 1..50u64), periods in period_and_another(), trace in trace(),
+        later in 0..200_000u64, cost in 1..50u64,
+    ) {
+        let limit = |count, period| {
+            let rate = Rate::new(count, std::time::Duration::from_millis(period)).unwrap();
+            Limit::new(rate, algorithm).unwrap()
+        };
+        let mut key = Key::new(&limit(counts.0, periods.0));
+        let mut now = HOUR_US;
+        for (at, cost) in moments(HOUR_US, &trace) {
+            key.check(cost, at);
+            now = at;
+        }
+        let (now, mut key) = (now + later, key.with_limit(&limit(counts.1, periods.1)));
+        if let Wait::Micros(wait) = key.check(cost, now).wait() {
+            prop_assert!(key.peek(cost, now + wait).allowed(), "{}", algorithm);
+            prop_assert!(!key.peek(cost, now + wait - 1).allowed(), "{}", algorithm);
+        }
+    }
+
+    #[test]
     fn usage_never_grows_nor_vanishes_when_a_period_changes(
         algorithm in proptest::sample::select(ALGORITHMS),
-        used in 1..100u64, period in 1..100_000u64, new_period in 1..100_000u64, start in 0..HOUR_US,
+        used in 1..100u64, (period, new_period) in period_and_another(), start in 0..HOUR_US,
     ) {
         let limit = |period| {
             let rate = Rate::new(100, std::time::Duration::from_millis(period)).unwrap();

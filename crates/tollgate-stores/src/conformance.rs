@@ -275,8 +275,12 @@ pub async fn usage_carries_over_when_a_limit_changes<S: Store>(store: &S) {
         );
         let raised = one(store, Op::Check, Charge::new(&pro, "k"), 0).await;
         assert!(raised.allowed() && raised.remaining() == 89, "{algorithm}: {raised:?}");
-        let lowered = one(store, Op::Check, Charge::new(&tiny, "k"), 0).await;
+        let charge = Charge::new(&tiny, "k");
+        let lowered = one(store, Op::Check, charge, 0).await;
         assert!(!lowered.allowed() && lowered.remaining() == 0, "{algorithm}: {lowered:?}");
+        let wait = lowered.retry_after().expect("a wait").as_micros() as u64;
+        assert!(!one(store, Op::Peek, charge, wait - 1).await.allowed(), "{algorithm}");
+        assert!(one(store, Op::Peek, charge, wait).await.allowed(), "{algorithm}");
     }
 }
 

@@ -2,6 +2,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p tollgate-stores --release --lib`.
 
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
@@ -261,14 +262,14 @@ fn use_million(table: &Table, address: Address) {
 
 const WINDOW_US: u64 = 1_000;
 
-/// Two in a window.
-fn window() -> Limit {
-    Limit::fixed_window("2/ms").unwrap()
+/// So many in a window.
+fn window(n: u64) -> Limit {
+    Limit::fixed_window(format!("{n}/ms").as_str()).unwrap()
 }
 
 /// What a check does, quickly or the long way. Tells whether it passed.
-fn count(table: &Table, address: Address, now: u64) -> bool {
-    let limit = window();
+fn count(table: &Table, address: Address, limit: u64, now: u64) -> bool {
+    let limit = window(limit);
     if let Some(decision) = check_quickly(table, address, &limit, 1, now) {
         return decision.allowed();
     }
@@ -281,25 +282,25 @@ fn count(table: &Table, address: Address, now: u64) -> bool {
     allowed
 }
 
-fn remaining(table: &Table, address: Address, now: u64) -> u64 {
-    let limit = window();
+fn counted(table: &Table, address: Address, now: u64) -> u64 {
+    let limit = window(100);
     let look = |cell, now| limit.cell_rule().unwrap().peek(cell, Cost::ONE, Micros::new(now));
-    table.update(address, now, |cell, now| (None, look(cell, now).remaining())).0
+    100 - table.update(address, now, |cell, now| (None, look(cell, now).remaining())).0
 }
 
 #[test]
 fn counts_changed_without_the_lock_are_not_lost() {
     model(|| {
         let (table, [key, _]) = (Arc::new(Table::with_capacity(1)), addresses());
-        assert!(count(&table, key, 0));
+        assert!(count(&table, key, 2, 0));
         let passed = Arc::new(AtomicU64::new(1));
         let (one, two) = (passed.clone(), passed.clone());
         let count = move |table: &Table, passed: &AtomicU64| {
-            passed.fetch_add(count(table, key, 0).into(), SeqCst);
+            passed.fetch_add(count(table, key, 2, 0).into(), SeqCst);
         };
         together(&table, move |table| count(table, &one), move |table| count(table, &two));
         assert_eq!(passed.load(SeqCst), 2);
-        assert_eq!(remaining(&table, key, 0), 0);
+        assert_eq!(counted(&table, key, 0), 2);
     });
 }
 
@@ -307,18 +308,17 @@ fn counts_changed_without_the_lock_are_not_lost() {
 fn counts_are_not_changed_while_their_cell_is_locked() {
     model(|| {
         let (table, [a, b]) = (Arc::new(Table::with_capacity(1)), addresses());
-        assert!(count(&table, a, 0));
+        assert!(count(&table, a, 100, 0));
         let both = move |table: &Table| {
-            let limit = Limit::fixed_window("1000/ms").unwrap();
             let mut locked = Locked::new(table, &[a, b], 0);
             for address in [a, b] {
                 let mut cell = locked.get(address).0.unwrap_or(Cell::FRESH);
-                limit.cell_rule().unwrap().charge(&mut cell, Cost::ONE, Micros::new(0));
+                window(100).cell_rule().unwrap().charge(&mut cell, Cost::ONE, Micros::new(0));
                 locked.set(address, cell);
             }
         };
-        together(&table, move |table| _ = count(table, a, 0), both);
-        assert_eq!((remaining(&table, a, 0), remaining(&table, b, 0)), (0, 1));
+        together(&table, move |table| assert!(count(table, a, 100, 0)), both);
+        assert_eq!((counted(&table, a, 0), counted(&table, b, 0)), (3, 1));
     });
 }
 
@@ -326,11 +326,24 @@ fn counts_are_not_changed_while_their_cell_is_locked() {
 fn counts_of_one_window_are_not_taken_for_those_of_the_next() {
     model(|| {
         let (table, [key, _]) = (Arc::new(Table::with_capacity(1)), addresses());
-        assert!(count(&table, key, 0) && count(&table, key, 0));
+        assert!(count(&table, key, 2, 0) && count(&table, key, 2, 0));
         // The window is full; the next is not, whoever comes to it first.
-        let next = move |table: &Table| assert!(count(table, key, WINDOW_US));
+        let next = move |table: &Table| assert!(count(table, key, 2, WINDOW_US));
         together(&table, next, next);
-        assert_eq!(remaining(&table, key, WINDOW_US), 0);
+        assert_eq!(counted(&table, key, WINDOW_US), 2);
+    });
+}
+
+#[test]
+fn what_was_in_a_slot_before_is_not_taken_for_counts() {
+    model(|| {
+        let (table, [other, key]) = (Arc::new(Table::with_capacity(1)), addresses());
+        table.update(other, 0, |_, _| (Some(tokens(1)), ()));
+        // By now that is fresh, and the first slot of both is free.
+        let now = 10 * WINDOW_US;
+        let come = move |table: &Table| assert!(count(table, key, 2, now));
+        together(&table, come, come);
+        assert_eq!(counted(&table, key, now), 2);
     });
 }
 
@@ -338,17 +351,16 @@ fn counts_of_one_window_are_not_taken_for_those_of_the_next() {
 fn what_is_decided_for_one_window_is_not_counted_in_the_next() {
     model(|| {
         let (table, [key, _]) = (Arc::new(Table::with_capacity(1)), addresses());
-        assert!(count(&table, key, 0));
-        let window = Arc::new(AtomicU64::new(0));
-        let decided = window.clone();
+        assert!(count(&table, key, 2, 0));
+        let ends_after = Arc::new(AtomicU64::new(0));
+        let decided = ends_after.clone();
         let late = move |table: &Table| {
-            let decision = check_quickly(table, key, &self::window(), 1, 0);
-            let ends_after =
-                decision.map_or(0, |decision| decision.reset_after().as_micros() as u64);
-            decided.store(ends_after / WINDOW_US, SeqCst);
+            let decision = check_quickly(table, key, &window(2), 1, 0);
+            let reset_after = decision.map_or(Duration::ZERO, |decision| decision.reset_after());
+            decided.store(reset_after.as_micros() as u64, SeqCst);
         };
-        together(&table, late, move |table| assert!(count(table, key, WINDOW_US)));
-        let counted = if window.load(SeqCst) == 2 { 2 } else { 1 };
-        assert_eq!(remaining(&table, key, WINDOW_US), 2 - counted);
+        together(&table, late, move |table| assert!(count(table, key, 2, WINDOW_US)));
+        let is_late_counted = ends_after.load(SeqCst) == 2 * WINDOW_US;
+        assert_eq!(counted(&table, key, WINDOW_US), 1 + u64::from(is_late_counted));
     });
 }
