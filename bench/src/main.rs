@@ -173,19 +173,10 @@ fn algorithms() {
     println!("\n## The algorithms: ns per check, 1 thread, all allowed\n");
     println!("| |{}", WORKLOADS.map(|w| format!(" {} |", w.name)).concat());
     println!("|{}", "---|".repeat(WORKLOADS.len() + 1));
-    // As much as a sliding counter can count, so that all but the hottest is allowed.
-    let windows = &*std::env::var("W").unwrap();
-    let limits = [
-        ("token_bucket, whole microseconds", Limit::token_bucket(Mode::Allowed.tollgate())),
-        ("fixed_window", Limit::fixed_window(windows)),
-        ("sliding_counter", Limit::sliding_counter(windows)),
-        ("token_bucket, fractions", Limit::token_bucket(windows)),
-        ("leaky_bucket, fractions", Limit::leaky_bucket(windows)),
-    ];
-    let limits = limits.map(|(name, limit)| (name, limit.unwrap()));
-    let mut rows = limits.each_ref().map(|_| Vec::new());
+    let mut rows: [(&str, Vec<f64>); 7] = Default::default();
     for workload in WORKLOADS {
         let requests = workload.requests();
+        let limits = limits_of(workload);
         let limiters =
             limits.each_ref().map(|(_, limit)| Tollgate::with_limit(limit.clone(), workload.keys));
         let mut times = limiters.each_ref().map(|_| Vec::new());
@@ -194,17 +185,37 @@ fn algorithms() {
                 times.push(run(limiter, &requests, 1));
             }
         }
-        for (row, times) in rows.iter_mut().zip(times) {
-            row.push(median(times));
+        for (row, ((name, _), times)) in rows.iter_mut().zip(limits.iter().zip(times)) {
+            row.0 = name;
+            row.1.push(median(times));
         }
     }
-    for ((name, _), row) in limits.iter().zip(&rows) {
-        let cells = row.iter().zip(&rows[0]).map(|(ns, first)| {
-            format!(" {ns:.1} ({:.2}) |", ns / first)
-        });
-        println!("| {name} |{}", cells.collect::<String>());
+    let [(_, bucket), ..] = &rows;
+    for (name, row) in &rows {
+        let over = |(ns, bucket): (&f64, &f64)| format!(" {ns:.1} ({:.2}) |", ns / bucket);
+        println!("| {name} |{}", row.iter().zip(bucket).map(over).collect::<String>());
     }
-    println!("\nIn brackets: over the first.");
+    println!(
+        "\nIn brackets: over the token bucket. With a million keys, every check finds that a new"
+    );
+    println!(
+        "window of 1 ms has begun; the windows above are of a second, or with a million keys a minute."
+    );
+}
+
+/// As much as a sliding counter can count, so that all but the hottest is allowed.
+fn limits_of(workload: Workload) -> [(&'static str, Limit); 7] {
+    let window = if workload.keys < 1_000_000 { "67000000/s" } else { "67000000/minute" };
+    let limits = [
+        ("token_bucket", Limit::token_bucket(Mode::Allowed.tollgate())),
+        ("fixed_window", Limit::fixed_window(window)),
+        ("sliding_counter", Limit::sliding_counter(window)),
+        ("fixed_window of 1 ms", Limit::fixed_window("67000000/ms")),
+        ("sliding_counter of 1 ms", Limit::sliding_counter("67000000/ms")),
+        ("token_bucket, an interval of no whole microseconds", Limit::token_bucket("67000000/s")),
+        ("leaky_bucket, the same", Limit::leaky_bucket("67000000/s")),
+    ];
+    limits.map(|(name, limit)| (name, limit.unwrap()))
 }
 
 /// Nanoseconds of wall time per check, over all threads.

@@ -1,5 +1,6 @@
 //! The memory store: the suite of all stores, and what only it promises.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -38,52 +39,83 @@ fn threads_on_one_key_admit_exactly_the_limit() {
 
 #[test]
 fn single_checks_and_checks_of_several_limits_share_one_limit_exactly() {
-    // One thread checks the key alone, which needs no lock; the others charge two limits at once.
-    let store = MemoryStore::with_capacity(10);
-    let shared = limit(Algorithm::TokenBucket, "1000/hour").named("shared");
-    let roomy = limit(Algorithm::TokenBucket, "1000000/hour").named("roomy");
-    let now = Micros::new(1);
-    let admitted = AtomicU64::new(0);
-    thread::scope(|scope| {
-        for turn in 0..THREADS {
-            let (store, shared, roomy, admitted) = (&store, &shared, &roomy, &admitted);
-            scope.spawn(move || {
-                for _ in 0..1_000 {
-                    let charges = [Charge::new(roomy, "hot"), Charge::new(shared, "hot")];
-                    let allowed = match turn % 2 {
-                        0 => store.check(&charges[1], now).allowed(),
-                        _ => store.check_all(&charges, now).unwrap().allowed(),
-                    };
-                    admitted.fetch_add(u64::from(allowed), Ordering::Relaxed);
-                }
-            });
-        }
-    });
-    assert_eq!(admitted.into_inner(), 1_000);
+    // Half of the threads check the key alone, which mostly needs no lock; the others charge two
+    // limits at once.
+    for algorithm in ALGORITHMS {
+        let store = MemoryStore::with_capacity(10);
+        let shared = limit(*algorithm, "1000/hour").named("shared");
+        let roomy = limit(*algorithm, "1000000/hour").named("roomy");
+        let now = Micros::new(1);
+        let admitted = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for turn in 0..THREADS {
+                let (store, shared, roomy, admitted) = (&store, &shared, &roomy, &admitted);
+                scope.spawn(move || {
+                    for _ in 0..1_000 {
+                        let charges = [Charge::new(roomy, "hot"), Charge::new(shared, "hot")];
+                        let allowed = match turn % 2 {
+                            0 => store.check(&charges[1], now).allowed(),
+                            _ => store.check_all(&charges, now).unwrap().allowed(),
+                        };
+                        admitted.fetch_add(u64::from(allowed), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(admitted.into_inner(), 1_000, "{algorithm}");
+    }
+}
+
+#[test]
+fn threads_that_meet_where_windows_begin_admit_exactly_the_limit_of_each() {
+    const WINDOWS: u64 = 1_000;
+    const KEYS: u64 = 50;
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingCounter] {
+        let (store, limit) = (MemoryStore::with_capacity(100), limit(algorithm, "5/s"));
+        let (admitted, begin) = (AtomicU64::new(0), Barrier::new(THREADS as usize));
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for window in 1..=WINDOWS {
+                        // Every third, so that nothing is left of the one before.
+                        let now = Micros::new(window * 3_000_000 + window);
+                        begin.wait();
+                        for key in (0..KEYS).flat_map(|key| [key, key]) {
+                            let key = key.to_be_bytes();
+                            let allowed = store.check(&Charge::new(&limit, &key), now).allowed();
+                            admitted.fetch_add(u64::from(allowed), Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(admitted.into_inner(), WINDOWS * KEYS * 5, "{algorithm}");
+    }
 }
 
 #[test]
 fn threads_on_many_new_keys_admit_exactly_the_limit_of_each() {
     // All threads meet each key at about the same time, as its first callers.
-    let (store, limit) =
-        (MemoryStore::with_capacity(20_000), limit(Algorithm::TokenBucket, "3/hour"));
-    let admitted = AtomicU64::new(0);
-    thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                for key in 0..20_000u64 {
-                    for _ in 0..2 {
-                        let key = key.to_be_bytes();
-                        let allowed =
-                            store.check(&Charge::new(&limit, &key), Micros::new(1)).allowed();
-                        admitted.fetch_add(u64::from(allowed), Ordering::Relaxed);
+    for algorithm in ALGORITHMS {
+        let (store, limit) = (MemoryStore::with_capacity(20_000), limit(*algorithm, "3/hour"));
+        let admitted = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for key in 0..20_000u64 {
+                        for _ in 0..2 {
+                            let key = key.to_be_bytes();
+                            let allowed =
+                                store.check(&Charge::new(&limit, &key), Micros::new(1)).allowed();
+                            admitted.fetch_add(u64::from(allowed), Ordering::Relaxed);
+                        }
                     }
-                }
-            });
-        }
-    });
-    assert_eq!(admitted.into_inner(), 3 * 20_000);
-    assert_eq!(store.stats(Micros::new(1)).evictions, 0);
+                });
+            }
+        });
+        assert_eq!(admitted.into_inner(), 3 * 20_000, "{algorithm}");
+        assert_eq!(store.stats(Micros::new(1)).evictions, 0);
+    }
 }
 
 #[test]
