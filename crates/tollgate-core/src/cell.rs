@@ -16,13 +16,14 @@ const LOWER_MASK: u64 = (1 << LOWER_BITS) - 1;
 pub(crate) const DATA_BITS: u32 = 53;
 pub(crate) const DATA_MASK: u64 = (1 << DATA_BITS) - 1;
 
-/// The state of one key under one limit: 117 bits.
+/// The state of one key under one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// A time, in 53 bits, and above it how long after that the cell may still matter ([`Life`]).
-    head: u64,
-    /// The algorithm's own, in 53 bits.
-    data: u64,
+    /// A time, in 53 bits, and above it how long after that the cell may still matter ([`Life`]). Or
+    /// if it is [`SCALED`], a time in another unit.
+    first: u64,
+    /// The algorithm's own, in 53 bits, and what kind of cell it is.
+    second: u64,
 }
 
 /// One of the two words of a cell ([`Cell::to_words`]).
@@ -34,9 +35,12 @@ pub enum CellWord {
     Second,
 }
 
+/// The time has no life and is in parts of a microsecond; how many, is in the place of a fraction.
+const SCALED: u64 = Cell::FIXED << 1;
+
 impl Cell {
     /// The state of a key that was never seen.
-    pub const FRESH: Cell = Cell { head: 0, data: 0 };
+    pub const FRESH: Cell = Cell { first: 0, second: 0 };
 
     /// Set in every second word that no rule may change alone.
     pub const FIXED: u64 = 1 << DATA_BITS;
@@ -47,7 +51,16 @@ impl Cell {
     #[inline]
     pub(crate) fn new(time: u64, life: Life, data: u64) -> Self {
         debug_assert!(data >> DATA_BITS == 0);
-        Self { head: Self::head(time, life), data }
+        let are_counts = life != Life::ZERO && life != Life::HANDLE;
+        let second = if are_counts { data } else { data | Self::FIXED };
+        Self { first: Self::head(time, life), second }
+    }
+
+    /// A bucket's cell. The lower part of its data says in how many parts of a microsecond the time
+    /// is.
+    #[inline]
+    pub(crate) fn scaled(time: u64, data: u64) -> Self {
+        Self { first: time, second: data | SCALED | Self::FIXED }
     }
 
     /// The first word of a cell with this time and life.
@@ -59,17 +72,32 @@ impl Cell {
 
     #[inline]
     pub(crate) fn time(self) -> u64 {
-        self.head & TIME_MAX
+        match self.scale() {
+            Some(scale) => self.first / scale,
+            None => self.first & TIME_MAX,
+        }
     }
 
     #[inline]
     pub(crate) fn life(self) -> Life {
-        Life((self.head >> TIME_BITS) as u16)
+        match self.scale() {
+            Some(_) => Life::ZERO,
+            None => Life((self.first >> TIME_BITS) as u16),
+        }
     }
 
     #[inline]
     pub(crate) fn data(self) -> u64 {
-        self.data
+        let data = self.second & DATA_MASK;
+        match self.scale() {
+            Some(scale) => data & !LOWER_MASK | self.first % scale,
+            None => data,
+        }
+    }
+
+    #[inline]
+    fn scale(self) -> Option<u64> {
+        (self.second & SCALED != 0).then(|| (self.second & LOWER_MASK).max(1))
     }
 
     /// A moment, in microseconds since the epoch, from which on this cell equals a fresh one.
@@ -110,35 +138,35 @@ impl Cell {
     #[inline]
     pub fn loose_word(self) -> Option<CellWord> {
         match self.life() {
-            Life::ZERO if self.data != 0 => Some(CellWord::First),
+            Life::ZERO if self.second != 0 => Some(CellWord::First),
             Life::ZERO | Life::HANDLE => None,
             _ => Some(CellWord::Second),
         }
     }
 
-    /// The two words to keep in a store. The 10 highest bits of the second are 0, for the store's
-    /// own use.
+    /// The two words to keep in a store. If the second may be changed alone, it is not [`Cell::FIXED`] and
+    /// its 10 highest bits are 0, for the store's own use.
     #[inline]
     pub fn to_words(self) -> [u64; 2] {
-        let is_loose = self.loose_word() == Some(CellWord::Second);
-        [self.head, if is_loose { self.data } else { self.data | Self::FIXED }]
+        [self.first, self.second]
     }
 
     /// The cell that [`Cell::to_words`] gave.
     #[inline]
-    pub fn from_words([head, second]: [u64; 2]) -> Self {
-        Self { head, data: second & DATA_MASK }
+    pub fn from_words([first, second]: [u64; 2]) -> Self {
+        let is_fixed = second & Self::FIXED != 0;
+        Self { first, second: if is_fixed { second } else { second & DATA_MASK } }
     }
 
     /// The same in its parts, for a store that keeps fewer bits: the time, the life (11 bits), and
-    /// the algorithm's own, 27 bits and 26.
+    /// the algorithm's own, 27 bits and 26. [`CellRule::cell_from_parts`](crate::CellRule) takes them.
     pub fn to_parts(self) -> [u64; 4] {
         let data = self.data();
         [self.time(), self.life().code(), data >> LOWER_BITS, data & LOWER_MASK]
     }
 
     /// The cell that [`Cell::to_parts`] gave; parts that are too large lose what is too much.
-    pub fn from_parts([time, life, upper, lower]: [u64; 4]) -> Self {
+    pub(crate) fn from_parts([time, life, upper, lower]: [u64; 4]) -> Self {
         let data = upper << LOWER_BITS | lower & LOWER_MASK;
         let life = Life((life & LIFE_MASK) as u16);
         Self::new(time & TIME_MAX, life, data & DATA_MASK)
@@ -153,8 +181,8 @@ impl Life {
     pub(crate) const ZERO: Life = Life(0);
     /// No span is this long; it marks a handle and counts as none.
     const HANDLE: Life = Life(LIFE_MASK as u16);
-    /// Nor does any span have this code or a higher one.
-    const BEYOND: u64 = 0x700;
+    /// The code of 142 years, which no limit needs.
+    const BEYOND: u64 = 0x600;
 
     /// The shortest representable span that is at least `us`.
     pub(crate) fn at_least(us: u64) -> Self {
@@ -193,7 +221,8 @@ mod tests {
             let span = Life::at_least(us).span();
             assert!(span >= us, "{us} became {span}");
             assert!(span - us <= us / 32 + 1, "{us} became {span}");
-            assert!(Life::at_least(us).code() < Life::BEYOND);
+            // Twice the longest period is 20 years.
+            assert!(Life::at_least(us).code() < Life::BEYOND || us > 100 * 366 * 86_400_000_000);
         }
     }
 

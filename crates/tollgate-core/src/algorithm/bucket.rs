@@ -17,10 +17,8 @@ use crate::rate::Rate;
 use crate::terms::{Span, Terms};
 use crate::time::Micros;
 
-/// `WHOLE` if the interval `W/R` is a whole number of microseconds, as it mostly is. Then no
-/// fraction is ever anything but 0, and half of the arithmetic falls away.
 #[derive(Clone, Debug)]
-pub(crate) struct Bucket<const WHOLE: bool> {
+pub(crate) struct Bucket {
     /// The one difference: in a leaky bucket the admitted have to wait their turn.
     is_queue: bool,
     /// `R`, over the greatest common divisor of `R` and `W`.
@@ -33,8 +31,6 @@ pub(crate) struct Bucket<const WHOLE: bool> {
     /// `B·W/R`: how far ahead that moment may lie.
     fill: Moment,
     pace: Pace,
-    /// The second word of a cell that is at rest on a whole microsecond.
-    whole_word: u64,
 }
 
 /// How many requests are in use by a bucket's cell, at the rate it was written at.
@@ -42,9 +38,10 @@ pub(crate) fn usage(cell: Cell, now: u64) -> u64 {
     Pace::of(cell).count_in(cell.time().saturating_sub(now))
 }
 
-/// Is the interval of this rate a whole number of microseconds?
-pub(super) fn is_whole(rate: Rate) -> bool {
-    rate.period_us().is_multiple_of(rate.count())
+/// `R` and `W` in microseconds, both over their greatest common divisor.
+pub(super) fn in_lowest_terms(rate: Rate) -> (u64, u64) {
+    let divisor = gcd(rate.count(), rate.period_us());
+    (rate.count() / divisor, rate.period_us() / divisor)
 }
 
 /// A moment or a span: `us + frac/R` microseconds, with `frac < R`. Compares in that order.
@@ -60,10 +57,9 @@ pub(crate) struct Usage {
     rest: Moment,
 }
 
-impl<const WHOLE: bool> Bucket<WHOLE> {
+impl Bucket {
     pub(super) fn new(rate: Rate, is_queue: bool) -> Result<Self, LimitError> {
-        let divisor = gcd(rate.count(), rate.period_us());
-        let (count, period_us) = (rate.count() / divisor, rate.period_us() / divisor);
+        let (count, period_us) = in_lowest_terms(rate);
         if count > FRAC_MASK {
             return Err(LimitError::RateTooFine { rate, count_max: FRAC_MASK });
         }
@@ -75,10 +71,8 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
         let interval = Moment { us: period_us / count, frac: period_us % count };
         let pace = Pace::new(count, period_us);
         let period_us = Divisor::new(period_us);
-        let [_, whole_word] = Cell::new(0, Life::ZERO, pace.data(0)).to_words();
         let fill = interval;
-        let mut bucket =
-            Self { is_queue, count, period_us, burst, interval, fill, pace, whole_word };
+        let mut bucket = Self { is_queue, count, period_us, burst, interval, fill, pace };
         bucket.fill = bucket.span(burst);
         Ok(bucket)
     }
@@ -86,10 +80,10 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
     pub(super) fn terms(&self, cost: Cost) -> Terms {
         let span = |moment: Moment| Span { us: moment.us, frac: moment.frac };
         Terms::Bucket {
-            count: self.count(),
-            pace: self.pace.0.into(),
+            count: self.count,
+            pace: self.pace.code(),
             cost: span(self.span(cost.get())),
-            fill: span(self.fill()),
+            fill: span(self.fill),
         }
     }
 
@@ -97,9 +91,9 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
     #[inline]
     fn span(&self, n: u64) -> Moment {
         if n == 1 {
-            return self.interval();
+            return self.interval;
         }
-        let (fracs, count) = (product(n, self.interval().frac), u128::from(self.count));
+        let (fracs, count) = (product(n, self.interval.frac), u128::from(self.count));
         let us = product(n, self.interval.us) + fracs / count;
         match u64::try_from(us) {
             Ok(us) if us < TIME_MAX => Moment { us, frac: (fracs % count) as u64 },
@@ -109,28 +103,13 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
 
     #[inline]
     fn frac_of(&self, cell: Cell) -> u64 {
-        if WHOLE { 0 } else { (cell.data() & FRAC_MASK).min(self.count - 1) }
-    }
-
-    #[inline]
-    fn count(&self) -> u64 {
-        if WHOLE { 1 } else { self.count }
-    }
-
-    #[inline]
-    fn interval(&self) -> Moment {
-        if WHOLE { Moment { us: self.interval.us, frac: 0 } } else { self.interval }
-    }
-
-    #[inline]
-    fn fill(&self) -> Moment {
-        if WHOLE { Moment { us: self.fill.us, frac: 0 } } else { self.fill }
+        (cell.data() & FRAC_MASK).min(self.count - 1)
     }
 
     #[inline]
     fn plus(&self, a: Moment, b: Moment) -> Moment {
         let (us, frac) = (a.us + b.us, a.frac + b.frac);
-        match WHOLE || frac < self.count {
+        match frac < self.count {
             true => Moment { us, frac },
             false => Moment { us: us + 1, frac: frac - self.count },
         }
@@ -138,7 +117,7 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
 
     #[inline]
     fn minus(&self, a: Moment, b: Moment) -> Moment {
-        match WHOLE || a.frac >= b.frac {
+        match a.frac >= b.frac {
             true => Moment { us: a.us - b.us, frac: a.frac - b.frac },
             false => Moment { us: a.us - b.us - 1, frac: a.frac + self.count - b.frac },
         }
@@ -147,7 +126,7 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
     /// The latest moment of rest that the bucket has room for.
     #[inline]
     fn latest(&self, usage: &Usage) -> Moment {
-        Moment { us: usage.now + self.fill().us, frac: self.fill().frac }
+        Moment { us: usage.now + self.fill.us, frac: self.fill.frac }
     }
 
     /// What a cell that was written at another rate means at this one: the same usage in whole
@@ -160,28 +139,7 @@ impl<const WHOLE: bool> Bucket<WHOLE> {
     }
 }
 
-impl Bucket<true> {
-    /// The second word of all its cells.
-    #[inline]
-    pub(super) fn second_word(&self) -> u64 {
-        self.whole_word
-    }
-
-    /// What the first word means.
-    #[inline]
-    pub(super) fn usage_at(&self, rest: u64, now: u64) -> Usage {
-        Usage { now, rest: Moment { us: rest.max(now), frac: 0 } }
-    }
-}
-
-impl Usage {
-    #[inline]
-    pub(super) fn rest_us(&self) -> u64 {
-        self.rest.us
-    }
-}
-
-impl<const WHOLE: bool> Meter for Bucket<WHOLE> {
+impl Meter for Bucket {
     type Usage = Usage;
 
     #[inline]
@@ -239,8 +197,8 @@ impl<const WHOLE: bool> Meter for Bucket<WHOLE> {
     fn give_back(&self, usage: &mut Usage, cost: u64, charged_at: u64) {
         let at_rest = Moment { us: usage.now, frac: 0 };
         // What was charged then is gone once a whole bucket could have flowed since.
-        let counts_for = self.fill().us.saturating_sub(usage.now.saturating_sub(charged_at));
-        let span = self.span(cost).min(Moment { us: counts_for, frac: self.fill().frac });
+        let counts_for = self.fill.us.saturating_sub(usage.now.saturating_sub(charged_at));
+        let span = self.span(cost).min(Moment { us: counts_for, frac: self.fill.frac });
         let used = self.minus(usage.rest, at_rest);
         usage.rest = match used > span {
             true => self.minus(usage.rest, span),
@@ -251,11 +209,11 @@ impl<const WHOLE: bool> Meter for Bucket<WHOLE> {
     #[inline]
     fn remaining(&self, usage: &Usage) -> u64 {
         let used = Moment { us: usage.rest.us - usage.now, frac: usage.rest.frac };
-        if used >= self.fill() {
+        if used >= self.fill {
             return 0;
         }
-        let left = self.minus(self.fill(), used);
-        self.period_us.div_floor(product(left.us, self.count()) + u128::from(left.frac))
+        let left = self.minus(self.fill, used);
+        self.period_us.div_floor(product(left.us, self.count) + u128::from(left.frac))
     }
 
     #[inline]
@@ -273,39 +231,43 @@ impl<const WHOLE: bool> Meter for Bucket<WHOLE> {
 ///
 /// It travels with the state, so that usage can be counted after the limit has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pace(u32);
+pub(super) struct Pace(u32);
 
 impl Pace {
     const DIGITS: u32 = 20;
     const DIGITS_MAX: u128 = (1 << Self::DIGITS) - 1;
 
-    fn new(count: u64, period_us: u64) -> Self {
+    pub(super) fn new(count: u64, period_us: u64) -> Self {
         let digits = |shift: u32| (u128::from(count) << shift) / u128::from(period_us);
         let shift = (0..=90).rev().find(|shift| digits(*shift) <= Self::DIGITS_MAX).unwrap_or(0);
         Self(shift << Self::DIGITS | digits(shift).min(Self::DIGITS_MAX) as u32)
     }
 
+    pub(super) fn code(self) -> u64 {
+        self.0.into()
+    }
+
     /// What a cell keeps: the pace, and the fraction of its moment.
     #[inline]
-    fn data(self, frac: u64) -> u64 {
+    pub(super) fn data(self, frac: u64) -> u64 {
         u64::from(self.0) << FRAC_BITS | frac
     }
 
     #[inline]
-    fn of(cell: Cell) -> Self {
+    pub(super) fn of(cell: Cell) -> Self {
         Self((cell.data() >> FRAC_BITS) as u32)
     }
 
     /// How many pass in `us`, rounded up.
-    fn count_in(self, us: u64) -> u64 {
+    pub(super) fn count_in(self, us: u64) -> u64 {
         let (shift, digits) = (self.0 >> Self::DIGITS, self.0 & Self::DIGITS_MAX as u32);
         let count = product(us, digits.into()).div_ceil(1 << shift);
         u64::try_from(count).unwrap_or(u64::MAX)
     }
 }
 
-const FRAC_BITS: u32 = 26;
-const FRAC_MASK: u64 = (1 << FRAC_BITS) - 1;
+pub(super) const FRAC_BITS: u32 = 26;
+pub(super) const FRAC_MASK: u64 = (1 << FRAC_BITS) - 1;
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }

@@ -4,6 +4,7 @@ mod bucket;
 mod fixed_window;
 mod log;
 mod meter;
+mod scaled_bucket;
 mod sliding_counter;
 mod sliding_log;
 mod windows;
@@ -23,6 +24,7 @@ use crate::time::Micros;
 use bucket::Bucket;
 pub(crate) use bucket::usage as bucket_usage;
 use fixed_window::FixedWindow;
+use scaled_bucket::ScaledBucket;
 use sliding_counter::SlidingCounter;
 
 pub use log::Log;
@@ -118,16 +120,16 @@ pub struct CellRule(Kind);
 #[derive(Clone, Debug)]
 #[repr(u8)] // a tag of its own is read faster than one hidden in a field
 enum Kind {
-    WholeBucket(Bucket<true>),
+    ScaledBucket(ScaledBucket),
     FixedWindow(FixedWindow),
     SlidingCounter(SlidingCounter),
-    Bucket(Bucket<false>),
+    Bucket(Bucket),
 }
 
 impl Kind {
     fn bucket(rate: Rate, is_queue: bool) -> Result<Self, LimitError> {
-        Ok(match bucket::is_whole(rate) {
-            true => Self::WholeBucket(Bucket::new(rate, is_queue)?),
+        Ok(match ScaledBucket::suits(rate) {
+            true => Self::ScaledBucket(ScaledBucket::new(rate, is_queue)?),
             false => Self::Bucket(Bucket::new(rate, is_queue)?),
         })
     }
@@ -139,7 +141,7 @@ macro_rules! on_meter {
         match &$rule.0 {
             Kind::FixedWindow($meter) => $call,
             Kind::SlidingCounter($meter) => $call,
-            Kind::WholeBucket($meter) => $call,
+            Kind::ScaledBucket($meter) => $call,
             Kind::Bucket($meter) => $call,
         }
     };
@@ -160,7 +162,7 @@ impl CellRule {
         match &self.0 {
             Kind::FixedWindow(window) => visitor.visit_counter(window),
             Kind::SlidingCounter(counter) => visitor.visit_counter(counter),
-            Kind::WholeBucket(bucket) => visitor.visit(bucket),
+            Kind::ScaledBucket(bucket) => visitor.visit(bucket),
             Kind::Bucket(bucket) => visitor.visit(bucket),
         }
     }
@@ -186,7 +188,7 @@ impl CellRule {
     #[inline]
     pub fn as_time_rule(&self) -> Option<TimeRule<'_>> {
         match &self.0 {
-            Kind::WholeBucket(bucket) => Some(TimeRule(bucket)),
+            Kind::ScaledBucket(bucket) => Some(TimeRule(bucket)),
             _ => None,
         }
     }
@@ -206,8 +208,17 @@ impl CellRule {
         match &self.0 {
             Kind::FixedWindow(window) => window.terms(),
             Kind::SlidingCounter(counter) => counter.terms(),
-            Kind::WholeBucket(bucket) => bucket.terms(cost),
+            Kind::ScaledBucket(bucket) => bucket.terms(cost),
             Kind::Bucket(bucket) => bucket.terms(cost),
+        }
+    }
+
+    /// The cell that [`Cell::to_parts`] gave, as this rule would write it.
+    pub fn cell_from_parts(&self, parts: [u64; 4]) -> Cell {
+        let cell = Cell::from_parts(parts);
+        match &self.0 {
+            Kind::ScaledBucket(bucket) => bucket.cell_from_parts(cell),
+            _ => cell,
         }
     }
 
@@ -273,10 +284,10 @@ pub trait RuleVisitor {
     fn visit_counter(self, rule: &impl CounterRule) -> Self::Output;
 }
 
-/// A rule whose cells differ in their first word only, a time: a bucket with an interval of whole
-/// microseconds. A store can then do with a compare-and-swap of that word.
+/// A rule whose cells differ in their first word only, a time: a bucket of almost any rate. A store can
+/// then do with a compare-and-swap of that word.
 #[derive(Clone, Copy, Debug)]
-pub struct TimeRule<'r>(&'r Bucket<true>);
+pub struct TimeRule<'r>(&'r ScaledBucket);
 
 impl TimeRule<'_> {
     /// The second word of every cell of this rule.
@@ -295,7 +306,8 @@ impl TimeRule<'_> {
         swap: impl FnOnce(Option<u64>) -> bool,
     ) -> Option<Decision> {
         let usage = self.0.usage_at(first, now.get());
-        let swap = |usage: &bucket::Usage, is_added: bool| swap(is_added.then(|| usage.rest_us()));
+        let swap =
+            |usage: &scaled_bucket::Usage, is_added: bool| swap(is_added.then(|| usage.rest()));
         meter::decide(self.0, usage, cost, swap)
     }
 }

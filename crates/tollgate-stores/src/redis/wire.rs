@@ -1,6 +1,6 @@
 //! Numbers and states as the scripts read and write them: big-endian, in as few bytes as they need.
 
-use tollgate_core::{Cell, Cost, Decision, Limit, Log, Micros, Rule, Span, Terms};
+use tollgate_core::{Cost, Decision, Limit, Log, Micros, Rule, Span, Terms};
 
 use crate::charge::Charge;
 use crate::snapshot::Snapshot;
@@ -121,7 +121,7 @@ pub(super) fn unpack_state(bytes: &[u8], limit: &Limit) -> Option<Snapshot> {
         }
         Terms::SlidingLog { .. } => return Log::from_bytes(bytes).map(Snapshot::Log),
     };
-    Some(Snapshot::Cell(Cell::from_parts(parts)))
+    limit.cell_rule().map(|rule| Snapshot::Cell(rule.cell_from_parts(parts)))
 }
 
 /// What a script says of all charges together.
