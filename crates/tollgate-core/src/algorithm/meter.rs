@@ -181,6 +181,13 @@ impl Divisor {
         self.div_floor(n + u128::from(self.d - 1))
     }
 
+    /// The same where it fits 64 bits: nothing that can fail, so that nobody pays who does not read it.
+    #[inline]
+    pub(super) fn div_ceil_64(self, n: u64) -> u64 {
+        let (quotient, rest) = self.quotient_and_rest(n);
+        quotient + u64::from(rest > 0)
+    }
+
     #[inline]
     fn div(self, n: u64) -> u64 {
         self.quotient_and_rest(n).0
@@ -229,6 +236,7 @@ mod tests {
             for n in numbers() {
                 assert_eq!(divisor.div(n), n / d, "{n} / {d}");
                 assert_eq!(divisor.rest(n), n % d, "{n} % {d}");
+                assert_eq!(divisor.div_ceil_64(n), n.div_ceil(d), "{n} / {d}, rounded up");
                 assert_eq!(divisor.div_ceil(n.into()), n.div_ceil(d), "{n} / {d}, rounded up");
                 // Around the quotients, where a rounded inverse would show.
                 let multiple = n / d * d;

@@ -134,7 +134,7 @@ impl ScaledBucket {
 
     #[inline]
     fn microseconds(&self, units: u64) -> u64 {
-        self.count.div_ceil(units.into())
+        self.count.div_ceil_64(units)
     }
 }
 

@@ -155,6 +155,46 @@ impl MemoryStore {
         }
     }
 
+    /// A key that is counted in windows and not where it is looked for first, or not in this window.
+    #[inline(never)]
+    fn check_counts(
+        &self,
+        rule: &impl KindOfRule,
+        cost: Cost,
+        address: Address,
+        now: Micros,
+    ) -> Decision {
+        let decision = self.table.find_counts(address).and_then(|counts| {
+            rule.check_and_swap(counts.cell(), cost, now, |next| counts.commit(next))
+        });
+        match decision {
+            Some(decision) => decision,
+            None => self.check_away(rule, cost, address, now),
+        }
+    }
+
+    /// A key that is new, or not at home, or in use this very moment.
+    #[cold]
+    fn check_away(
+        &self,
+        rule: &impl KindOfRule,
+        cost: Cost,
+        address: Address,
+        now: Micros,
+    ) -> Decision {
+        let (decision, displaced) = self.table.update(address, now.get(), |cell, now| {
+            let mut next = None;
+            let swap = |cell| {
+                next = cell;
+                true
+            };
+            let decision = rule.check_and_swap(cell, cost, Micros::new(now), swap);
+            (next, decision.expect("it was swapped"))
+        });
+        self.free(displaced);
+        decision
+    }
+
     /// Does `op` with one charge.
     #[inline]
     pub fn apply_one(&self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
@@ -372,7 +412,7 @@ impl RuleVisitor for CheckCell<'_> {
         });
         match at_home {
             Some(decision) => decision,
-            None => self.away(rule),
+            None => self.store.check_away(rule, self.cost, self.address, self.now),
         }
     }
 
@@ -385,7 +425,7 @@ impl RuleVisitor for CheckCell<'_> {
         });
         match at_once {
             Some(decision) => decision,
-            None => self.counts(rule),
+            None => self.store.check_counts(rule, self.cost, self.address, self.now),
         }
     }
 }
@@ -399,39 +439,6 @@ impl CheckCell<'_> {
             None => self.store.table.find_time_beyond(self.address, rule)?,
         };
         rule.check_and_swap(time.get(), self.cost, self.now, |next| time.commit(next))
-    }
-
-    /// A key that is counted in windows and not where it is looked for first, or not in this window.
-    #[inline(never)]
-    fn counts(self, rule: &impl KindOfRule) -> Decision {
-        let found = match self.home.find_counts(self.address.tag()) {
-            Some(counts) => Some(counts),
-            None => self.store.table.find_counts_beyond(self.address),
-        };
-        let decision = found.and_then(|counts| {
-            rule.check_and_swap(counts.cell(), self.cost, self.now, |next| counts.commit(next))
-        });
-        match decision {
-            Some(decision) => decision,
-            None => self.away(rule),
-        }
-    }
-
-    /// A key that is new, or not at home, or in use this very moment.
-    #[cold]
-    fn away(self, rule: &impl KindOfRule) -> Decision {
-        let Self { store, address, cost, now, .. } = self;
-        let (decision, displaced) = store.table.update(address, now.get(), |cell, now| {
-            let mut next = None;
-            let swap = |cell| {
-                next = cell;
-                true
-            };
-            let decision = rule.check_and_swap(cell, cost, Micros::new(now), swap);
-            (next, decision.expect("it was swapped"))
-        });
-        store.free(displaced);
-        decision
     }
 }
 

@@ -174,9 +174,18 @@ impl Table {
         beyond.find_map(|index| self.bucket(index).find_time(address.tag(), rule))
     }
 
-    /// The counts of a key that is not at home.
+    /// The counts of a key.
+    #[inline]
+    pub(super) fn find_counts(&self, address: Address) -> Option<Counts<'_>> {
+        let home = self.prefetch_home(address);
+        match home.find_counts(address.tag()) {
+            Some(counts) => Some(counts),
+            None => self.find_counts_beyond(address),
+        }
+    }
+
     #[inline(never)]
-    pub(super) fn find_counts_beyond(&self, address: Address) -> Option<Counts<'_>> {
+    fn find_counts_beyond(&self, address: Address) -> Option<Counts<'_>> {
         let home = self.home(address);
         let mut beyond = home + 1..=home + self.bucket(home).header().reach();
         beyond.find_map(|index| self.bucket(index).find_counts(address.tag()))
