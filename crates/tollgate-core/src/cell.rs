@@ -90,7 +90,7 @@ impl Cell {
     pub(crate) fn data(self) -> u64 {
         let data = self.second & DATA_MASK;
         match self.scale() {
-            Some(scale) => data & !LOWER_MASK | self.first % scale,
+            Some(scale) => data & !LOWER_MASK | (self.first % scale),
             None => data,
         }
     }

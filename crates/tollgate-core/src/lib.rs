@@ -36,8 +36,8 @@ mod time;
 mod when_down;
 
 pub use algorithm::{
-    ALGORITHMS, Algorithm, CellRule, CounterRule, KindOfRule, Log, LogRule, Rule, RuleVisitor,
-    TimeRule,
+    ALGORITHMS, Algorithm, CellRule, CounterRule, KindOfRule, Log, LogRule, Rule, RuleTime,
+    RuleVisitor, TimeRule,
 };
 pub use cell::{Cell, CellWord};
 pub use cost::{Cost, ZeroCost};

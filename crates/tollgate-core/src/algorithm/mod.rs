@@ -289,11 +289,24 @@ pub trait RuleVisitor {
 #[derive(Clone, Copy, Debug)]
 pub struct TimeRule<'r>(&'r ScaledBucket);
 
+/// A moment in microseconds, and in the unit of a [`TimeRule`].
+#[derive(Clone, Copy, Debug)]
+pub struct RuleTime {
+    us: u64,
+    units: u64,
+}
+
 impl TimeRule<'_> {
     /// The second word of every cell of this rule.
     #[inline]
     pub fn second_word(self) -> u64 {
         self.0.second_word()
+    }
+
+    /// This moment, to be worked out while the cell is on its way.
+    #[inline(always)]
+    pub fn time(self, now: Micros) -> RuleTime {
+        self.0.time(now.get())
     }
 
     /// [`KindOfRule::check_and_swap`] on the first word alone.
@@ -302,13 +315,12 @@ impl TimeRule<'_> {
         self,
         first: u64,
         cost: Cost,
-        now: Micros,
+        now: RuleTime,
         swap: impl FnOnce(Option<u64>) -> bool,
     ) -> Option<Decision> {
-        let usage = self.0.usage_at(first, now.get());
         let swap =
             |usage: &scaled_bucket::Usage, is_added: bool| swap(is_added.then(|| usage.rest()));
-        meter::decide(self.0, usage, cost, swap)
+        meter::decide(self.0, self.0.usage_at(first, now), cost, swap)
     }
 }
 

@@ -4,6 +4,7 @@
 //! That is so for every rate with `count` (which is `R` over its greatest common divisor with `W`) up to
 //! 1023: 100 a second has 1, 60 a second has 3, 999 a second has 999.
 
+use super::RuleTime;
 use super::bucket::{FRAC_BITS, FRAC_MASK, Pace, in_lowest_terms};
 use super::meter::{Divisor, Meter, div_floor, product};
 use crate::cell::{Cell, TIME_MAX};
@@ -33,9 +34,8 @@ pub(crate) struct ScaledBucket {
 }
 
 pub(crate) struct Usage {
-    now_us: u64,
-    now: u64,
-    /// When the bucket is back at rest; never before `now`.
+    now: RuleTime,
+    /// When the bucket is back at rest; never before now.
     rest: u64,
 }
 
@@ -79,11 +79,15 @@ impl ScaledBucket {
         self.second_word
     }
 
+    #[inline(always)]
+    pub(super) fn time(&self, us: u64) -> RuleTime {
+        RuleTime { us, units: us * self.count.get() }
+    }
+
     /// What the first word means.
-    #[inline]
-    pub(super) fn usage_at(&self, rest: u64, now_us: u64) -> Usage {
-        let now = now_us * self.count.get();
-        Usage { now_us, now, rest: rest.max(now) }
+    #[inline(always)]
+    pub(super) fn usage_at(&self, rest: u64, now: RuleTime) -> Usage {
+        Usage { now, rest: rest.max(now.units) }
     }
 
     /// The cell of these parts ([`Cell::to_parts`]), if it was written at this rate.
@@ -119,16 +123,15 @@ impl ScaledBucket {
 
     /// What a cell means that is not one of these as it is.
     #[cold]
-    fn rest_of(&self, cell: Cell, now_us: u64) -> u64 {
-        let now = now_us * self.count.get();
-        if cell.time() < now_us {
-            now
+    fn rest_of(&self, cell: Cell, now: RuleTime) -> u64 {
+        if cell.time() < now.us {
+            now.units
         } else if Pace::of(cell) == self.pace {
             self.units_of(cell)
         } else {
             // The same usage in whole requests, as far as a pace can tell.
-            let used = Pace::of(cell).count_in(cell.time() - now_us);
-            (now + self.span(used)).min(self.units_max())
+            let used = Pace::of(cell).count_in(cell.time() - now.us);
+            (now.units + self.span(used)).min(self.units_max())
         }
     }
 
@@ -143,6 +146,7 @@ impl Meter for ScaledBucket {
 
     #[inline]
     fn usage(&self, cell: Cell, now: u64) -> Usage {
+        let now = self.time(now);
         let [first, second] = cell.to_words();
         match second == self.second_word {
             true => self.usage_at(first, now),
@@ -158,7 +162,7 @@ impl Meter for ScaledBucket {
     #[inline]
     fn is_foreign(&self, cell: Cell, usage: &Usage) -> bool {
         let [_, second] = cell.to_words();
-        second != self.second_word && cell.time() > usage.now_us && Pace::of(cell) != self.pace
+        second != self.second_word && cell.time() > usage.now.us && Pace::of(cell) != self.pace
     }
 
     #[inline]
@@ -168,12 +172,12 @@ impl Meter for ScaledBucket {
 
     #[inline]
     fn fits(&self, usage: &Usage, cost: u64) -> bool {
-        usage.rest + self.span(cost) <= usage.now + self.fill
+        usage.rest + self.span(cost) <= usage.now.units + self.fill
     }
 
     #[inline]
     fn wait_us(&self, usage: &Usage, cost: u64) -> u64 {
-        let latest = usage.now + self.fill;
+        let latest = usage.now.units + self.fill;
         self.microseconds((usage.rest + self.span(cost)).saturating_sub(latest))
     }
 
@@ -192,20 +196,20 @@ impl Meter for ScaledBucket {
         // What was charged then is gone once a whole bucket could have flowed since.
         let frac = self.count.rest(self.fill);
         let fill_us = (self.fill - frac) / self.count.get();
-        let counts_for_us = fill_us.saturating_sub(usage.now_us.saturating_sub(charged_at));
+        let counts_for_us = fill_us.saturating_sub(usage.now.us.saturating_sub(charged_at));
         let span = self.span(cost).min(counts_for_us * self.count.get() + frac);
-        usage.rest = usage.rest.saturating_sub(span).max(usage.now);
+        usage.rest = usage.rest.saturating_sub(span).max(usage.now.units);
     }
 
     #[inline]
     fn remaining(&self, usage: &Usage) -> u64 {
-        let used = usage.rest - usage.now;
+        let used = usage.rest - usage.now.units;
         self.interval.div_floor(self.fill.saturating_sub(used).into())
     }
 
     #[inline]
     fn reset_after_us(&self, usage: &Usage) -> u64 {
-        self.microseconds(usage.rest - usage.now)
+        self.microseconds(usage.rest - usage.now.units)
     }
 
     #[inline]

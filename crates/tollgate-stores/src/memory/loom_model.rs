@@ -164,7 +164,7 @@ impl Quickly<'_> {
     fn time(self, rule: TimeRule<'_>) -> Option<Decision> {
         let home = self.table.prefetch_home(self.address);
         let time = home.find_time(self.address.tag(), rule)?;
-        rule.check_and_swap(time.get(), self.cost, self.now, |next| time.commit(next))
+        rule.check_and_swap(time.get(), self.cost, rule.time(self.now), |next| time.commit(next))
     }
 }
 

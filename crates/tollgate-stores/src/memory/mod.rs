@@ -434,11 +434,12 @@ impl CheckCell<'_> {
     /// A key whose time alone changes. `None`, and nothing done, if it is new or in use.
     #[inline(always)]
     fn time(self, rule: TimeRule<'_>) -> Option<Decision> {
+        let now = rule.time(self.now);
         let time = match self.home.find_time(self.address.tag(), rule) {
             Some(time) => time,
             None => self.store.table.find_time_beyond(self.address, rule)?,
         };
-        rule.check_and_swap(time.get(), self.cost, self.now, |next| time.commit(next))
+        rule.check_and_swap(time.get(), self.cost, now, |next| time.commit(next))
     }
 }
 
