@@ -212,8 +212,8 @@ fn limits_of(workload: Workload) -> [(&'static str, Limit); 7] {
         ("sliding_counter", Limit::sliding_counter(window)),
         ("fixed_window of 1 ms", Limit::fixed_window("67000000/ms")),
         ("sliding_counter of 1 ms", Limit::sliding_counter("67000000/ms")),
-        ("token_bucket, an interval of no whole microseconds", Limit::token_bucket("67000000/s")),
-        ("leaky_bucket, the same", Limit::leaky_bucket("67000000/s")),
+        ("leaky_bucket", Limit::leaky_bucket(Mode::Allowed.tollgate())),
+        ("token_bucket of 66,999,999/s, too fine for one word", Limit::token_bucket("66999999/s")),
     ];
     limits.map(|(name, limit)| (name, limit.unwrap()))
 }

@@ -8,13 +8,18 @@ use tollgate_core::{ALGORITHMS, Algorithm, Limit, Micros, Rate, Wait};
 
 const HOUR_US: u64 = 3_600_000_000;
 
-/// Limits of everyday size, whose traces reach every branch.
+/// Limits of everyday size, whose traces reach every branch. Some buckets are of nearly the same rate
+/// with an interval of so fine a fraction that one word does not hold it.
 fn small_limit() -> impl Strategy<Value = Limit> {
     let algorithm = proptest::sample::select(ALGORITHMS);
-    (algorithm, 1..20u64, 1..50u64, proptest::option::of(1..30u64)).prop_map(
-        |(algorithm, count, period_ms, burst)| {
-            let rate = Rate::new(count, std::time::Duration::from_millis(period_ms)).unwrap();
-            let rate = match burst {
+    (algorithm, 1..20u64, 1..50u64, proptest::option::of(1..30u64), 0..3u8).prop_map(
+        |(algorithm, count, period_ms, burst, kind)| {
+            let is_fine = kind == 0 && algorithm.has_burst();
+            let times = if is_fine { 1_009 } else { 1 };
+            let period_us = period_ms * 1_000 * times + u64::from(is_fine);
+            let period = std::time::Duration::from_micros(period_us);
+            let rate = Rate::new(count * times, period).unwrap();
+            let rate = match burst.or(is_fine.then_some(count)) {
                 Some(burst) if algorithm.has_burst() => rate.with_burst(burst).unwrap(),
                 _ => rate,
             };

@@ -132,8 +132,8 @@ impl MemoryStore {
         rule.visit(CheckCell { store: self, address, home, cost: charge.cost, now })
     }
 
-    /// The same for what comes most often: a counter of windows, or a bucket with an interval of whole
-    /// microseconds whose key has been there before. `None`, and nothing done, if it is anything
+    /// The same for what comes most often: a counter of windows, or a bucket of almost any rate
+    /// ([`TimeRule`]) whose key has been there before. `None`, and nothing done, if it is anything
     /// else, or the clock does not know, or somebody else is at the key.
     #[inline(always)] // so that a caller pays only for the numbers it reads
     pub fn check_quickly(
