@@ -80,7 +80,8 @@ pub(super) fn decide<M: Meter>(
         let is_swapped = swap(&usage, true);
         return if is_swapped { Some(report(meter, &usage, 0, delay_us)) } else { None };
     }
-    let wait_us = wait_us(meter, &usage, cost);
+    // At least 1, which it is anyway: who asks only whether it is allowed does not pay for the rest.
+    let wait_us = wait_us(meter, &usage, cost).max(1);
     if swap(&usage, false) { Some(report(meter, &usage, wait_us, 0)) } else { None }
 }
 

@@ -224,16 +224,22 @@ impl<'t> Bucket<'t> {
         !are_counts(words) || Counts { line: self.0, slot, words }.commit(None)
     }
 
-    /// Writes a cell that was taken.
+    /// Writes a cell that was taken: last the word that may be changed alone. Meanwhile that one is
+    /// taken, also if it was the other before.
     #[inline]
     pub(super) fn put(self, slot: usize, cell: Cell) {
         let [first, second] = cell.to_words();
         let (first_word, second_word) = (&self.0.firsts[slot], &self.0.seconds[slot]);
         if cell.loose_word() == Some(CellWord::Second) {
+            let was = second_word.load(Relaxed);
+            if !is_busy(was) {
+                second_word.store(turn_of(was) | BUSY, Relaxed);
+            }
             first_word.store(first, Release);
-            second_word.store(turn_of(second_word.load(Relaxed)) | second, Release);
+            second_word.store(turn_of(was) | second, Release);
         } else {
-            second_word.store(second, Relaxed);
+            first_word.store(TAKEN, Relaxed);
+            second_word.store(second, Release);
             first_word.store(first, Release);
         }
     }

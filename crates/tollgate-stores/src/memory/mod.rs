@@ -393,7 +393,6 @@ impl MemoryStore {
 }
 
 /// A check of a rule that keeps a cell; code of its own for each algorithm.
-#[derive(Clone, Copy)]
 struct CheckCell<'a> {
     store: &'a MemoryStore,
     address: Address,
