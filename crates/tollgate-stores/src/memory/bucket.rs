@@ -247,9 +247,7 @@ impl<'t> Bucket<'t> {
     /// Gives a slot that was found vacant, or was taken, to another key. It is taken until that puts
     /// its cell.
     pub(super) fn assign(self, slot: usize, tag: Tag) {
-        let second = &self.0.seconds[slot];
         self.0.firsts[slot].store(TAKEN, Relaxed);
-        second.store(turn_of(second.load(Relaxed)) | BUSY, Relaxed);
         self.0.tags[slot].store(tag.0, Release);
     }
 
