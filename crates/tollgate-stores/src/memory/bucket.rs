@@ -308,7 +308,8 @@ const TURN: u64 = 1 << 54;
 #[inline]
 fn are_counts(words: [u64; 2]) -> bool {
     let is_fixed = words[1] & Cell::FIXED != 0;
-    !is_fixed && Cell::from_words(words).loose_word() == Some(CellWord::Second)
+    let is_loose = Cell::from_words(words).loose_word() == Some(CellWord::Second);
+    is_loose && !is_fixed && words[0] != TAKEN
 }
 
 #[inline]

@@ -289,6 +289,16 @@ fn counted(table: &Table, address: Address, now: u64) -> u64 {
 }
 
 #[test]
+fn counts_of_a_new_key_are_not_lost() {
+    model(|| {
+        let (table, [key, _]) = (Arc::new(Table::with_capacity(1)), addresses());
+        let come = move |table: &Table| assert!(count(table, key, 2, 0));
+        together(&table, come, come);
+        assert_eq!(counted(&table, key, 0), 2);
+    });
+}
+
+#[test]
 fn counts_changed_without_the_lock_are_not_lost() {
     model(|| {
         let (table, [key, _]) = (Arc::new(Table::with_capacity(1)), addresses());
