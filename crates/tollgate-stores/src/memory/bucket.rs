@@ -170,15 +170,36 @@ impl<'t> Bucket<'t> {
         is_it.then_some(Time { word, seen })
     }
 
-    /// The counts of this tag, if it is where it is looked for first and in the window that this first
-    /// word is of.
+    /// The counts of this tag, if they are of the window that this first word is of.
     #[inline(always)]
     pub(super) fn find_present_counts(self, tag: Tag, first: u64) -> Option<PresentCounts<'t>> {
         let slot = tag.first_slot();
+        let (word, seen) = self.counts_in(slot);
+        if !self.has(slot, tag) {
+            return self.find_present_counts_beside(tag, first);
+        }
+        self.is_window(slot, first).then_some(PresentCounts { word, seen })
+    }
+
+    #[inline(never)]
+    fn find_present_counts_beside(self, tag: Tag, first: u64) -> Option<PresentCounts<'t>> {
+        (0..SLOTS).find_map(|slot| {
+            let (word, seen) = self.counts_in(slot);
+            let is_it = self.has(slot, tag) && self.is_window(slot, first);
+            is_it.then_some(PresentCounts { word, seen })
+        })
+    }
+
+    /// To be read before the tag and the first word.
+    #[inline(always)]
+    fn counts_in(self, slot: usize) -> (&'t AtomicU64, u64) {
         let word = &self.0.seconds[slot];
-        let seen = word.load(Acquire);
-        let is_it = self.has(slot, tag) && self.0.firsts[slot].load(Acquire) == first;
-        is_it.then_some(PresentCounts { word, seen })
+        (word, word.load(Acquire))
+    }
+
+    #[inline(always)]
+    fn is_window(self, slot: usize, first: u64) -> bool {
+        self.0.firsts[slot].load(Acquire) == first
     }
 
     /// The counts of this tag. The second word is read before the tag: should the slot go to another

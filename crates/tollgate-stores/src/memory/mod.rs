@@ -155,7 +155,7 @@ impl MemoryStore {
         }
     }
 
-    /// A key that is counted in windows and not where it is looked for first, or not in this window.
+    /// A key that is counted in windows, but not at home or not in this window.
     #[inline(never)]
     fn check_counts(
         &self,
