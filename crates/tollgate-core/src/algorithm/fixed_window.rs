@@ -2,15 +2,11 @@
 //!
 //! Not smooth: around a boundary up to twice the limit can pass within one period.
 
-use super::CounterRule;
-use super::meter::{self, Meter};
-use super::windows::{Age, Windows};
+use super::meter::Meter;
+use super::windows::{Age, Windowed, Windows};
 use crate::cell::{Cell, DATA_MASK};
-use crate::cost::Cost;
-use crate::decision::Decision;
 use crate::rate::Rate;
 use crate::terms::Terms;
-use crate::time::Micros;
 
 #[derive(Clone, Debug)]
 pub(crate) struct FixedWindow {
@@ -98,25 +94,15 @@ impl Meter for FixedWindow {
     }
 }
 
-impl CounterRule for FixedWindow {
+impl Windowed for FixedWindow {
     #[inline(always)]
-    fn first_word(&self, now: Micros) -> u64 {
-        self.windows.head(self.windows.start_of(now.get()))
+    fn windows(&self) -> Windows {
+        self.windows
     }
 
     #[inline(always)]
-    fn check_and_swap_counts(
-        &self,
-        second: u64,
-        cost: Cost,
-        now: Micros,
-        swap: impl FnOnce(Option<u64>) -> bool,
-    ) -> Option<Decision> {
-        let now = now.get();
-        let start = self.windows.start_of(now);
-        let usage = Usage { now, start, count: second & DATA_MASK, is_foreign: false };
-        let swap = |_: &Usage, is_added: bool| swap(is_added.then(|| second + cost.get()));
-        meter::decide(self, usage, cost, swap)
+    fn present_usage(&self, count: u64, now: u64) -> Usage {
+        Usage { now, start: self.windows.start_of(now), count, is_foreign: false }
     }
 }
 

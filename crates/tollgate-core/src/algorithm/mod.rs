@@ -13,7 +13,7 @@ use alloc::string::ToString;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::cell::Cell;
+use crate::cell::{Cell, DATA_MASK};
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::limit::LimitError;
@@ -270,6 +270,27 @@ pub trait CounterRule: KindOfRule {
         now: Micros,
         swap: impl FnOnce(Option<u64>) -> bool,
     ) -> Option<Decision>;
+}
+
+impl<M: windows::Windowed> CounterRule for M {
+    #[inline(always)]
+    fn first_word(&self, now: Micros) -> u64 {
+        self.windows().head(self.windows().start_of(now.get()))
+    }
+
+    #[inline(always)]
+    fn check_and_swap_counts(
+        &self,
+        second: u64,
+        cost: Cost,
+        now: Micros,
+        swap: impl FnOnce(Option<u64>) -> bool,
+    ) -> Option<Decision> {
+        let usage = self.present_usage(second & DATA_MASK, now.get());
+        // The present count is the lower one, and what fits leaves the other alone.
+        let swap = |_: &M::Usage, is_added: bool| swap(is_added.then(|| second + cost.get()));
+        meter::decide(self, usage, cost, swap)
+    }
 }
 
 /// Does something with a rule of any algorithm ([`CellRule::visit`]).

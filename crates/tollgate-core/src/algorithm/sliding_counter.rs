@@ -3,16 +3,12 @@
 //!
 //! Not exact about the past: it assumes that the previous window's requests came evenly.
 
-use super::CounterRule;
-use super::meter::{self, Divisor, Meter, div_floor, product};
-use super::windows::{Age, Counted, Windows};
-use crate::cell::{Cell, DATA_BITS, DATA_MASK};
-use crate::cost::Cost;
-use crate::decision::Decision;
+use super::meter::{Divisor, Meter, div_floor, product};
+use super::windows::{Age, Counted, Windowed, Windows};
+use crate::cell::{Cell, DATA_BITS};
 use crate::limit::LimitError;
 use crate::rate::Rate;
 use crate::terms::Terms;
-use crate::time::Micros;
 
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingCounter {
@@ -164,27 +160,17 @@ impl Meter for SlidingCounter {
     }
 }
 
-impl CounterRule for SlidingCounter {
+impl Windowed for SlidingCounter {
     #[inline(always)]
-    fn first_word(&self, now: Micros) -> u64 {
-        self.windows.head(self.windows.start_of(now.get()))
+    fn windows(&self) -> Windows {
+        self.windows
     }
 
     #[inline(always)]
-    fn check_and_swap_counts(
-        &self,
-        second: u64,
-        cost: Cost,
-        now: Micros,
-        swap: impl FnOnce(Option<u64>) -> bool,
-    ) -> Option<Decision> {
-        let now = now.get();
+    fn present_usage(&self, counts: u64, now: u64) -> Usage {
         let into = self.window_us().rest(now);
         let (start, rest_us) = (now - into, self.window_us().get() - into);
-        let counts = Counts::of(second & DATA_MASK);
-        let usage = Usage { now, start, rest_us, counts, is_foreign: false };
-        let swap = |_: &Usage, is_added: bool| swap(is_added.then(|| second + cost.get()));
-        meter::decide(self, usage, cost, swap)
+        Usage { now, start, rest_us, counts: Counts::of(counts), is_foreign: false }
     }
 }
 

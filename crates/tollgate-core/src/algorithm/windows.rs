@@ -3,7 +3,7 @@
 //! The cell of a window counter holds when the window of its counts began, and a code of the windows'
 //! length. So while a window lasts, and the limit stays the same, only the counts change.
 
-use super::meter::Divisor;
+use super::meter::{Divisor, Meter};
 use crate::cell::{Cell, Life};
 
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +13,14 @@ pub(super) struct Windows {
     kept: u64,
     /// As long as that. It also tells whether a cell was written under another length.
     life: Life,
+}
+
+/// A meter that counts in windows.
+pub(super) trait Windowed: Meter {
+    fn windows(&self) -> Windows;
+
+    /// What counts of the present window mean.
+    fn present_usage(&self, counts: u64, now: u64) -> Self::Usage;
 }
 
 /// Where the counts of a cell are, as seen from the present window or, if the clock has gone back,
