@@ -8,6 +8,8 @@
 //! The moment is kept exactly, as whole microseconds and a fraction in units of `1/R`
 //! ([`Moment`]), so there is no drift at any rational rate, and a check neither multiplies nor
 //! divides to decide.
+//!
+//! Most rates need no fraction, in a unit of their own: [`scaled_bucket`](super::scaled_bucket).
 
 use super::meter::{Divisor, Meter, div_floor, product};
 use crate::cell::{Cell, Life, TIME_MAX};
