@@ -277,19 +277,26 @@ impl<'t> Bucket<'t> {
         self.put(slot, Cell::FRESH);
     }
 
-    /// Takes a slot that nobody uses at `now`, for that tag the best there is. Also tells since when,
-    /// and what was in it.
-    pub(super) fn take_vacant(self, tag: Tag, now: u64) -> Option<(usize, u64, Cell)> {
-        let free_since = |cell: Cell| match cell {
-            Cell::FRESH => 0,
-            cell => cell.fresh_by().next_multiple_of(TICK_US),
-        };
+    /// Takes a slot that at `now` nobody has needed for so long, for that tag the best there is. Also
+    /// tells since when, and what was in it.
+    pub(super) fn take_vacant(
+        self,
+        tag: Tag,
+        now: u64,
+        unneeded_us: u64,
+    ) -> Option<(usize, u64, Cell)> {
         let slots = [tag.first_slot()].into_iter().chain(0..SLOTS);
         slots.filter(|slot| !self.is_taken(*slot)).find_map(|slot| {
             let words = self.slot_words(slot);
             let cell = Cell::from_words(words);
-            let is_vacant = free_since(cell) <= now && self.take_if_still(slot, words);
-            is_vacant.then(|| (slot, free_since(cell), cell))
+            let (since, is_vacant) = match cell {
+                Cell::FRESH => (0, true),
+                cell => {
+                    let since = cell.fresh_by().next_multiple_of(TICK_US);
+                    (since, since.saturating_add(unneeded_us) <= now)
+                }
+            };
+            (is_vacant && self.take_if_still(slot, words)).then_some((slot, since, cell))
         })
     }
 

@@ -103,19 +103,19 @@ impl std::ops::Deref for Lines {
     }
 }
 
-impl Line {
-    /// Asks for the line, so that it is on its way while there is something else to do. A load would
-    /// do so too, but the processor cannot finish anything before a load that waits for memory.
-    #[inline(always)]
-    pub(super) fn prefetch(&self) {
-        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-        #[allow(unsafe_code, reason = "the intrinsic is declared unsafe")]
-        // SAFETY: a hint; it reads and writes nothing.
-        unsafe {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(self).cast());
-        }
+/// Asks for a line, so that it is on its way while there is something else to do. A load would
+/// do so too, but the processor cannot finish anything before a load that waits for memory.
+#[inline(always)]
+pub(super) fn prefetch(line: *const Line) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    #[allow(unsafe_code, reason = "the intrinsic is declared unsafe")]
+    // SAFETY: a hint; it reads and writes nothing, wherever the line is.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(line.cast());
     }
+    #[cfg(any(not(target_arch = "x86_64"), loom, miri))]
+    let _ = line;
 }
 
 #[cfg(all(test, not(loom)))]

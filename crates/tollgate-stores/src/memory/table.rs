@@ -16,7 +16,7 @@
 //! locked, so two threads cannot add the same one.
 //!
 //! Nothing is ever swept. A slot whose cell has become fresh is free for the next key that comes
-//! by. Only when a whole neighbourhood is full of live cells is one of them given up, the one with
+//! by; best if it has been so for a while ([`LATELY_US`]), as its key may come again. Only when a whole neighbourhood is full of live cells is one of them given up, the one with
 //! least in use, and counted.
 //!
 //! Only homes are waited for, several of them in ascending order; any other bucket is tried and, if
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64 as Counter, Ordering};
 use tollgate_core::{Cell, TimeRule};
 
 use super::bucket::{Bucket, Counts, Header, Tag, Time};
-use super::lines::{Lines, SLOTS};
+use super::lines::{Lines, SLOTS, prefetch};
 use super::sync::pause;
 
 /// How many buckets after its home a key may live. At the load below, the chance that a key finds
@@ -35,6 +35,12 @@ use super::sync::pause;
 const REACH_MAX: usize = if cfg!(loom) { 1 } else { 64 };
 /// At capacity, five slots of nine are taken: 38.4 bytes a key.
 const LOAD: (usize, usize) = (5, 9);
+
+/// How many of them to search for a slot that nobody has needed lately.
+const NEAR_MAX: usize = if cfg!(loom) { 1 } else { 2 };
+/// A key that was in use this long ago is likely to come again: about a second. Not in the models,
+/// in which keys have to meet.
+const LATELY_US: u64 = if cfg!(loom) { 0 } else { 1 << 20 };
 
 pub(super) struct Table {
     /// The last homes reach past the end, so there are a few more lines than homes.
@@ -158,7 +164,8 @@ impl Table {
         // SAFETY: a home is the upper half of `homes` times another number, and so less than `homes`,
         // and there are as many lines and more.
         let line = unsafe { self.lines.get_unchecked(self.home(address)) };
-        line.prefetch();
+        prefetch(line);
+        prefetch(std::ptr::from_ref(line).wrapping_add(1)); // where one key in twelve is
         Bucket(line)
     }
 
@@ -256,18 +263,28 @@ impl Table {
         home: usize,
         is_held: impl Fn(usize) -> bool,
     ) -> Option<Place<'_>> {
-        let (slot, displaced, lock, distance) = match self.take_vacant(self.bucket(home), tag, now)
-        {
-            Some((slot, displaced)) => (slot, displaced, None, 0),
-            None => self.place_beyond(tag, now, home, is_held)?,
+        let at_home = |unneeded_us| {
+            let bucket = self.bucket(home);
+            let (slot, displaced) = self.take_vacant(bucket, tag, now, unneeded_us)?;
+            Some(Place { slot, displaced, lock: None, distance: 0 })
         };
-        self.bucket(home + distance).assign(slot, tag);
-        Some(Place { slot, displaced, lock, distance })
+        let place = at_home(LATELY_US)
+            .or_else(|| self.place_near(tag, now, home, &is_held))
+            .or_else(|| at_home(0))
+            .or_else(|| self.place_beyond(tag, now, home, &is_held))?;
+        self.bucket(home + place.distance).assign(place.slot, tag);
+        Some(place)
     }
 
     /// Takes a free slot of a locked bucket. Also returns whose it was, if anyone's.
-    fn take_vacant(&self, bucket: Bucket<'_>, tag: Tag, now: u64) -> Option<(usize, Displaced)> {
-        let (slot, since, displaced) = bucket.take_vacant(tag, now)?;
+    fn take_vacant(
+        &self,
+        bucket: Bucket<'_>,
+        tag: Tag,
+        now: u64,
+        unneeded_us: u64,
+    ) -> Option<(usize, Displaced)> {
+        let (slot, since, displaced) = bucket.take_vacant(tag, now, unneeded_us)?;
         // Before the slot is gone: whoever misses it must know.
         if since > self.floor.load(Ordering::Relaxed) {
             self.floor.fetch_max(since, Ordering::Relaxed);
@@ -275,8 +292,34 @@ impl Table {
         Some((slot, displaced))
     }
 
+    /// Nothing at home that nobody has needed lately: a slot like that in one of the next buckets.
+    /// State of a quick limit is fresh again at once; if keys that come all the time took each
+    /// other's slots whenever it is, they would have to be added again and again.
+    #[cold]
+    fn place_near(
+        &self,
+        tag: Tag,
+        now: u64,
+        home: usize,
+        is_held: impl Fn(usize) -> bool,
+    ) -> Option<Place<'_>> {
+        (1..=NEAR_MAX).find_map(|distance| {
+            let index = home + distance;
+            let lock = self.try_lock_other(index, is_held(index))?;
+            match self.take_vacant(self.bucket(index), tag, now, LATELY_US) {
+                Some((slot, displaced)) => {
+                    Some(Place { slot, displaced, lock: Some(lock), distance })
+                }
+                None => {
+                    lock.unlock();
+                    None
+                }
+            }
+        })
+    }
+
     /// The home is full: the next bucket with room, or else the place of the cell that is missed
-    /// least. Returns the slot, whose it was, the lock, and how far from home it is.
+    /// least.
     #[cold]
     fn place_beyond(
         &self,
@@ -284,7 +327,7 @@ impl Table {
         now: u64,
         home: usize,
         is_held: impl Fn(usize) -> bool,
-    ) -> Option<(usize, Displaced, Option<OtherLock<'_>>, usize)> {
+    ) -> Option<Place<'_>> {
         let missed_at = |distance: usize| {
             self.bucket(home + distance).least_missed(now).map(|(missed, _)| (missed, distance))
         };
@@ -294,8 +337,8 @@ impl Table {
             let Some(lock) = self.try_lock_other(index, is_held(index)) else {
                 continue;
             };
-            if let Some((slot, displaced)) = self.take_vacant(self.bucket(index), tag, now) {
-                return Some((slot, displaced, Some(lock), distance));
+            if let Some((slot, displaced)) = self.take_vacant(self.bucket(index), tag, now, 0) {
+                return Some(Place { slot, displaced, lock: Some(lock), distance });
             }
             least = [least, missed_at(distance)].into_iter().flatten().min();
             lock.unlock();
@@ -310,7 +353,7 @@ impl Table {
         let distance = if lock.is_some() { distance } else { 0 };
         let bucket = self.bucket(home + distance);
         match bucket.least_missed(now) {
-            Some((_, slot)) => Some((slot, bucket.take(slot), lock, distance)),
+            Some((_, slot)) => Some(Place { slot, displaced: bucket.take(slot), lock, distance }),
             None => {
                 lock.into_iter().for_each(OtherLock::unlock);
                 None
@@ -416,5 +459,18 @@ mod tests {
             assert_eq!(count(&table, key), 2, "after {others_before} others");
             others.for_each(|other| assert_eq!(count(&table, other), 2));
         }
+    }
+    /// As many keys as there is room for, in half a second, each fresh again before the next comes.
+    #[test]
+    fn keys_leave_each_other_their_slots_even_when_they_are_fresh_at_once() {
+        const KEYS: u64 = 10_000;
+        const STEP_US: u64 = 50;
+        let table = Table::with_capacity(KEYS as usize);
+        let addresses = (1..=KEYS).map(|i| Address::new(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        for (us, address) in (0..).step_by(STEP_US as usize).zip(addresses.clone()) {
+            table.update(address, us, |_, now| (Some(Cell::handle(now + 1, 1, 1)), ()));
+        }
+        let still_there = addresses.filter(|address| table.find(*address).slot.is_some()).count();
+        assert!(still_there as u64 > KEYS * 99 / 100, "{still_there} of {KEYS}");
     }
 }
