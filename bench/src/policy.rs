@@ -26,11 +26,6 @@ pub fn profile() {
     layer();
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
 fn policy(text: &str) -> Policy {
     Policy::parse("bench", text, &NoSources).unwrap_or_else(|errors| panic!("{errors}"))
 }
@@ -86,7 +81,7 @@ fn resolve() {
         }
     }
     for (limits, times) in sizes.iter().zip(times) {
-        println!("| {} | {:.0} |", limits + 3, median(times));
+        println!("| {} | {:.0} |", limits + 3, crate::median(&times));
     }
 }
 
@@ -122,7 +117,7 @@ fn layer() {
             times.push(runtime.block_on(run(app.clone())));
         }
     }
-    let medians: Vec<f64> = times.into_iter().map(median).collect();
+    let medians: Vec<f64> = times.iter().map(|times| crate::median(times)).collect();
     for ((name, _), ns) in apps.iter().zip(&medians) {
         println!("| {name} | {ns:.0} | {:.0} |", ns - medians[0]);
     }

@@ -60,7 +60,7 @@ fn speed_of_leases(server: &mut Server, size: Size) {
             leased.push(serve(&on_lease, 64, size.within).await.per_second);
         }
     });
-    let (exact, leased) = (median(exact), median(leased));
+    let (exact, leased) = (median(&exact), median(&leased));
     println!("| | requests/s |\n|---|---|");
     println!("| every request asks | {exact:.0} |\n| leased | {leased:.0} |");
     bars();
@@ -87,7 +87,7 @@ fn speed_of_scripts(server: &mut Server, size: Size) {
     println!("| | µs a call | of these in the command | requests/s |\n|---|---|---|---|");
     let mut medians = Vec::new();
     for (contender, (total, inside)) in contenders.iter().zip(times) {
-        let (us, inside) = (median(total), median(inside));
+        let (us, inside) = (median(&total), median(&inside));
         println!("| {} | {us:.2} | {inside:.2} | {:.0} |", contender.name, 1e6 / us);
         medians.push((contender.name, us));
     }
@@ -150,7 +150,7 @@ struct Row {
 
 impl Row {
     fn median(&self, of: fn(&Served) -> f64) -> f64 {
-        median(self.served.iter().map(of).collect())
+        median(&self.served.iter().map(of).collect::<Vec<_>>())
     }
 }
 
@@ -172,7 +172,7 @@ fn speed_of_library(server: &mut Server, size: Size) {
         }
     }
     eprint!("\r{:40}\r", "");
-    let pipelined = median(pipelined);
+    let pipelined = median(&pipelined);
     println!("| | requests/s | over `redis-benchmark` | p50 µs | p99 µs |\n|---|---|---|---|---|");
     println!("| `redis-benchmark -c 50 -P 16`, our script | {pipelined:.0} | 1.00 | | |");
     for row in &rows {
