@@ -19,7 +19,7 @@ mod redis;
 mod serve;
 mod workload;
 
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 
 use contenders::*;
@@ -228,11 +228,15 @@ fn limits_of(workload: Workload) -> [(&'static str, Limit); 7] {
 /// done, by their own watches, as nobody else may get a core to look at one.
 fn run<C: Contender>(contender: &C, requests: &[String], threads: usize) -> f64 {
     let rounds = (CHECKS / requests.len()).max(1);
-    let barrier = Barrier::new(threads);
+    let waiting = AtomicUsize::new(threads);
     let work = |thread: usize| {
         let (later, sooner) = requests.split_at(requests.len() / threads * thread);
         let mut allowed = 0u64;
-        barrier.wait();
+        // Not asleep, as those who are woken together may begin on one core.
+        waiting.fetch_sub(1, SeqCst);
+        while waiting.load(SeqCst) > 0 {
+            std::hint::spin_loop();
+        }
         let began = Instant::now();
         for part in [sooner, later].into_iter().cycle().take(2 * rounds) {
             for key in part {
