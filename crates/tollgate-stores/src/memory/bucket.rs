@@ -289,23 +289,29 @@ impl<'t> Bucket<'t> {
         slots.filter(|slot| !self.is_taken(*slot)).find_map(|slot| {
             let words = self.slot_words(slot);
             let cell = Cell::from_words(words);
-            let (since, is_vacant) = match cell {
-                Cell::FRESH => (0, true),
-                cell => {
-                    let since = cell.fresh_by().next_multiple_of(TICK_US);
-                    (since, since.saturating_add(unneeded_us) <= now)
-                }
-            };
+            let since = free_since(cell);
+            let is_vacant = since == 0 || since.saturating_add(unneeded_us) <= now;
             (is_vacant && self.take_if_still(slot, words)).then_some((slot, since, cell))
         })
+    }
+
+    /// Does it look as if there were a slot that nobody needs at `now`?
+    pub(super) fn seems_to_have_room(self, now: u64) -> bool {
+        (0..SLOTS).filter_map(|slot| self.glance(slot)).any(|cell| free_since(cell) <= now)
     }
 
     /// The slot that is missed least: what is in use there, and of those alike, when it is fresh.
     /// `None` if all are taken.
     pub(super) fn least_missed(self, now: u64) -> Option<(Missed, usize)> {
         let missed = |cell: Cell| (cell.in_use(now), cell.fresh_by());
-        let slots = (0..SLOTS).filter(|slot| !self.is_taken(*slot));
-        slots.map(|slot| (missed(self.cell(slot)), slot)).min()
+        (0..SLOTS).filter_map(|slot| Some((missed(self.glance(slot)?), slot))).min()
+    }
+
+    /// A cell as it looks without the lock and without waiting: perhaps of two halves. `None` if it is
+    /// taken.
+    fn glance(self, slot: usize) -> Option<Cell> {
+        let words = [self.0.firsts[slot].load(Relaxed), self.0.seconds[slot].load(Relaxed)];
+        (words[0] != TAKEN && !is_busy(words[1])).then(|| Cell::from_words(words))
     }
 
     /// How many of its cells matter at `now`.
@@ -331,6 +337,14 @@ const BUSY: u64 = TURN - 1;
 /// one window for those of another, unless he sleeps between two instructions while exactly 1024
 /// windows begin, and the counts are the same.
 const TURN: u64 = 1 << 54;
+
+/// Since when nobody has needed the cell: at a whole tick, or 0 if nobody ever has.
+fn free_since(cell: Cell) -> u64 {
+    match cell {
+        Cell::FRESH => 0,
+        cell => cell.fresh_by().next_multiple_of(TICK_US),
+    }
+}
 
 /// Are these the words of a cell of counts that is not taken?
 #[inline]

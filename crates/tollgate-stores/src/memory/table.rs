@@ -303,19 +303,29 @@ impl Table {
         home: usize,
         is_held: impl Fn(usize) -> bool,
     ) -> Option<Place<'_>> {
-        (1..=NEAR_MAX).find_map(|distance| {
-            let index = home + distance;
-            let lock = self.try_lock_other(index, is_held(index))?;
-            match self.take_vacant(self.bucket(index), tag, now, LATELY_US) {
-                Some((slot, displaced)) => {
-                    Some(Place { slot, displaced, lock: Some(lock), distance })
-                }
-                None => {
-                    lock.unlock();
-                    None
-                }
+        let place_at = |distance| self.place_at(tag, now, LATELY_US, home, distance, &is_held);
+        (1..=NEAR_MAX).find_map(place_at)
+    }
+
+    /// A slot so far from home.
+    fn place_at(
+        &self,
+        tag: Tag,
+        now: u64,
+        unneeded_us: u64,
+        home: usize,
+        distance: usize,
+        is_held: impl Fn(usize) -> bool,
+    ) -> Option<Place<'_>> {
+        let index = home + distance;
+        let lock = self.try_lock_other(index, is_held(index))?;
+        match self.take_vacant(self.bucket(index), tag, now, unneeded_us) {
+            Some((slot, displaced)) => Some(Place { slot, displaced, lock: Some(lock), distance }),
+            None => {
+                lock.unlock();
+                None
             }
-        })
+        }
     }
 
     /// The home is full: the next bucket with room, or else the place of the cell that is missed
@@ -333,15 +343,14 @@ impl Table {
         };
         let mut least = missed_at(0);
         for distance in 1..=REACH_MAX {
-            let index = home + distance;
-            let Some(lock) = self.try_lock_other(index, is_held(index)) else {
-                continue;
-            };
-            if let Some((slot, displaced)) = self.take_vacant(self.bucket(index), tag, now, 0) {
-                return Some(Place { slot, displaced, lock: Some(lock), distance });
+            // A look first: in a full table, to lock every bucket for it would be the larger part.
+            if self.bucket(home + distance).seems_to_have_room(now) {
+                let place = self.place_at(tag, now, 0, home, distance, &is_held);
+                if place.is_some() {
+                    return place;
+                }
             }
             least = [least, missed_at(distance)].into_iter().flatten().min();
-            lock.unlock();
         }
         self.evictions.fetch_add(1, Ordering::Relaxed);
         let distance = least?.1;
