@@ -51,7 +51,7 @@ mod tests {
         const NEIGHBOURHOOD: usize = 64;
         let limit: Limit = "5/s".parse().unwrap();
         let table = Table::with_capacity(1_000);
-        for _ in 0..300 {
+        for _ in 0..1_000 {
             let hasher = KeyHasher::random();
             let mut homes: Vec<usize> = (0..KEYS)
                 .map(|i| table.home(hasher.address(&Charge::new(&limit, &i.to_be_bytes()))))
@@ -61,7 +61,8 @@ mod tests {
                 homes[i..].iter().take_while(|other| *other - home < NEIGHBOURHOOD).count()
             };
             let most = homes.iter().enumerate().map(near).max().unwrap();
-            assert!(most < 3 * NEIGHBOURHOOD, "{most} keys in {NEIGHBOURHOOD} buckets");
+            // Two to a bucket, and seven deviations above that.
+            assert!(most < 215, "{most} keys in {NEIGHBOURHOOD} buckets");
         }
     }
 }
