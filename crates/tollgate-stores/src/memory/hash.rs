@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     /// Numbers in a row are the worst: with a hash that is only good enough for most seeds, one store
-    /// in thirty gave up live keys of which there was room for twice as many.
+    /// in thirty gave up live keys while a third of its slots were free.
     #[test]
     fn numbers_in_a_row_are_spread_whatever_the_seed() {
         const KEYS: u64 = 1_200;

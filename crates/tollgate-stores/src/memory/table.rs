@@ -16,8 +16,9 @@
 //! locked, so two threads cannot add the same one.
 //!
 //! Nothing is ever swept. A slot whose cell has become fresh is free for the next key that comes
-//! by; best if it has been so for a while ([`LATELY_US`]), as its key may come again. Only when a whole neighbourhood is full of live cells is one of them given up, the one with
-//! least in use, and counted.
+//! by; best if it has been so for a while ([`LATELY_US`]), as its key may come again. Only when a
+//! whole neighbourhood is full of live cells is one of them given up, the one with least in use, and
+//! counted.
 //!
 //! Only homes are waited for, several of them in ascending order; any other bucket is tried and, if
 //! it is taken, passed over. So nobody waits in a circle.
@@ -469,6 +470,7 @@ mod tests {
             others.for_each(|other| assert_eq!(count(&table, other), 2));
         }
     }
+
     /// As many keys as there is room for, in half a second, each fresh again before the next comes.
     #[test]
     fn keys_leave_each_other_their_slots_even_when_they_are_fresh_at_once() {
