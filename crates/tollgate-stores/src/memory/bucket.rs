@@ -145,20 +145,20 @@ impl<'t> Bucket<'t> {
         self.0.tags[slot].load(Relaxed) == tag.0
     }
 
-    /// The time of the cell of this tag, if its second word is what is expected.
+    /// The time of the cell of this tag, in the slot where it most likely is.
     #[inline(always)]
-    pub(super) fn find_time(self, tag: Tag, rule: TimeRule<'_>) -> Option<Time<'t>> {
-        match self.time_in(tag.first_slot(), tag, rule) {
-            Some(time) => Some(time),
-            None => self.find_time_beside(tag, rule),
-        }
+    pub(super) fn first_time(self, tag: Tag, rule: TimeRule<'_>) -> Option<Time<'t>> {
+        self.time_in(tag.first_slot(), tag, rule)
     }
 
-    #[inline(never)]
-    fn find_time_beside(self, tag: Tag, rule: TimeRule<'_>) -> Option<Time<'t>> {
+    /// The time of the cell of this tag, in whichever slot it is.
+    #[inline]
+    pub(super) fn find_time(self, tag: Tag, rule: TimeRule<'_>) -> Option<Time<'t>> {
         (0..SLOTS).find_map(|slot| self.time_in(slot, tag, rule))
     }
 
+    /// The time of a cell of this tag, if its second word is what is expected.
+    ///
     /// A slot is given to another key in this order: its cell is taken, the tag and the second word are
     /// changed, the first is put. So if the tag is the key's after the first word was read, that was
     /// the key's, or taken.

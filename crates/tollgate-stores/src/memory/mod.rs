@@ -434,9 +434,9 @@ impl CheckCell<'_> {
     #[inline(always)]
     fn time(self, rule: TimeRule<'_>) -> Option<Decision> {
         let now = rule.time(self.now);
-        let time = match self.home.find_time(self.address.tag(), rule) {
+        let time = match self.home.first_time(self.address.tag(), rule) {
             Some(time) => time,
-            None => self.store.table.find_time_beyond(self.address, rule)?,
+            None => self.store.table.find_time(self.address, rule)?,
         };
         rule.check_and_swap(time.get(), self.cost, now, |next| time.commit(next))
     }

@@ -170,16 +170,12 @@ impl Table {
         Bucket(line)
     }
 
-    /// The time of a key that is not at home.
+    /// The time of a key that is not in its first slot.
     #[inline(never)]
-    pub(super) fn find_time_beyond(
-        &self,
-        address: Address,
-        rule: TimeRule<'_>,
-    ) -> Option<Time<'_>> {
-        let home = self.home(address);
-        let mut beyond = home + 1..=home + self.bucket(home).header().reach();
-        beyond.find_map(|index| self.bucket(index).find_time(address.tag(), rule))
+    pub(super) fn find_time(&self, address: Address, rule: TimeRule<'_>) -> Option<Time<'_>> {
+        let near = &self.lines[self.home(address)..];
+        let reach = Bucket(&near[0]).header().reach();
+        near[..=reach].iter().find_map(|line| Bucket(line).find_time(address.tag(), rule))
     }
 
     /// The counts of a key.
