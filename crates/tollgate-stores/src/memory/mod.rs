@@ -19,7 +19,7 @@ use tollgate_core::{
 use crate::charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
 use crate::snapshot::Snapshot;
 use crate::store::{Op, Store, StoreError};
-use bucket::Bucket;
+use bucket::{Bucket, Time};
 use hash::KeyHasher;
 use locked::Locked;
 use logs::Logs;
@@ -434,11 +434,13 @@ impl CheckCell<'_> {
     #[inline(always)]
     fn time(self, rule: TimeRule<'_>) -> Option<Decision> {
         let now = rule.time(self.now);
-        let time = match self.home.first_time(self.address.tag(), rule) {
-            Some(time) => time,
-            None => self.store.table.find_time(self.address, rule)?,
+        let check = |time: Time<'_>| {
+            rule.check_and_swap(time.get(), self.cost, now, |next| time.commit(next))
         };
-        rule.check_and_swap(time.get(), self.cost, now, |next| time.commit(next))
+        match self.home.first_time(self.address.tag(), rule) {
+            Some(time) => check(time),
+            None => check(self.store.table.find_time(self.address, rule)?),
+        }
     }
 }
 
