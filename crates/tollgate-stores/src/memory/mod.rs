@@ -439,7 +439,7 @@ impl CheckCell<'_> {
         };
         match self.home.first_time(self.address.tag(), rule) {
             Some(time) => check(time),
-            None => check(self.store.table.find_time(self.address, rule)?),
+            None => check(self.store.table.find_time(self.home, self.address, rule)?),
         }
     }
 }

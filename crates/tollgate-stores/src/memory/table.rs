@@ -172,10 +172,19 @@ impl Table {
 
     /// The time of a key that is not in its first slot.
     #[inline(never)]
-    pub(super) fn find_time(&self, address: Address, rule: TimeRule<'_>) -> Option<Time<'_>> {
-        let near = &self.lines[self.home(address)..];
-        let reach = Bucket(&near[0]).header().reach();
-        near[..=reach].iter().find_map(|line| Bucket(line).find_time(address.tag(), rule))
+    pub(super) fn find_time<'t>(
+        &'t self,
+        home: Bucket<'t>,
+        address: Address,
+        rule: TimeRule<'_>,
+    ) -> Option<Time<'t>> {
+        let tag = address.tag();
+        let beyond = || {
+            let index = self.home(address);
+            let lines = &self.lines[index + 1..=index + home.header().reach()];
+            lines.iter().find_map(|line| Bucket(line).find_time(tag, rule))
+        };
+        home.find_time(tag, rule).or_else(beyond)
     }
 
     /// The counts of a key.
