@@ -4,7 +4,7 @@ use tollgate_core::Cell;
 
 use super::bucket::Header;
 use super::sync::pause;
-use super::table::{Address, Displaced, Table};
+use super::table::{Address, Displaced, Newcomer, Table};
 use crate::charge::LIMITS_MAX;
 
 /// Every address may need its home and one bucket beyond.
@@ -105,7 +105,8 @@ impl<'t> Locked<'t> {
         }
         let home = self.table.home(address);
         let is_held = |bucket| self.holds(bucket);
-        let Some(place) = self.table.place(address.tag(), self.now, home, is_held) else {
+        let newcomer = Newcomer { tag: address.tag(), now: self.now, home, is_held };
+        let Some(place) = self.table.place(&newcomer) else {
             return cell;
         };
         let bucket = home + place.distance;
@@ -152,7 +153,7 @@ impl<'t> Locked<'t> {
             if self.holds(index) || self.table.bucket(index).find(address.tag()).is_none() {
                 continue;
             }
-            let Some(lock) = self.table.try_lock_other(index, false) else {
+            let Some(lock) = self.table.try_lock_other(index) else {
                 return false;
             };
             if self.table.bucket(index).find(address.tag()).is_none() {

@@ -245,7 +245,8 @@ impl Table {
     /// Puts a new key in its home, which the caller has locked, or as near to it as there is room.
     fn insert(&self, address: Address, cell: Cell, now: u64, home: Header) -> Displaced {
         let index = self.home(address);
-        let (displaced, distance) = match self.place(address.tag(), now, index, |_| false) {
+        let newcomer = Newcomer { tag: address.tag(), now, home: index, is_held: |_| false };
+        let (displaced, distance) = match self.place(&newcomer) {
             Some(place) => {
                 self.bucket(index + place.distance).put(place.slot, cell);
                 if let Some(lock) = place.lock {
@@ -262,35 +263,31 @@ impl Table {
     /// A slot for a new key, taken and assigned: in its home, which is locked, or as near to it as
     /// there is room, or else that of the cell that is missed least. `None` only if all of the home
     /// is taken, and then nothing is free.
-    pub(super) fn place(
-        &self,
-        tag: Tag,
-        now: u64,
-        home: usize,
-        is_held: impl Fn(usize) -> bool,
-    ) -> Option<Place<'_>> {
-        let at_home = |unneeded_us| {
-            let bucket = self.bucket(home);
-            let (slot, displaced) = self.take_vacant(bucket, tag, now, unneeded_us)?;
-            Some(Place { slot, displaced, lock: None, distance: 0 })
-        };
-        let place = at_home(LATELY_US)
-            .or_else(|| self.place_near(tag, now, home, &is_held))
-            .or_else(|| at_home(0))
-            .or_else(|| self.place_beyond(tag, now, home, &is_held))?;
-        self.bucket(home + place.distance).assign(place.slot, tag);
+    pub(super) fn place(&self, newcomer: &Newcomer<impl Fn(usize) -> bool>) -> Option<Place<'_>> {
+        let place = self
+            .place_at_home(newcomer, LATELY_US)
+            .or_else(|| self.place_near(newcomer))
+            .or_else(|| self.place_at_home(newcomer, 0))
+            .or_else(|| self.place_beyond(newcomer))?;
+        self.bucket(newcomer.home + place.distance).assign(place.slot, newcomer.tag);
         Some(place)
     }
 
-    /// Takes a free slot of a locked bucket. Also returns whose it was, if anyone's.
-    fn take_vacant(
+    fn place_at_home<F>(&self, newcomer: &Newcomer<F>, unneeded_us: u64) -> Option<Place<'_>> {
+        let (slot, displaced) = self.take_vacant(newcomer, 0, unneeded_us)?;
+        Some(Place { slot, displaced, lock: None, distance: 0 })
+    }
+
+    /// Takes a free slot of a locked bucket so far from home. Also returns whose it was, if anyone's.
+    fn take_vacant<F>(
         &self,
-        bucket: Bucket<'_>,
-        tag: Tag,
-        now: u64,
+        newcomer: &Newcomer<F>,
+        distance: usize,
         unneeded_us: u64,
     ) -> Option<(usize, Displaced)> {
-        let (slot, since, displaced) = bucket.take_vacant(tag, now, unneeded_us)?;
+        let bucket = self.bucket(newcomer.home + distance);
+        let (slot, since, displaced) =
+            bucket.take_vacant(newcomer.tag, newcomer.now, unneeded_us)?;
         // Before the slot is gone: whoever misses it must know.
         if since > self.floor.load(Ordering::Relaxed) {
             self.floor.fetch_max(since, Ordering::Relaxed);
@@ -302,30 +299,19 @@ impl Table {
     /// State of a quick limit is fresh again at once; if keys that come all the time took each
     /// other's slots whenever it is, they would have to be added again and again.
     #[cold]
-    fn place_near(
-        &self,
-        tag: Tag,
-        now: u64,
-        home: usize,
-        is_held: impl Fn(usize) -> bool,
-    ) -> Option<Place<'_>> {
-        let place_at = |distance| self.place_at(tag, now, LATELY_US, home, distance, &is_held);
-        (1..=NEAR_MAX).find_map(place_at)
+    fn place_near(&self, newcomer: &Newcomer<impl Fn(usize) -> bool>) -> Option<Place<'_>> {
+        (1..=NEAR_MAX).find_map(|distance| self.place_at(newcomer, distance, LATELY_US))
     }
 
     /// A slot so far from home.
     fn place_at(
         &self,
-        tag: Tag,
-        now: u64,
-        unneeded_us: u64,
-        home: usize,
+        newcomer: &Newcomer<impl Fn(usize) -> bool>,
         distance: usize,
-        is_held: impl Fn(usize) -> bool,
+        unneeded_us: u64,
     ) -> Option<Place<'_>> {
-        let index = home + distance;
-        let lock = self.try_lock_other(index, is_held(index))?;
-        match self.take_vacant(self.bucket(index), tag, now, unneeded_us) {
+        let lock = self.lock_at(newcomer, distance)?;
+        match self.take_vacant(newcomer, distance, unneeded_us) {
             Some((slot, displaced)) => Some(Place { slot, displaced, lock: Some(lock), distance }),
             None => {
                 lock.unlock();
@@ -337,21 +323,16 @@ impl Table {
     /// The home is full: the next bucket with room, or else the place of the cell that is missed
     /// least.
     #[cold]
-    fn place_beyond(
-        &self,
-        tag: Tag,
-        now: u64,
-        home: usize,
-        is_held: impl Fn(usize) -> bool,
-    ) -> Option<Place<'_>> {
-        let missed_at = |distance: usize| {
-            self.bucket(home + distance).least_missed(now).map(|(missed, _)| (missed, distance))
-        };
+    fn place_beyond(&self, newcomer: &Newcomer<impl Fn(usize) -> bool>) -> Option<Place<'_>> {
+        let now = newcomer.now;
+        let bucket_at = |distance: usize| self.bucket(newcomer.home + distance);
+        let missed_at =
+            |distance| bucket_at(distance).least_missed(now).map(|(missed, _)| (missed, distance));
         let mut least = missed_at(0);
         for distance in 1..=REACH_MAX {
             // A look first: in a full table, to lock every bucket for it would be the larger part.
-            if self.bucket(home + distance).seems_to_have_room(now) {
-                let place = self.place_at(tag, now, 0, home, distance, &is_held);
+            if bucket_at(distance).seems_to_have_room(now) {
+                let place = self.place_at(newcomer, distance, 0);
                 if place.is_some() {
                     return place;
                 }
@@ -359,15 +340,20 @@ impl Table {
             least = [least, missed_at(distance)].into_iter().flatten().min();
         }
         self.evictions.fetch_add(1, Ordering::Relaxed);
-        let distance = least?.1;
-        let lock = match distance {
-            0 => None,
-            _ => self.try_lock_other(home + distance, is_held(home + distance)),
-        };
+        self.place_of_other(newcomer, least?.1)
+    }
+
+    /// The slot of the cell that is missed least, so far from home.
+    fn place_of_other(
+        &self,
+        newcomer: &Newcomer<impl Fn(usize) -> bool>,
+        distance: usize,
+    ) -> Option<Place<'_>> {
+        let lock = if distance > 0 { self.lock_at(newcomer, distance) } else { None };
         // The home is ours in any case.
         let distance = if lock.is_some() { distance } else { 0 };
-        let bucket = self.bucket(home + distance);
-        match bucket.least_missed(now) {
+        let bucket = self.bucket(newcomer.home + distance);
+        match bucket.least_missed(newcomer.now) {
             Some((_, slot)) => Some(Place { slot, displaced: bucket.take(slot), lock, distance }),
             None => {
                 lock.into_iter().for_each(OtherLock::unlock);
@@ -376,11 +362,20 @@ impl Table {
         }
     }
 
-    /// A bucket that is not the home: tried a few times, never waited for.
-    pub(super) fn try_lock_other(&self, index: usize, is_held: bool) -> Option<OtherLock<'_>> {
-        if is_held {
-            return Some(OtherLock { bucket: self.bucket(index), header: None });
+    fn lock_at(
+        &self,
+        newcomer: &Newcomer<impl Fn(usize) -> bool>,
+        distance: usize,
+    ) -> Option<OtherLock<'_>> {
+        let index = newcomer.home + distance;
+        match (newcomer.is_held)(index) {
+            true => Some(OtherLock { bucket: self.bucket(index), header: None }),
+            false => self.try_lock_other(index),
         }
+    }
+
+    /// A bucket that is not the home: tried a few times, never waited for.
+    pub(super) fn try_lock_other(&self, index: usize) -> Option<OtherLock<'_>> {
         let bucket = self.bucket(index);
         (0..TRIES).find_map(|round| {
             let header = bucket.header();
@@ -410,6 +405,15 @@ impl Table {
 }
 
 const TRIES: u32 = 100;
+
+/// A new key that looks for a slot. Its home is locked.
+pub(super) struct Newcomer<F> {
+    pub(super) tag: Tag,
+    pub(super) now: u64,
+    pub(super) home: usize,
+    /// Has the caller locked that bucket already?
+    pub(super) is_held: F,
+}
 
 /// A slot for a new key.
 pub(super) struct Place<'t> {
