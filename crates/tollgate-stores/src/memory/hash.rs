@@ -30,8 +30,8 @@ impl KeyHasher {
         // What the key belongs to is trusted and already spread over 64 bits; the key is neither.
         let mut hasher = FoldHasher::with_seed(self.own ^ charge.usage_id, &self.shared);
         hasher.write(charge.key);
-        // The quick hash leaves a pattern in its upper bits, by which the home is chosen. After this
-        // they depend on all bits, and keys are spread as with the crate's better hash, which costs more.
+        // The quick hash leaves a pattern in its upper bits, and they choose the home. After this they
+        // depend on all bits: keys are spread as by the crate's better hash, which costs more.
         Address::new(hasher.finish().wrapping_mul(SPREAD))
     }
 }
