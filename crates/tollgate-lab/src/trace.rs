@@ -9,8 +9,13 @@ use tollgate_core::{Cost, Micros};
 use crate::arrival::Arrival;
 
 const HEADER: [&str; 3] = ["at_us", "key", "cost"];
+/// The longest line, in bytes, that is read: what is longer is no trace, or a quote is left open.
+const LINE_MAX: usize = 1 << 20;
+/// As much of a text as is shown, in characters.
+const SHOWN_MAX: usize = 60;
 
-/// An iterator over the arrivals of a trace. It reads as it goes and remembers one line.
+/// An iterator over the arrivals of a trace. It reads as it goes and remembers one line, of at most a
+/// megabyte.
 ///
 /// ```
 /// use tollgate_lab::Trace;
@@ -22,7 +27,7 @@ const HEADER: [&str; 3] = ["at_us", "key", "cost"];
 /// # Ok::<(), tollgate_lab::TraceError>(())
 /// ```
 pub struct Trace<R> {
-    reader: csv::Reader<Chain<R, &'static [u8]>>,
+    reader: csv::Reader<Rationed<Chain<R, &'static [u8]>>>,
     record: ByteRecord,
     last: Micros,
     state: State,
@@ -44,7 +49,7 @@ impl<R: Read> Trace<R> {
             .has_headers(false)
             .flexible(true)
             .terminator(Terminator::Any(b'\n'))
-            .from_reader(input.chain(&b"\n"[..]));
+            .from_reader(Rationed { input: input.chain(&b"\n"[..]), ration: 0 });
         let (record, last) = (ByteRecord::new(), Micros::default());
         Self { reader, record, last, state: State::Header }
     }
@@ -64,9 +69,11 @@ impl<R: Read> Trace<R> {
     /// Reads the next line that is not blank.
     fn read_record(&mut self) -> Result<bool, TraceError> {
         loop {
+            self.reader.get_mut().ration = LINE_MAX;
             match self.reader.read_byte_record(&mut self.record) {
                 Ok(true) if self.record.len() == 1 && self.field(0).is_empty() => {}
                 Ok(found) => return Ok(found),
+                Err(_) if self.reader.get_ref().ration == 0 => return Err(self.too_long()),
                 Err(error) => return Err(self.error(Problem::Io(error.into()))),
             }
         }
@@ -119,12 +126,38 @@ impl<R: Read> Trace<R> {
         TraceError { line: self.line(), problem }
     }
 
+    /// Where the line begins is known, and not where it ends.
+    fn too_long(&self) -> TraceError {
+        TraceError { line: self.looked_from(), problem: Problem::TooLong }
+    }
+
     /// The line that the record begins on. The reader knows where it began to look for the record,
     /// blank lines included, and where the record ended.
     fn line(&self) -> u64 {
-        let looked_from = self.record.position().map_or(1, |position| position.line());
         let inner = self.record.as_slice().iter().filter(|byte| **byte == b'\n').count() as u64;
-        looked_from.max(self.reader.position().line().saturating_sub(1 + inner))
+        self.looked_from().max(self.reader.position().line().saturating_sub(1 + inner))
+    }
+
+    fn looked_from(&self) -> u64 {
+        self.record.position().map_or(1, |position| position.line())
+    }
+}
+
+/// A reader that fails when its ration is used up, so that nobody reads on and on.
+struct Rationed<R> {
+    input: R,
+    ration: usize,
+}
+
+impl<R: Read> Read for Rationed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.ration == 0 {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let most = buffer.len().min(self.ration);
+        let read = self.input.read(&mut buffer[..most])?;
+        self.ration -= read;
+        Ok(read)
     }
 }
 
@@ -162,6 +195,14 @@ fn number(field: &'static str, bytes: &[u8]) -> Result<u64, Problem> {
     text.parse().map_err(|_| bad("it is too large"))
 }
 
+/// A text in quotes, shortened if it is too long for a message.
+fn quoted(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
 /// What is wrong with a trace, and on which line. The header is line 1.
 #[derive(Debug)]
 pub struct TraceError {
@@ -175,6 +216,7 @@ enum Problem {
     Empty,
     Header(String),
     Missing { field: &'static str, is_quote_open: bool },
+    TooLong,
     TooMany(usize),
     Number { field: &'static str, text: String, why: &'static str },
     ZeroCost,
@@ -207,10 +249,16 @@ impl fmt::Display for Problem {
         match self {
             Self::Io(error) => write!(f, "cannot be read: {error}"),
             Self::Empty => write!(f, "there is nothing; a trace begins with the header {header}"),
-            Self::Header(text) => write!(f, "the header is {text:?}; it must be {header}"),
+            Self::Header(text) => {
+                write!(f, "the header is {}; it must be {header}", quoted(text))
+            }
             Self::Missing { field, is_quote_open } => {
                 let hint = if *is_quote_open { "; is a quote left open?" } else { "" };
                 write!(f, "{field} is missing; a line is {header}{hint}")
+            }
+            Self::TooLong => {
+                let megabytes = LINE_MAX >> 20;
+                write!(f, "the line is longer than {megabytes} MB; is a quote left open?")
             }
             Self::TooMany(n) => {
                 write!(
@@ -218,7 +266,7 @@ impl fmt::Display for Problem {
                     "there are {n} fields; a line is {header}, and a key with commas is quoted"
                 )
             }
-            Self::Number { field, text, why } => write!(f, "{field} is {text:?}; {why}"),
+            Self::Number { field, text, why } => write!(f, "{field} is {}; {why}", quoted(text)),
             Self::ZeroCost => f.write_str("cost is 0; a cost must be at least 1"),
             Self::Key => f.write_str("the key is not valid UTF-8"),
             Self::TooLate(us) => {

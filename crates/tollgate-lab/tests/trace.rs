@@ -1,5 +1,7 @@
 //! Traces: what is read, and what is refused on which line.
 
+use std::io::Read;
+
 use tollgate_lab::{Arrival, Trace, TraceError};
 
 fn read(text: &[u8]) -> Result<Vec<Arrival>, TraceError> {
@@ -100,6 +102,36 @@ fn bad_lines() {
         "trace line 3: cost is missing; a line is at_us,key,cost; is a quote left open?",
     );
     refused_whole(b"at_us,key,cost\n0,\xff,1\n", "trace line 2: the key is not valid UTF-8");
+}
+
+/// Whatever it is, it is not read to its end before somebody says so.
+#[test]
+fn a_line_without_an_end_is_refused_in_bounded_memory() {
+    let zeros = std::io::repeat(0);
+    let message = "the line is longer than 1 MB; is a quote left open?";
+    let refusal = |input: Box<dyn Read>| Trace::new(input).find_map(Result::err).unwrap();
+    assert_eq!(refusal(Box::new(zeros)).to_string(), format!("trace line 1: {message}"));
+
+    let open = b"at_us,key,cost\n0,a,1\n0,\"b,1\n".as_slice();
+    let endless = open.chain(std::io::repeat(b'\n'));
+    assert_eq!(refusal(Box::new(endless)).to_string(), format!("trace line 3: {message}"));
+
+    let long = format!("at_us,key,cost\n0,{},1\n", "k".repeat(1_000_000));
+    assert_eq!(read(long.as_bytes()).unwrap()[0].key.len(), 1_000_000);
+}
+
+#[test]
+fn a_long_text_is_not_shown_whole() {
+    let digits = "x".repeat(1_000);
+    let shown = "x".repeat(60);
+    refused(
+        &format!("{digits},a,1"),
+        &format!("trace line 3: at_us is \"{shown}\"…; it must be a whole number"),
+    );
+    refused_whole(
+        digits.as_bytes(),
+        &format!("trace line 1: the header is \"{shown}\"…; it must be at_us,key,cost"),
+    );
 }
 
 #[test]
