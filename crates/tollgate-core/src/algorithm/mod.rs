@@ -135,7 +135,7 @@ impl Kind {
     }
 }
 
-/// Calls a [`Meter`] function on whichever meter the rule holds.
+/// Calls a [`meter::Meter`] function on whichever meter the rule holds.
 macro_rules! on_meter {
     ($rule:expr, $meter:ident => $call:expr) => {
         match &$rule.0 {
