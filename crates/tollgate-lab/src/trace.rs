@@ -198,7 +198,7 @@ fn number(field: &'static str, bytes: &[u8]) -> Result<u64, Problem> {
 /// A text in quotes, shortened if it is too long for a message.
 fn quoted(text: &str) -> String {
     match text.char_indices().nth(SHOWN_MAX) {
-        Some((end, _)) => format!("{:?}…", &text[..end]),
+        Some((end, _)) => format!("{:?}", text[..end].to_owned() + "…"),
         None => format!("{text:?}"),
     }
 }

@@ -122,15 +122,14 @@ fn a_line_without_an_end_is_refused_in_bounded_memory() {
 
 #[test]
 fn a_long_text_is_not_shown_whole() {
-    let digits = "x".repeat(1_000);
-    let shown = "x".repeat(60);
+    let (long, shown) = ("x".repeat(1_000), "x".repeat(60));
     refused(
-        &format!("{digits},a,1"),
-        &format!("trace line 3: at_us is \"{shown}\"…; it must be a whole number"),
+        &format!("{long},a,1"),
+        &format!("trace line 3: at_us is \"{shown}…\"; it must be a whole number"),
     );
     refused_whole(
-        digits.as_bytes(),
-        &format!("trace line 1: the header is \"{shown}\"…; it must be at_us,key,cost"),
+        long.as_bytes(),
+        &format!("trace line 1: the header is \"{shown}…\"; it must be at_us,key,cost"),
     );
 }
 
