@@ -259,6 +259,31 @@ fn counts_may_be_kept_in_redis() {
     assert!(one.wait().success());
 }
 
+/// What remains tells the place of each command among those to its key.
+#[test]
+fn commands_are_decided_in_their_order_also_in_redis() {
+    const COMMANDS: usize = 2_000;
+    let redis = RedisServer::start();
+    let policy = format!("version: 1\nstore: {{ url: \"{}\", deadline: 5s }}\n", redis.url());
+    let (_folder, path) = file(&(policy + "limits: []\n"));
+    let server = Server::start(&[&path]);
+    server.cli(&["CL.THROTTLE", "teaches the script", "1", "1", "3600"]);
+    let ask = |key: String| {
+        let command = format!("CL.THROTTLE {key} {} 1 86400\r\n", COMMANDS - 1);
+        let answers = server.exchange((command.repeat(COMMANDS) + "QUIT\r\n").as_bytes());
+        let remaining = answers.split("*5\r\n").skip(1).map(|answer| {
+            answer.split("\r\n").nth(2).and_then(|remaining| remaining[1..].parse().ok())
+        });
+        assert!(remaining.eq((0..COMMANDS).rev().map(Some)), "{key}");
+    };
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let ask = &ask;
+            scope.spawn(move || (0..8).for_each(|round| ask(format!("{client}:{round}"))));
+        }
+    });
+}
+
 #[test]
 fn redis_py_is_at_home() {
     let server = Server::start(&[]);

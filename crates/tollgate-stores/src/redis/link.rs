@@ -17,6 +17,10 @@ use crate::store::StoreError;
 
 /// How long a connection may take to be made. Nobody waits that long: callers have a deadline.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// How many commands may wait to be sent. Those for which there is no room wait for some, and then
+/// commands of the same caller overtake each other; so there is more room than a busy server needs. The
+/// client of a cluster has room for 100, and that cannot be changed.
+const UNSENT_MAX: usize = 4_096;
 /// A connection is given up when nothing was answered for so many deadlines,
 const SILENT_DEADLINES: u32 = 4;
 /// and not sooner than this: a server that halts for a moment needs no crowd at its door.
@@ -292,7 +296,8 @@ impl Link {
         // Callers have deadlines of their own.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_WITHIN))
-            .set_response_timeout(None);
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(UNSENT_MAX);
         match &self.target {
             Target::Single(client) => {
                 let connection = client.get_multiplexed_async_connection_with_config(&config);

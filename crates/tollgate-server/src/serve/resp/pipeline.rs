@@ -33,8 +33,8 @@ enum Next {
 
 impl Worker {
     /// Questions are put in the order of their commands, and answers leave in that order. No question
-    /// waits for the answer to the one before. Only a server that has to be taught a script first may
-    /// see a few in another order.
+    /// waits for the answer to the one before. Only a server that has to be taught a script first, or for
+    /// which thousands wait to be sent (in a cluster, a hundred), may see a few in another order.
     ///
     /// They are not constrained by the runtime's budget: it would put off those that exceed it, and
     /// wake them in reverse.
