@@ -56,6 +56,16 @@ impl<'a> Charge<'a> {
         self.limit
     }
 
+    /// The scope in which it is counted.
+    pub fn scope(&self) -> &'a Scope {
+        self.scope
+    }
+
+    /// The key.
+    pub fn key(&self) -> &'a [u8] {
+        self.key
+    }
+
     /// The same under another limit, with the usage of the old one's name.
     #[must_use]
     pub fn under(self, limit: &'a Limit) -> Self {
@@ -67,6 +77,29 @@ impl<'a> Charge<'a> {
         self.key == other.key
             && self.limit.algorithm() == other.limit.algorithm()
             && self.scope == other.scope
+    }
+}
+
+/// A [`Charge`] that borrows nothing.
+#[derive(Clone, Debug)]
+pub struct OwnedCharge {
+    limit: Limit,
+    scope: Scope,
+    key: Box<[u8]>,
+    cost: Cost,
+}
+
+impl OwnedCharge {
+    /// The charge.
+    pub fn as_charge(&self) -> Charge<'_> {
+        Charge::new(&self.limit, &self.key).within(&self.scope).cost(self.cost)
+    }
+}
+
+impl From<&Charge<'_>> for OwnedCharge {
+    fn from(charge: &Charge<'_>) -> Self {
+        let Charge { limit, scope, key, cost, .. } = *charge;
+        Self { limit: limit.clone(), scope: scope.clone(), key: key.into(), cost }
     }
 }
 

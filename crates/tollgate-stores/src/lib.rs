@@ -17,11 +17,11 @@ pub mod redis;
 mod snapshot;
 mod store;
 
-pub use charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
+pub use charge::{Charge, ChargesError, LIMITS_MAX, OwnedCharge, Verdict};
 #[cfg(feature = "redis")]
 pub use leased::{LeaseStats, LeasedStore};
 pub use memory::{MemoryStats, MemoryStore};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore, RedisUrlError};
 pub use snapshot::Snapshot;
-pub use store::{Op, SharedStore, Store, StoreError};
+pub use store::{ApplyFailure, LateReply, Op, SharedStore, Store, StoreError};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,12 +73,58 @@ impl<S: Store + Send + Sync> Store for Arc<S> {
 /// A store that a fleet of nodes shares.
 pub trait SharedStore: Store {
     /// Says that `node` is there, and will be for this long without saying so again; not at all if
-    /// that is zero. Tells how many nodes there are.
+    /// that is zero. Returns how many nodes there are.
     fn announce(
         &self,
         node: &str,
         lives: Duration,
     ) -> impl Future<Output = Result<u32, StoreError>> + Send;
+
+    /// Does what [`Store::apply`] does. A failure says which shard failed and, if the charge may still
+    /// be made, how to learn that.
+    fn try_apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> impl Future<Output = Result<Verdict, ApplyFailure>> + Send;
+
+    /// How many shards there are: parts that fail independently of each other. They are numbered from
+    /// 0.
+    fn shards(&self) -> usize {
+        1
+    }
+
+    /// The shard that has the state of this key.
+    fn shard_of(&self, key: &[u8]) -> usize {
+        let _ = key;
+        0
+    }
+
+    /// Checks that a shard takes writes.
+    fn probe(&self, shard: usize) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// The store did not decide, or did not say so in time.
+pub struct ApplyFailure {
+    /// Why.
+    pub error: StoreError,
+    /// The shard that failed.
+    pub shard: usize,
+    /// Whether the charge was made after all. `None` if that will never be known.
+    pub late: Option<LateReply>,
+}
+
+/// Ends with the time at which a charge was made after all; with `None` if it was not made, or if that
+/// is not known.
+pub type LateReply = Pin<Box<dyn Future<Output = Option<Micros>> + Send>>;
+
+impl fmt::Debug for ApplyFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { error, shard, late } = self;
+        let mut shown = f.debug_struct("ApplyFailure");
+        shown.field("error", error).field("shard", shard).field("is_late", &late.is_some()).finish()
+    }
 }
 
 /// The store failed to answer. A denial is not an error.

@@ -408,7 +408,7 @@ fn a_node_that_dies_under_load_is_followed_to_its_replica_while_the_others_go_on
     let (_, others_errors) = others.end();
     println!("others: {meanwhile} admitted meanwhile, {} errors", others_errors.len());
     assert_bounded(admitted, &errors);
-    assert!(meanwhile > others_errors.len() as u64, "{meanwhile} {others_errors:?}");
+    assert!(meanwhile > 0 && others_errors.is_empty(), "{meanwhile} {others_errors:?}");
 }
 
 #[test]
@@ -424,7 +424,7 @@ fn a_node_that_hangs_is_followed_to_its_replica_while_the_others_go_on() {
     others.wait_for(100);
     let (admitted, errors) = others.end();
     println!("others: {admitted} admitted, {} errors; {:?}", errors.len(), store.link_stats());
-    assert!(errors.iter().all(|error| !error.is_permanent()), "{errors:?}");
+    assert_eq!(errors, [], "a shard that hangs holds up no other");
     assert!(store.link_stats().lost >= 1, "{:?}", store.link_stats());
 }
 

@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tollgate_core::{Cost, Decision, Limit, Micros, Scope};
+use tollgate_core::{Cost, Decision, Limit, Micros};
 
-use crate::charge::{Charge, ChargesError, Verdict};
-use crate::store::{Op, SharedStore, Store, StoreError};
+use crate::charge::{Charge, ChargesError, OwnedCharge, Verdict};
+use crate::store::{ApplyFailure, Op, SharedStore, Store, StoreError};
 use heat::Heat;
 use lease::{Lease, is_leasable};
 
@@ -64,19 +64,18 @@ type Shard = HashMap<u64, Entry>;
 
 struct Entry {
     lease: Lease,
-    limit: Limit,
-    scope: Scope,
-    key: Box<[u8]>,
+    of: OwnedCharge,
 }
 
 impl Entry {
     /// Is it about this charge, at this rate?
     fn is_for(&self, charge: &Charge<'_>) -> bool {
-        self.charge().shares_with(charge) && self.limit.rate() == charge.limit.rate()
+        let of = self.charge();
+        of.shares_with(charge) && of.limit.rate() == charge.limit.rate()
     }
 
     fn charge(&self) -> Charge<'_> {
-        Charge::new(&self.limit, &self.key).within(&self.scope)
+        self.of.as_charge()
     }
 }
 
@@ -272,12 +271,9 @@ impl<S: Store + Send + Sync + 'static> Inner<S> {
                 return;
             }
         }
-        let entry = shard.entry(hash).or_insert_with(|| Entry {
-            lease: Lease::empty(now.get()),
-            limit: charge.limit.clone(),
-            scope: charge.scope.clone(),
-            key: charge.key.into(),
-        });
+        let entry = shard
+            .entry(hash)
+            .or_insert_with(|| Entry { lease: Lease::empty(now.get()), of: charge.into() });
         change(&mut entry.lease);
     }
 
@@ -388,6 +384,31 @@ impl<S: SharedStore + Send + Sync + 'static> SharedStore for LeasedStore<S> {
         lives: Duration,
     ) -> impl Future<Output = Result<u32, StoreError>> + Send {
         self.inner.store.announce(node, lives)
+    }
+
+    /// What a lease needs of the store is not followed up: a batch that is charged late runs out
+    /// unspent.
+    async fn try_apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, ApplyFailure> {
+        let shard = charges.first().map_or(0, |charge| self.shard_of(charge.key));
+        let applied = self.apply(op, charges, now).await;
+        applied.map_err(|error| ApplyFailure { error, shard, late: None })
+    }
+
+    fn shards(&self) -> usize {
+        self.inner.store.shards()
+    }
+
+    fn shard_of(&self, key: &[u8]) -> usize {
+        self.inner.store.shard_of(key)
+    }
+
+    fn probe(&self, shard: usize) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.inner.store.probe(shard)
     }
 }
 

@@ -3,12 +3,11 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::cluster_async::ClusterConnection;
-use redis::{Arg, AsyncConnectionConfig, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -18,16 +17,12 @@ use crate::store::StoreError;
 /// How long a connection may take to be made. Nobody waits that long: callers have a deadline.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// How many commands may wait to be sent. Those for which there is no room wait for some, and then
-/// commands of the same caller overtake each other; so there is more room than a busy server needs. The
-/// client of a cluster has room for 100, and that cannot be changed.
+/// commands of the same caller overtake each other; so there is more room than a busy server needs.
 const UNSENT_MAX: usize = 4_096;
 /// A connection is given up when nothing was answered for so many deadlines,
 const SILENT_DEADLINES: u32 = 4;
 /// and not sooner than this: a server that halts for a moment needs no crowd at its door.
 const SILENT_AT_LEAST: Duration = Duration::from_millis(200);
-/// The slots of a cluster are watched in so many parts: one node may be silent while others answer.
-const LANES: usize = 64;
-const SLOTS: usize = 16_384;
 
 /// What has happened to the connection so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,114 +37,74 @@ pub struct LinkStats {
     pub scripts_loaded: u64,
 }
 
-/// One way to all servers. Clones share it.
-#[derive(Clone)]
-enum Connection {
-    One(MultiplexedConnection),
-    Cluster(ClusterConnection),
-}
-
-impl Connection {
-    fn call<'a>(
-        &'a mut self,
-        cmd: &'a Cmd,
-    ) -> Pin<Box<dyn Future<Output = Result<Value, RedisError>> + Send + 'a>> {
-        match self {
-            Self::One(connection) => connection.req_packed_command(cmd),
-            Self::Cluster(connection) => connection.req_packed_command(cmd),
-        }
-    }
-}
-
 /// A connection and how it fares.
 struct Line {
-    connection: Connection,
+    connection: MultiplexedConnection,
     made_at: Instant,
-    is_given_up: AtomicBool,
-    /// Is anything else than 0 in any lane?
-    has_silence: AtomicBool,
-    /// For each lane, the microsecond of this connection's life since which nothing was answered,
-    /// or 0.
-    silent_since: Box<[AtomicU64]>,
+    /// The microsecond of this connection's life since which nothing was answered, or 0.
+    silent_since: AtomicU64,
 }
 
 impl Line {
-    fn new(connection: Connection) -> Arc<Self> {
-        let lanes = match connection {
-            Connection::One(_) => 1,
-            Connection::Cluster(_) => LANES,
-        };
-        let silent_since = (0..lanes).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Self {
-            connection,
-            made_at: Instant::now(),
-            is_given_up: AtomicBool::new(false),
-            has_silence: AtomicBool::new(false),
-            silent_since,
-        })
+    fn new(connection: MultiplexedConnection) -> Arc<Self> {
+        let (made_at, silent_since) = (Instant::now(), AtomicU64::new(0));
+        Arc::new(Self { connection, made_at, silent_since })
     }
 
-    fn lane(&self, cmd: &Cmd) -> &AtomicU64 {
-        match &self.silent_since[..] {
-            [only] => only,
-            lanes => &lanes[slot_of(cmd) * LANES / SLOTS],
-        }
-    }
-
-    fn answered(&self, cmd: &Cmd) {
-        // Nearly always false, and then nothing is written that callers share.
-        if !self.has_silence.load(Ordering::Relaxed) {
-            return;
-        }
-        self.lane(cmd).store(0, Ordering::Relaxed);
-        if self.silent_since.iter().all(|lane| lane.load(Ordering::Relaxed) == 0) {
-            self.has_silence.store(false, Ordering::Relaxed);
+    fn answered(&self) {
+        // Nearly always 0, and then nothing is written that callers share.
+        if self.silent_since.load(Ordering::Relaxed) != 0 {
+            self.silent_since.store(0, Ordering::Relaxed);
         }
     }
 
     /// Notes a call that was begun then and got no answer. Has it been like that for too long?
-    fn is_silent(&self, cmd: &Cmd, begun: Instant, deadline: Duration) -> bool {
+    fn is_silent(&self, begun: Instant, deadline: Duration) -> bool {
         let age_at = |moment: Instant| moment.duration_since(self.made_at).as_micros() as u64;
         let begun = age_at(begun).max(1);
-        self.has_silence.store(true, Ordering::Relaxed);
-        let noted = self.lane(cmd).compare_exchange(0, begun, Ordering::Relaxed, Ordering::Relaxed);
+        let noted =
+            self.silent_since.compare_exchange(0, begun, Ordering::Relaxed, Ordering::Relaxed);
         let silent_since = noted.map_or_else(|since| since.min(begun), |_| begun);
-        let patience = SILENT_AT_LEAST.max(deadline.saturating_mul(SILENT_DEADLINES));
-        u128::from(age_at(Instant::now()).saturating_sub(silent_since)) >= patience.as_micros()
+        let silence_max = SILENT_AT_LEAST.max(deadline.saturating_mul(SILENT_DEADLINES));
+        u128::from(age_at(Instant::now()).saturating_sub(silent_since)) >= silence_max.as_micros()
+    }
+
+    /// Sends a command. What is returned ends with the reply, however late that comes.
+    fn send(self: &Arc<Self>, cmd: &Arc<Cmd>, is_asking: bool) -> LateCall {
+        let (line, cmd) = (self.clone(), cmd.clone());
+        Box::pin(async move {
+            let mut connection = line.connection.clone();
+            let reply = match is_asking {
+                true => ask(&mut connection, &cmd).await,
+                false => connection.req_packed_command(&cmd).await,
+            };
+            reply.and_then(Value::extract_error)
+        })
     }
 }
 
-/// The slot of a command's first key.
-fn slot_of(cmd: &Cmd) -> usize {
-    let args = || {
-        cmd.args_iter().map(|arg| match arg {
-            Arg::Simple(bytes) => bytes,
-            _ => &[],
-        })
-    };
-    let is_script = args().next().is_some_and(|name| name.starts_with(b"EVAL"));
-    let key = args().nth(if is_script { 3 } else { 1 });
-    key.map_or(0, |key| usize::from(crc16(hash_tag(key))) % SLOTS)
+/// Sends a command to the node that a slot is moving to, which takes it only after `ASKING`.
+async fn ask(connection: &mut MultiplexedConnection, cmd: &Cmd) -> Result<Value, RedisError> {
+    let mut pipeline = redis::Pipeline::with_capacity(2);
+    pipeline.cmd("ASKING").ignore().add_command(cmd.clone());
+    let mut replies = connection.req_packed_commands(&pipeline, 0, 2).await?;
+    replies.pop().ok_or_else(|| (ErrorKind::Parse, "no reply after ASKING").into())
 }
 
-/// The part of a key that decides on its slot.
-fn hash_tag(key: &[u8]) -> &[u8] {
-    let tag = key.iter().position(|byte| *byte == b'{').map(|open| &key[open + 1..]);
-    let end = tag.and_then(|tag| tag.iter().position(|byte| *byte == b'}'));
-    match (tag, end) {
-        (Some(tag), Some(end @ 1..)) => &tag[..end],
-        _ => key,
+/// A command that has been sent, until its reply.
+pub(super) type LateCall = Pin<Box<dyn Future<Output = Result<Value, RedisError>> + Send>>;
+
+/// A command that has no reply within its deadline, or could not be sent.
+pub(super) struct CallFailure {
+    pub(super) error: StoreError,
+    /// The reply, if it may still come.
+    pub(super) late: Option<LateCall>,
+}
+
+impl From<StoreError> for CallFailure {
+    fn from(error: StoreError) -> Self {
+        Self { error, late: None }
     }
-}
-
-/// The sum that clusters go by (XMODEM).
-fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| match crc & 0x8000 {
-            0 => crc << 1,
-            _ => crc << 1 ^ 0x1021,
-        })
-    })
 }
 
 #[derive(Clone)]
@@ -161,31 +116,16 @@ enum Phase {
     Failed(StoreError),
 }
 
-pub(super) struct Link {
-    target: Target,
-    phase: watch::Sender<Phase>,
+/// Counts what happens to connections.
+#[derive(Default)]
+pub(super) struct Counters {
     connected: AtomicU64,
     refused: AtomicU64,
     lost: AtomicU64,
     pub(super) scripts_loaded: AtomicU64,
 }
 
-impl Link {
-    pub(super) fn new(target: Target) -> Arc<Self> {
-        Arc::new(Self {
-            target,
-            phase: watch::Sender::new(Phase::Idle),
-            connected: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-            scripts_loaded: AtomicU64::new(0),
-        })
-    }
-
-    pub(super) fn is_cluster(&self) -> bool {
-        matches!(self.target, Target::Cluster(_))
-    }
-
+impl Counters {
     pub(super) fn stats(&self) -> LinkStats {
         LinkStats {
             connected: self.connected.load(Ordering::Relaxed),
@@ -194,38 +134,51 @@ impl Link {
             scripts_loaded: self.scripts_loaded.load(Ordering::Relaxed),
         }
     }
+}
 
-    /// Sends a command and waits for the answer, no longer than `deadline`.
+/// The way to one server, or to the one that is master at present.
+pub(super) struct Link {
+    target: Target,
+    phase: watch::Sender<Phase>,
+    counters: Arc<Counters>,
+}
+
+impl Link {
+    pub(super) fn new(target: Target, counters: Arc<Counters>) -> Arc<Self> {
+        Arc::new(Self { target, phase: watch::Sender::new(Phase::Idle), counters })
+    }
+
+    /// Is there a connection?
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(&*self.phase.borrow(), Phase::Ready(_))
+    }
+
+    /// Sends a command and waits for the reply, no longer than `deadline`.
     pub(super) async fn call(
         self: &Arc<Self>,
-        cmd: &Cmd,
+        cmd: &Arc<Cmd>,
+        is_asking: bool,
         deadline: Duration,
-    ) -> Result<Result<Value, RedisError>, StoreError> {
+    ) -> Result<Result<Value, RedisError>, CallFailure> {
         let begun = Instant::now();
-        let mut used = None;
-        let answer = async {
-            let line = used.insert(self.line().await?);
-            Ok(line.connection.clone().call(cmd).await.and_then(Value::extract_error))
-        };
-        let answer = tokio::time::timeout(deadline, answer).await;
-        let Some(line) = used else {
-            return answer.unwrap_or_else(|_| Err(self.why_not(deadline)));
-        };
-        match &answer {
-            Ok(Ok(Err(error))) if is_broken(error) => match self.is_cluster() {
-                // One node of many: the client sees to it, unless it fails to.
-                true if line.is_silent(cmd, begun, deadline) => self.renew(&line),
-                true => {}
-                false => self.give_up(&line),
-            },
-            Ok(_) => line.answered(cmd),
-            Err(_) if line.is_silent(cmd, begun, deadline) => match self.is_cluster() {
-                true => self.renew(&line),
-                false => self.give_up(&line),
-            },
-            Err(_) => {}
+        let line = tokio::time::timeout(deadline, self.line()).await;
+        let line = line.unwrap_or_else(|_| Err(self.why_not(deadline)))?;
+        let mut reply = line.send(cmd, is_asking);
+        match tokio::time::timeout_at(begun + deadline, &mut reply).await {
+            Ok(reply) => {
+                match &reply {
+                    Err(error) if is_broken(error) => self.give_up(&line),
+                    _ => line.answered(),
+                }
+                Ok(reply)
+            }
+            Err(_) => {
+                if line.is_silent(begun, deadline) {
+                    self.give_up(&line);
+                }
+                Err(CallFailure { error: StoreError::Deadline(deadline), late: Some(reply) })
+            }
         }
-        answer.unwrap_or(Err(StoreError::Deadline(deadline)))
     }
 
     /// Why there was no connection in time: what went wrong before, if something did.
@@ -282,17 +235,17 @@ impl Link {
     async fn connect(&self) -> Result<Arc<Line>, StoreError> {
         let failure = match tokio::time::timeout(CONNECT_WITHIN, self.try_to_connect()).await {
             Ok(Ok(connection)) => {
-                self.connected.fetch_add(1, Ordering::Relaxed);
+                self.counters.connected.fetch_add(1, Ordering::Relaxed);
                 return Ok(Line::new(connection));
             }
             Ok(Err(error)) => error_of(&error),
             Err(_) => StoreError::Deadline(CONNECT_WITHIN),
         };
-        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.counters.refused.fetch_add(1, Ordering::Relaxed);
         Err(failure)
     }
 
-    async fn try_to_connect(&self) -> Result<Connection, RedisError> {
+    async fn try_to_connect(&self) -> Result<MultiplexedConnection, RedisError> {
         // Callers have deadlines of their own.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_WITHIN))
@@ -301,52 +254,27 @@ impl Link {
         match &self.target {
             Target::Single(client) => {
                 let connection = client.get_multiplexed_async_connection_with_config(&config);
-                Ok(Connection::One(connection.await?))
+                connection.await
             }
             Target::Sentinel(client) => {
                 let mut client = client.lock().await;
-                let connection = client.get_async_connection_with_config(&config).await?;
-                Ok(Connection::One(connection))
-            }
-            Target::Cluster(client) => {
-                Ok(Connection::Cluster(client.get_async_connection().await?))
+                client.get_async_connection_with_config(&config).await
             }
         }
     }
 
     /// Drops the connection, unless there is a newer one already.
     fn give_up(&self, line: &Arc<Line>) {
-        let was_given_up = self.replace(line, || Phase::Idle);
-        if was_given_up {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Makes another connection and goes on with this one until then: most of it may be well.
-    fn renew(self: &Arc<Self>, line: &Arc<Line>) {
-        if line.is_given_up.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (link, line) = (self.clone(), line.clone());
-        tokio::spawn(async move {
-            let newer = link.connect().await;
-            let is_renewed = newer.is_ok_and(|newer| link.replace(&line, || Phase::Ready(newer)));
-            match is_renewed {
-                true => drop(link.lost.fetch_add(1, Ordering::Relaxed)),
-                false => line.is_given_up.store(false, Ordering::Relaxed),
-            }
-        });
-    }
-
-    /// Puts something else in the place of this connection, if it is still there.
-    fn replace(&self, line: &Arc<Line>, by: impl FnOnce() -> Phase) -> bool {
-        self.phase.send_if_modified(|phase| {
+        let was_given_up = self.phase.send_if_modified(|phase| {
             let is_it = matches!(phase, Phase::Ready(other) if Arc::ptr_eq(other, line));
             if is_it {
-                *phase = by();
+                *phase = Phase::Idle;
             }
             is_it
-        })
+        });
+        if was_given_up {
+            self.counters.lost.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -413,21 +341,3 @@ const FOR_SOMEBODY_TO_REPAIR: [&str; 8] = [
 /// Codes that a script's error may carry, too.
 const NOT_NOW: [&str; 8] =
     ["OOM", "READONLY", "MISCONF", "NOREPLICAS", "LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN"];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_are_those_of_the_cluster_specification() {
-        assert_eq!(crc16(b"123456789"), 0x31C3);
-        let slot = |key: &str| slot_of(redis::cmd("DEL").arg(key));
-        assert_eq!(slot("foo"), 12182);
-        assert_eq!(slot("a{foo}b"), 12182);
-        assert_eq!(slot("{}foo"), usize::from(crc16(b"{}foo")) % SLOTS);
-        let mut script = redis::cmd("EVALSHA");
-        script.arg("abc").arg(1).arg("x{foo}").arg("bar");
-        assert_eq!(slot_of(&script), 12182);
-        assert_eq!(slot_of(&redis::cmd("PING")), 0);
-    }
-}

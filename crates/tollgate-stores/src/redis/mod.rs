@@ -3,11 +3,13 @@
 //! One script call is one decision, also for several limits at once. The server's clock decides, so
 //! it does not matter what time the callers think it is.
 
+mod cluster;
 mod key;
 mod link;
 mod nodes;
 mod permits;
 mod script;
+mod slots;
 mod turn;
 mod url;
 mod wire;
@@ -15,13 +17,14 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::redis::{Cmd, Value};
+use ::redis::{Cmd, RedisError, Value};
 use tollgate_core::Micros;
 
 use crate::charge::{Charge, ChargesError, Verdict};
 use crate::store::{Op, Store, StoreError};
+use cluster::Cluster;
 use key::key_of;
-use link::Link;
+use link::{CallFailure, Counters, Link};
 use turn::Turn;
 
 pub use link::LinkStats;
@@ -101,12 +104,54 @@ impl RedisConfig {
         if prefix_error {
             return Err(RedisUrlError::new(&self.url, "a prefix may not contain { or }"));
         }
-        let target = url::target_of(&self.url, self.ca_pem.as_deref())?;
-        Ok(RedisStore { link: Link::new(target), config: Arc::new(self) })
+        let counters = Arc::<Counters>::default();
+        let servers = match url::read(&self.url, self.ca_pem.as_deref())? {
+            url::Address::One(target) => Servers::One(Link::new(target, counters.clone())),
+            url::Address::Cluster(seeds, clients) => {
+                Servers::Cluster(Cluster::new(seeds, clients, counters.clone()))
+            }
+        };
+        Ok(RedisStore { servers, counters, config: Arc::new(self) })
     }
 }
 
-/// State in Redis or Valkey, shared by a fleet. Clones share their connection.
+/// Where commands go.
+#[derive(Clone)]
+enum Servers {
+    One(Arc<Link>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Servers {
+    /// Sends a command and waits for the reply, no longer than `deadline`.
+    async fn call(
+        &self,
+        cmd: &Arc<Cmd>,
+        deadline: Duration,
+    ) -> Result<Result<Value, RedisError>, CallFailure> {
+        match self {
+            Self::One(link) => link.call(cmd, false, deadline).await,
+            Self::Cluster(cluster) => cluster.call(cmd, deadline).await,
+        }
+    }
+
+    /// How many parts fail independently of each other.
+    fn shards(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Cluster(cluster) => cluster.shards(),
+        }
+    }
+
+    fn shard_of(&self, slot: impl FnOnce() -> usize) -> usize {
+        match self {
+            Self::One(_) => 0,
+            Self::Cluster(cluster) => cluster.shard_of(slot()),
+        }
+    }
+}
+
+/// State in Redis or Valkey, shared by a fleet. Clones share their connections.
 ///
 /// ```no_run
 /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
@@ -133,7 +178,8 @@ impl RedisConfig {
 /// denied at the first question. It never lets more pass than the limits allow.
 #[derive(Clone)]
 pub struct RedisStore {
-    link: Arc<Link>,
+    servers: Servers,
+    counters: Arc<Counters>,
     config: Arc<RedisConfig>,
 }
 
@@ -149,21 +195,22 @@ impl RedisStore {
         url::without_password(&self.config.url)
     }
 
-    /// Is it a cluster? Only elsewhere are calls carried out in the order in which they were begun.
+    /// Is it a cluster? Only elsewhere are calls for different keys carried out in the order in which
+    /// they were begun.
     pub fn is_cluster(&self) -> bool {
-        self.link.is_cluster()
+        matches!(self.servers, Servers::Cluster(_))
     }
 
     /// What has happened to the connection so far.
     pub fn link_stats(&self) -> LinkStats {
-        self.link.stats()
+        self.counters.stats()
     }
 
     /// Asks for a sign of life.
     pub async fn ping(&self) -> Result<(), StoreError> {
         let mut cmd = Cmd::new();
         cmd.arg("PING");
-        self.turn().command(&cmd).await.map(drop)
+        self.turn().command(cmd).await.map(drop)
     }
 
     /// The time for a script: the server's own if it is empty.
@@ -176,6 +223,21 @@ impl RedisStore {
 
     fn key(&self, charge: &Charge<'_>) -> Vec<u8> {
         key_of(&self.config.prefix, charge)
+    }
+
+    async fn apply_in(
+        &self,
+        turn: &Turn<'_>,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, StoreError> {
+        ChargesError::check(charges)?;
+        let is_one_place = charges.iter().all(|charge| charge.key == charges[0].key);
+        match is_one_place || !self.is_cluster() {
+            true => turn.together(op, charges, now).await,
+            false => turn.apart(op, charges, now).await,
+        }
     }
 
     /// Begins a decision, which has to be done within the deadline.
@@ -191,18 +253,13 @@ impl Store for RedisStore {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Verdict, StoreError> {
-        ChargesError::check(charges)?;
-        let is_one_place = charges.iter().all(|charge| charge.key == charges[0].key);
-        match is_one_place || !self.link.is_cluster() {
-            true => self.turn().together(op, charges, now).await,
-            false => self.turn().apart(op, charges, now).await,
-        }
+        self.apply_in(&self.turn(), op, charges, now).await
     }
 
     async fn reset(&self, charge: &Charge<'_>) -> Result<(), StoreError> {
         let mut cmd = Cmd::new();
         cmd.arg("DEL").arg(self.key(charge));
-        self.turn().command(&cmd).await.map(drop)
+        self.turn().command(cmd).await.map(drop)
     }
 }
 

@@ -1,19 +1,21 @@
 //! One decision: the steps it takes, and the time it may take for all of them.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
 use tollgate_core::{Limit, Micros, Rule};
 
-use super::link::error_of;
+use super::link::{CallFailure, LateCall, error_of};
 use super::script::{self, Lua};
+use super::slots::slot_of;
 use super::wire::{self, Outcome};
 use super::{RedisStore, nonsense};
 use crate::charge::{Charge, LIMITS_MAX, Verdict, first_of, merge};
 use crate::snapshot::Snapshot;
-use crate::store::{Op, StoreError};
+use crate::store::{LateReply, Op, StoreError};
 
 /// How often a state is read again when somebody else was faster.
 const SWAPS_MAX: usize = 100;
@@ -22,28 +24,56 @@ const KEEP_STEP_US: u64 = 1 << 22;
 /// How long a state is kept beyond its time when the time is given and not the server's.
 const GIVEN_EXTRA_MS: u64 = 86_400_000;
 
-/// What is left of the time for one decision.
+/// What is left of the time for one decision, and what became of its last step.
 pub(super) struct Turn<'s> {
     store: &'s RedisStore,
     deadline: Duration,
     ends: Instant,
+    /// The shard of the last command.
+    shard: AtomicUsize,
+    /// The reply to the script that decides, if it did not come in time.
+    late: Mutex<Option<LateCall>>,
 }
 
 impl<'s> Turn<'s> {
     pub(super) fn new(store: &'s RedisStore, deadline: Duration) -> Self {
-        Self { store, deadline, ends: Instant::now() + deadline }
+        let (shard, late) = (AtomicUsize::new(0), Mutex::new(None));
+        Self { store, deadline, ends: Instant::now() + deadline, shard, late }
     }
 
-    async fn call(&self, cmd: &Cmd) -> Result<Result<Value, RedisError>, StoreError> {
+    /// The shard of the last command.
+    pub(super) fn shard(&self) -> usize {
+        self.shard.load(Ordering::Relaxed)
+    }
+
+    /// Whether the charge was made after all, once that is known: if the script that makes it was sent
+    /// and its reply did not come in time.
+    pub(super) fn take_late(&self) -> Option<LateReply> {
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(Box::pin(async move {
+            let Ok(Value::BulkString(reply)) = late.await else { return None };
+            match wire::unpack_reply(&reply) {
+                Some((Outcome::Fits, at, _)) => Some(at),
+                _ => None,
+            }
+        }))
+    }
+
+    async fn call(&self, cmd: Cmd) -> Result<Result<Value, RedisError>, StoreError> {
         let left = self.ends.saturating_duration_since(Instant::now());
-        let answer = self.store.link.call(cmd, left).await;
-        answer.map_err(|error| match error {
-            StoreError::Deadline(_) => StoreError::Deadline(self.deadline),
-            error => error,
+        let shard = self.store.servers.shard_of(|| slot_of(&cmd));
+        self.shard.store(shard, Ordering::Relaxed);
+        let reply = self.store.servers.call(&Arc::new(cmd), left).await;
+        reply.map_err(|CallFailure { error, late }| {
+            *self.late.lock().unwrap_or_else(PoisonError::into_inner) = late;
+            match error {
+                StoreError::Deadline(_) => StoreError::Deadline(self.deadline),
+                error => error,
+            }
         })
     }
 
-    pub(super) async fn command(&self, cmd: &Cmd) -> Result<Value, StoreError> {
+    pub(super) async fn command(&self, cmd: Cmd) -> Result<Value, StoreError> {
         let answer = self.call(cmd).await?;
         answer.map_err(|error| error_of(&error))
     }
@@ -56,10 +86,10 @@ impl<'s> Turn<'s> {
         args: &[Vec<u8>],
     ) -> Result<Value, StoreError> {
         let by_name = script.call(true, keys, args);
-        match self.call(&by_name).await? {
+        match self.call(by_name).await? {
             Err(error) if is_unknown_script(&error) => {
-                self.store.link.scripts_loaded.fetch_add(1, Ordering::Relaxed);
-                self.command(&script.call(false, keys, args)).await
+                self.store.counters.scripts_loaded.fetch_add(1, Ordering::Relaxed);
+                self.command(script.call(false, keys, args)).await
             }
             answer => answer.map_err(|error| error_of(&error)),
         }

@@ -1,7 +1,6 @@
 //! Addresses: where the servers are and how they are run.
 
 use std::fmt;
-use std::time::Duration;
 
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
@@ -9,16 +8,40 @@ use redis::{
     TlsMode,
 };
 
-/// How long one node of a cluster may keep the client waiting. While it looks for a node that has
-/// moved, all calls wait.
-const NODE_WITHIN: Duration = Duration::from_millis(500);
-
-/// How the servers are run, and the client for it.
+/// One server, and the client for it.
 pub(super) enum Target {
     Single(Box<Client>),
     /// The client keeps what it has learnt of the sentinels.
     Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
-    Cluster(Box<redis::cluster::ClusterClient>),
+}
+
+/// What an address names.
+pub(super) enum Address {
+    One(Target),
+    /// The addresses of some of its nodes, and how to reach any of them.
+    Cluster(Vec<String>, NodeClients),
+}
+
+/// Makes the client for each node of a cluster.
+#[derive(Clone)]
+pub(super) struct NodeClients {
+    is_tls: bool,
+    credentials: Option<String>,
+    ca_pem: Option<Vec<u8>>,
+}
+
+impl NodeClients {
+    /// The client for the node at `HOST:PORT`.
+    pub(super) fn target(&self, address: &str) -> Result<Target, RedisError> {
+        let parts = Parts {
+            is_tls: self.is_tls,
+            kind: "",
+            credentials: self.credentials.as_deref(),
+            hosts: vec![address],
+            path: "",
+        };
+        single(&parts, self.ca_pem.as_deref()).map(|client| Target::Single(Box::new(client)))
+    }
 }
 
 /// Why an address cannot be used.
@@ -57,15 +80,16 @@ struct Parts<'u> {
     path: &'u str,
 }
 
-/// The client for an address. Nothing is connected yet.
-pub(super) fn target_of(url: &str, ca_pem: Option<&[u8]>) -> Result<Target, RedisUrlError> {
+/// Reads an address. Nothing is connected yet.
+pub(super) fn read(url: &str, ca_pem: Option<&[u8]>) -> Result<Address, RedisUrlError> {
     let fail = |why: String| RedisUrlError::new(url, &why);
     let parts = split(url).map_err(&fail)?;
     let build = || match parts.kind {
-        "" => single(&parts, ca_pem).map(|client| Target::Single(Box::new(client))),
-        "sentinel" => sentinel(&parts, ca_pem)
-            .map(|client| Target::Sentinel(Box::new(tokio::sync::Mutex::new(client)))),
-        _ => cluster(&parts, ca_pem).map(|client| Target::Cluster(Box::new(client))),
+        "" => single(&parts, ca_pem).map(|client| Address::One(Target::Single(Box::new(client)))),
+        "sentinel" => sentinel(&parts, ca_pem).map(|client| {
+            Address::One(Target::Sentinel(Box::new(tokio::sync::Mutex::new(client))))
+        }),
+        _ => cluster(&parts, ca_pem),
     };
     if parts.is_tls {
         // Whoever has installed another one before knows why.
@@ -154,22 +178,25 @@ fn sentinel(parts: &Parts<'_>, ca_pem: Option<&[u8]>) -> Result<SentinelClient, 
     builder.build()
 }
 
-fn cluster(
-    parts: &Parts<'_>,
-    ca_pem: Option<&[u8]>,
-) -> Result<redis::cluster::ClusterClient, RedisError> {
-    // A slot on the move takes up to three turns: ASK, MOVED when another call came in between, and
-    // TRYAGAIN while the keys of one call are in two places. Whoever asks has no time to wait long.
-    let mut builder = redis::cluster::ClusterClient::builder(parts.infos()?)
-        .retries(4)
-        .min_retry_wait(1)
-        .max_retry_wait(16)
-        .connection_timeout(NODE_WITHIN)
-        .response_timeout(NODE_WITHIN);
-    if parts.is_tls {
-        builder = builder.certs(certificates(ca_pem));
+fn cluster(parts: &Parts<'_>, ca_pem: Option<&[u8]>) -> Result<Address, RedisError> {
+    let clients = NodeClients {
+        is_tls: parts.is_tls,
+        credentials: parts.credentials.map(str::to_string),
+        ca_pem: ca_pem.map(<[u8]>::to_vec),
+    };
+    let seeds: Vec<_> = parts.hosts.iter().map(|host| with_port(host)).collect();
+    // A host that cannot be one is an error now, not at the first call.
+    for seed in &seeds {
+        clients.target(seed)?;
     }
-    builder.build()
+    Ok(Address::Cluster(seeds, clients))
+}
+
+fn with_port(host: &str) -> String {
+    let has_port = host.rsplit_once(':').is_some_and(|(before, port)| {
+        (!before.contains(':') || before.ends_with(']')) && port.parse::<u16>().is_ok()
+    });
+    if has_port { host.to_string() } else { format!("{host}:6379") }
 }
 
 /// The address to show to people.
@@ -186,7 +213,7 @@ mod tests {
     use super::*;
 
     fn error(url: &str) -> String {
-        target_of(url, None).err().map_or_else(|| panic!("{url} was taken"), |e| e.to_string())
+        read(url, None).err().map_or_else(|| panic!("{url} was taken"), |e| e.to_string())
     }
 
     #[test]
@@ -200,7 +227,7 @@ mod tests {
             "rediss+sentinel://u:p@a:26379/service",
             "redis+cluster://a:7000,b:7001",
         ] {
-            assert!(target_of(url, None).is_ok(), "{url}");
+            assert!(read(url, None).is_ok(), "{url}");
         }
     }
 
