@@ -127,6 +127,7 @@ fn ready(admin: &Admin) -> Response<Full<Bytes>> {
         None => ("memory", None),
         Some(StoreState::Unknown) => ("unknown", None),
         Some(StoreState::Up) => ("up", None),
+        Some(StoreState::Partial { error, .. }) => ("partial", Some(error.to_string())),
         Some(StoreState::Down(error)) => ("down", Some(error.to_string())),
     };
     // Without its store it still answers, as each limit was told to.

@@ -104,6 +104,9 @@ fn tell_store_changes(gate: &Gate) {
         StoreState::Down(error) => {
             tracing::error!(%error, "the store is down; limits do what they were told to do then");
         }
+        StoreState::Partial { shards_down, error } => {
+            tracing::error!(shards_down, %error, "some shards of the store are down");
+        }
         StoreState::Up => tracing::info!("the store answers"),
         StoreState::Unknown => {}
     });

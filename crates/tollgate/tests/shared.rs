@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::shared::{BreakerState, StoreState, Why};
 use tollgate::{Answer, Charge, Cost, Limit, RedisConfig, SharedLimiter, StoreError, WhenDown};
-use tollgate_testkit::{Fault, FaultProxy, RedisServer};
+use tollgate_testkit::{Fault, FaultProxy, RedisCluster, RedisServer};
 
 const DEADLINE: Duration = Duration::from_millis(200);
 /// No call may take this long, whatever happens to the store.
@@ -197,4 +197,87 @@ async fn a_wrong_password_is_not_an_outage() {
     assert!(matches!(*error, StoreError::Misconfigured(_)), "{error}");
     assert!(error.is_permanent());
     assert!(limiter.stats().misconfigured > 0);
+}
+
+/// Four nodes ask all the time while the store stalls for two fifths of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_stalls_again_and_again_adds_two_bursts_to_the_limit_at_most() {
+    let redis = RedisServer::start();
+    let limit = || Limit::token_bucket("400/s burst 100").unwrap().named("flapping");
+    let nodes: Vec<_> = (0..4)
+        .map(|_| {
+            let store = RedisConfig::new(&redis.url()).open().unwrap();
+            SharedLimiter::new(limit(), store).unwrap().with_nodes(4)
+        })
+        .collect();
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let began = std::time::Instant::now();
+    let callers: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let (node, is_over) = (node.clone(), is_over.clone());
+            tokio::spawn(async move {
+                let mut admitted = 0_u64;
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    admitted += u64::from(check(&node, "k").await.allowed());
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                admitted
+            })
+        })
+        .collect();
+    for _ in 0..12 {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        redis.pause();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        redis.resume();
+    }
+    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut admitted = 0;
+    for caller in callers {
+        admitted += caller.await.unwrap();
+    }
+    let took_ms = began.elapsed().as_millis() as u64;
+    println!("{admitted} admitted in {took_ms} ms");
+    let local: u64 = nodes.iter().map(|node| node.stats().local).sum();
+    assert!(local > 0, "the store stalled");
+    assert!(admitted <= took_ms * 400 / 1_000 + 300, "{admitted} in {took_ms} ms");
+}
+
+/// A key that lives on this node of the cluster.
+fn key_of_node(cluster: &RedisCluster, node: usize) -> String {
+    let slot_of = |key: &str| {
+        let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", &format!("{{={key}}}")]);
+        slot.parse().unwrap()
+    };
+    let mut keys = (0..).map(|n: u32| format!("k{n}"));
+    keys.find(|key| cluster.master_of_slot(slot_of(key)) == node).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_shard_degrades_no_key_of_another() {
+    let cluster = RedisCluster::start();
+    for node in cluster.nodes() {
+        node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let (doomed, other) = (key_of_node(&cluster, 0), key_of_node(&cluster, 1));
+    let limiter = limiter("1000000/hour", &cluster.url());
+    for key in [&doomed, &other] {
+        assert!(check(&limiter, key).await.degraded().is_none());
+    }
+    cluster.nodes()[0].pause();
+    while limiter.breaker() != BreakerState::Open {
+        assert!(check(&limiter, &doomed).await.degraded().is_some());
+        assert!(check(&limiter, &other).await.degraded().is_none());
+    }
+    assert!(matches!(limiter.state(), StoreState::Partial { shards_down: 1, .. }));
+    // Until the replica has taken over, and its breaker is closed again.
+    let mut recovered = 0;
+    while limiter.breaker() != BreakerState::Closed || recovered < 10 {
+        recovered += u32::from(check(&limiter, &doomed).await.degraded().is_none());
+        let answer = check(&limiter, &other).await;
+        assert!(answer.degraded().is_none(), "{answer:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(matches!(limiter.state(), StoreState::Up));
 }

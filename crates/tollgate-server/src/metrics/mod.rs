@@ -68,28 +68,28 @@ fn store(page: &mut Page, gate: &Gate) {
     let kind = if gate.memory().is_some() { "memory" } else { "redis" };
     let took = [(Labels(vec![("store", kind)]), gate.store_time())];
     page.histogram("tollgate_store_duration_seconds", "How long the store took to answer.", took);
-    let (Some(state), Some(ladder)) = (gate.store_state(), gate.ladder_stats()) else { return };
+    let (Some(state), Some(fallback)) = (gate.store_state(), gate.fallback_stats()) else { return };
     let is_up = u8::from(!matches!(state, StoreState::Down(_)));
     page.gauge("tollgate_store_up", "Whether the store answers.", one(is_up));
     let by = |who| Labels(vec![("by", who)]);
     let answers = [
-        (by("store"), ladder.answered),
-        (by("local"), ladder.local),
-        (by("allow"), ladder.allowed),
-        (by("deny"), ladder.denied),
+        (by("store"), fallback.answered),
+        (by("local"), fallback.local),
+        (by("allow"), fallback.allowed),
+        (by("deny"), fallback.denied),
     ];
     page.counter("tollgate_answers_total", "Who gave the answers.", answers);
     let kind = |kind| Labels(vec![("kind", kind)]);
     let errors = [
-        (kind("deadline"), ladder.deadlines),
-        (kind("unreachable"), ladder.unreachable),
-        (kind("refused"), ladder.refused),
-        (kind("misconfigured"), ladder.misconfigured),
-        (kind("nonsense"), ladder.nonsense),
+        (kind("deadline"), fallback.deadlines),
+        (kind("unreachable"), fallback.unreachable),
+        (kind("refused"), fallback.refused),
+        (kind("misconfigured"), fallback.misconfigured),
+        (kind("nonsense"), fallback.nonsense),
     ];
     page.counter("tollgate_store_errors_total", "Calls to the store that failed.", errors);
     let help = "How often the store was given up for a while.";
-    page.counter("tollgate_breaker_opened_total", help, one(ladder.opened));
+    page.counter("tollgate_breaker_opened_total", help, one(fallback.opened));
     let state = gate.breaker();
     let breaker = [
         ("closed", BreakerState::Closed),
@@ -99,7 +99,15 @@ fn store(page: &mut Page, gate: &Gate) {
     let breaker = breaker
         .map(|(name, of)| (Labels(vec![("state", name)]), u8::from(state.as_ref() == Some(&of))));
     page.gauge("tollgate_breaker_state", "1 for the state that the breaker is in.", breaker);
-    page.gauge("tollgate_nodes", "Nodes that share the store.", one(ladder.nodes));
+    page.gauge("tollgate_nodes", "Nodes that share the store.", one(fallback.nodes));
+    let help = "Shards of the store whose circuit breaker is not closed.";
+    page.gauge("tollgate_store_shards_down", help, one(fallback.shards_down));
+    let help = "Keys for which the store has yet to be charged what this node admitted by itself.";
+    page.gauge("tollgate_backlog_keys", help, one(fallback.backlog_keys));
+    let help = "Units that the store was charged after this node had admitted them by itself.";
+    page.counter("tollgate_backlog_reported_units_total", help, one(fallback.backlog_reported));
+    let help = "Units admitted by this node that the store will never be charged.";
+    page.counter("tollgate_backlog_dropped_units_total", help, one(fallback.backlog_dropped));
 }
 
 fn leases(page: &mut Page, gate: &Gate) {

@@ -17,7 +17,8 @@ use super::live::Live;
 #[cfg(feature = "redis")]
 use {
     crate::shared::{
-        AcquireError, BreakerState, Degraded, Ladder, LadderStats, SharedConcurrency, StoreState,
+        AcquireError, BreakerState, Degraded, Fallback, FallbackStats, SharedConcurrency,
+        StoreState,
     },
     tollgate_stores::{LeaseStats, LeasedStore, RedisConfig, RedisStore, SharedStore},
 };
@@ -25,9 +26,9 @@ use {
 pub(crate) enum Backend {
     Memory(Arc<MemoryStore>),
     #[cfg(feature = "redis")]
-    Redis(Arc<Ladder<RedisStore>>, RedisStore),
+    Redis(Arc<Fallback<RedisStore>>, RedisStore),
     #[cfg(feature = "redis")]
-    Leased(Arc<Ladder<LeasedStore<RedisStore>>>, RedisStore),
+    Leased(Arc<Fallback<LeasedStore<RedisStore>>>, RedisStore),
 }
 
 /// What a store says of several limits at once, as far as it matters here.
@@ -97,8 +98,8 @@ impl Backend {
         }
         let store = config.open().map_err(|error| error.to_string())?;
         Ok(match settings.leased {
-            true => Self::Leased(Ladder::new(LeasedStore::new(store.clone())), store),
-            false => Self::Redis(Ladder::new(store.clone()), store),
+            true => Self::Leased(Fallback::new(LeasedStore::new(store.clone())), store),
+            false => Self::Redis(Fallback::new(store.clone()), store),
         })
     }
 
@@ -129,9 +130,9 @@ impl Backend {
         match self {
             Self::Memory(store) => apply_here(store, op, of, now),
             #[cfg(feature = "redis")]
-            Self::Redis(ladder, _) => apply_shared(ladder, op, of).await,
+            Self::Redis(fallback, _) => apply_shared(fallback, op, of).await,
             #[cfg(feature = "redis")]
-            Self::Leased(ladder, _) => apply_shared(ladder, op, of).await,
+            Self::Leased(fallback, _) => apply_shared(fallback, op, of).await,
         }
     }
 
@@ -149,9 +150,9 @@ impl Backend {
                 Ok(Decided { verdict, is_degraded: false })
             }
             #[cfg(feature = "redis")]
-            Self::Redis(ladder, _) => decided(&ladder.apply(op, charges).await?),
+            Self::Redis(fallback, _) => decided(&fallback.apply(op, charges).await?),
             #[cfg(feature = "redis")]
-            Self::Leased(ladder, _) => decided(&ladder.apply(op, charges).await?),
+            Self::Leased(fallback, _) => decided(&fallback.apply(op, charges).await?),
         }
     }
 
@@ -160,17 +161,17 @@ impl Backend {
         match self {
             Self::Memory(_) => None,
             #[cfg(feature = "redis")]
-            Self::Redis(ladder, _) => Some(ladder.store_time.durations()),
+            Self::Redis(fallback, _) => Some(fallback.store_time.durations()),
             #[cfg(feature = "redis")]
-            Self::Leased(ladder, _) => Some(ladder.store_time.durations()),
+            Self::Leased(fallback, _) => Some(fallback.store_time.durations()),
         }
     }
 
     /// Gives back what was charged ahead.
     #[cfg(feature = "redis")]
     pub(crate) async fn leave(&self, now: Micros) {
-        if let Self::Leased(ladder, _) = self {
-            ladder.store.return_all(now).await;
+        if let Self::Leased(fallback, _) = self {
+            fallback.store.return_all(now).await;
         }
     }
 
@@ -181,9 +182,9 @@ impl Backend {
                 Ok(())
             }
             #[cfg(feature = "redis")]
-            Self::Redis(ladder, _) => ladder.reset(charge).await,
+            Self::Redis(fallback, _) => fallback.reset(charge).await,
             #[cfg(feature = "redis")]
-            Self::Leased(ladder, _) => ladder.reset(charge).await,
+            Self::Leased(fallback, _) => fallback.reset(charge).await,
         }
     }
 
@@ -210,7 +211,7 @@ impl Backend {
         if let Self::Redis(_, store) | Self::Leased(_, store) = self {
             self.start();
             let fleet = SharedConcurrency::new(name, max, store.clone());
-            if self.is_asked() {
+            if self.is_called(key) {
                 match fleet.acquire(key).await {
                     Ok(permit) => return Some(Permit::Fleet(permit)),
                     Err(AcquireError::NoPermits { .. }) => return None,
@@ -235,9 +236,9 @@ impl Backend {
                 let _ = (store.apply_now(op, &[charge(&of)], now), mark);
             }
             #[cfg(feature = "redis")]
-            Self::Redis(ladder, _) => correct_shared(ladder.clone(), op, of, mark),
+            Self::Redis(fallback, _) => correct_shared(fallback.clone(), op, of, mark),
             #[cfg(feature = "redis")]
-            Self::Leased(ladder, _) => correct_shared(ladder.clone(), op, of, mark),
+            Self::Leased(fallback, _) => correct_shared(fallback.clone(), op, of, mark),
         }
     }
 }
@@ -247,39 +248,39 @@ impl Backend {
     pub(crate) fn state(&self) -> Option<StoreState> {
         match self {
             Self::Memory(_) => None,
-            Self::Redis(ladder, _) => Some(ladder.state()),
-            Self::Leased(ladder, _) => Some(ladder.state()),
+            Self::Redis(fallback, _) => Some(fallback.state()),
+            Self::Leased(fallback, _) => Some(fallback.state()),
         }
     }
 
-    pub(crate) fn ladder_stats(&self) -> Option<LadderStats> {
+    pub(crate) fn fallback_stats(&self) -> Option<FallbackStats> {
         match self {
             Self::Memory(_) => None,
-            Self::Redis(ladder, _) => Some(ladder.stats()),
-            Self::Leased(ladder, _) => Some(ladder.stats()),
+            Self::Redis(fallback, _) => Some(fallback.stats()),
+            Self::Leased(fallback, _) => Some(fallback.stats()),
         }
     }
 
     pub(crate) fn breaker(&self) -> Option<BreakerState> {
         match self {
             Self::Memory(_) => None,
-            Self::Redis(ladder, _) => Some(ladder.breaker_state()),
-            Self::Leased(ladder, _) => Some(ladder.breaker_state()),
+            Self::Redis(fallback, _) => Some(fallback.breaker_state()),
+            Self::Leased(fallback, _) => Some(fallback.breaker_state()),
         }
     }
 
     pub(crate) fn lease_stats(&self, now: Micros) -> Option<LeaseStats> {
         match self {
             Self::Memory(_) | Self::Redis(..) => None,
-            Self::Leased(ladder, _) => Some(ladder.store.stats(now)),
+            Self::Leased(fallback, _) => Some(fallback.store.stats(now)),
         }
     }
 
     pub(crate) fn listen(&self, listener: Box<dyn Fn(&StoreState) + Send + Sync>) {
         match self {
             Self::Memory(_) => {}
-            Self::Redis(ladder, _) => ladder.listen(listener),
-            Self::Leased(ladder, _) => ladder.listen(listener),
+            Self::Redis(fallback, _) => fallback.listen(listener),
+            Self::Leased(fallback, _) => fallback.listen(listener),
         }
     }
 
@@ -287,14 +288,17 @@ impl Backend {
     pub(crate) fn start(&self) {
         match self {
             Self::Memory(_) => {}
-            Self::Redis(ladder, _) => ladder.start(),
-            Self::Leased(ladder, _) => ladder.start(),
+            Self::Redis(fallback, _) => fallback.start(),
+            Self::Leased(fallback, _) => fallback.start(),
         }
     }
 
-    /// Is the store asked at present? If it is known to be down, nobody waits for it.
-    fn is_asked(&self) -> bool {
-        !matches!(self.state(), Some(StoreState::Down(_)))
+    fn is_called(&self, key: &[u8]) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Redis(fallback, _) => fallback.is_called(key),
+            Self::Leased(fallback, _) => fallback.is_called(key),
+        }
     }
 
     fn permit_instead(
@@ -303,7 +307,7 @@ impl Backend {
         when_down: WhenDown,
         here: impl Fn(u64) -> Option<Permit>,
     ) -> Option<Permit> {
-        let nodes = self.ladder_stats().map_or(1, |stats| u64::from(stats.nodes.max(1)));
+        let nodes = self.fallback_stats().map_or(1, |stats| u64::from(stats.nodes.max(1)));
         match when_down {
             WhenDown::Local => here((max / nodes).max(1)),
             WhenDown::Allow => here(u64::MAX),
@@ -332,19 +336,19 @@ fn apply_here(store: &MemoryStore, op: Op, of: &[&Applied], now: Micros) -> Chec
 
 #[cfg(feature = "redis")]
 async fn apply_shared<S: SharedStore + Send + Sync + 'static>(
-    ladder: &Arc<Ladder<S>>,
+    fallback: &Arc<Fallback<S>>,
     op: Op,
     of: &[&Applied],
 ) -> Checked {
     let charges: Vec<_> = of.iter().map(|one| (charge(one), one.rule.when_down())).collect();
-    let answer = ladder.apply(op, &charges).await.expect(FITS);
+    let answer = fallback.apply(op, &charges).await.expect(FITS);
     let origin = answer.degraded().cloned().map_or(Origin::Store, Origin::Instead);
     Checked::new(answer.verdict(), origin)
 }
 
 #[cfg(feature = "redis")]
 fn correct_shared<S: SharedStore + Send + Sync + 'static>(
-    ladder: Arc<Ladder<S>>,
+    fallback: Arc<Fallback<S>>,
     op: Op,
     of: Applied,
     mark: Mark,
@@ -355,7 +359,7 @@ fn correct_shared<S: SharedStore + Send + Sync + 'static>(
             Origin::Instead(degraded) => Some(degraded),
         };
         // What cannot be corrected stays charged: nobody gains by it.
-        let _ = ladder.correct(op, charge(&of), mark.at, degraded).await;
+        let _ = fallback.correct(op, charge(&of), mark.at, degraded).await;
     });
 }
 

@@ -186,8 +186,8 @@ impl Gate {
         }
     }
 
-    /// Does `op` with limits that are in no policy, over the same store, by the same clock and with the
-    /// same ladder: all of them or none.
+    /// Does `op` with limits that are in no policy, over the same store and by the same clock: all of
+    /// them or none.
     ///
     /// ```
     /// use tollgate::{Charge, Gate, Limit, Op, Policy, WhenDown};
@@ -351,10 +351,10 @@ impl Gate {
         self.inner.backend.state()
     }
 
-    /// What the failure ladder has done so far, if there is a store that may fail.
+    /// What was decided without the store so far, if there is a store that may fail.
     #[cfg(feature = "redis")]
-    pub fn ladder_stats(&self) -> Option<crate::shared::LadderStats> {
-        self.inner.backend.ladder_stats()
+    pub fn fallback_stats(&self) -> Option<crate::shared::FallbackStats> {
+        self.inner.backend.fallback_stats()
     }
 
     /// Are calls sent to a shared store at present?

@@ -12,6 +12,9 @@ const FAILURES_MAX: u32 = 3;
 /// So many calls at a time, and it is as good as closed.
 const TRIALS_MAX: u32 = 64;
 
+/// As many shards have a breaker of their own.
+const SHARDS_MAX: usize = 64;
+
 const CLOSED: u32 = u32::MAX;
 
 /// Whether calls go to the store.
@@ -104,6 +107,73 @@ impl Breaker {
             self.opened.fetch_add(1, Ordering::Relaxed);
         }
         !was_open
+    }
+}
+
+/// A breaker for each shard of the store. Shards beyond the last share one.
+pub(super) struct Breakers(Box<[Breaker]>);
+
+impl Breakers {
+    pub(super) fn new() -> Self {
+        Self((0..SHARDS_MAX).map(|_| Breaker::new()).collect())
+    }
+
+    pub(super) fn of(&self, shard: usize) -> &Breaker {
+        &self.0[shard % SHARDS_MAX]
+    }
+
+    /// Leave to call these shards, or `None` if one of them should be left alone.
+    pub(super) fn ask(&self, shards: impl Iterator<Item = usize>) -> Option<Leaves<'_>> {
+        let mut leaves = Leaves::default();
+        for shard in shards {
+            if leaves.0.iter().all(|(known, _)| *known != shard) {
+                leaves.0.push((shard, self.of(shard).ask()?));
+            }
+        }
+        Some(leaves)
+    }
+
+    /// The state of the one that is furthest from closed.
+    pub(super) fn worst(&self) -> BreakerState {
+        let is = |state| self.0.iter().any(|breaker| breaker.state() == state);
+        match (is(BreakerState::Open), is(BreakerState::Recovering)) {
+            (true, _) => BreakerState::Open,
+            (false, true) => BreakerState::Recovering,
+            (false, false) => BreakerState::Closed,
+        }
+    }
+
+    /// How many of the first `shards` are not closed.
+    pub(super) fn not_closed(&self, shards: usize) -> usize {
+        let shards = &self.0[..shards.min(SHARDS_MAX)];
+        shards.iter().filter(|breaker| breaker.state() != BreakerState::Closed).count()
+    }
+
+    /// The shards whose breakers are open.
+    pub(super) fn open(&self) -> impl Iterator<Item = usize> {
+        (0..SHARDS_MAX).filter(|shard| self.of(*shard).state() == BreakerState::Open)
+    }
+
+    /// How often one of them has opened.
+    pub(super) fn opened(&self) -> u64 {
+        self.0.iter().map(Breaker::opened).sum()
+    }
+}
+
+/// Leave to make one call to one or several shards.
+#[derive(Default)]
+#[must_use]
+pub(super) struct Leaves<'b>(Vec<(usize, Leave<'b>)>);
+
+impl Leaves<'_> {
+    pub(super) fn succeeded(self) {
+        self.0.into_iter().for_each(|(_, leave)| leave.succeeded());
+    }
+
+    /// One of the shards has failed. True if that is what opened its breaker.
+    pub(super) fn failed(self, shard: usize) -> bool {
+        let failed = self.0.into_iter().find(|(known, _)| *known == shard);
+        failed.is_some_and(|(_, leave)| leave.failed())
     }
 }
 

@@ -1,12 +1,16 @@
 //! Limits that a fleet shares, over Redis or Valkey, with an answer for when that is gone.
 
 mod answer;
+mod backlog;
 mod breaker;
-mod ladder;
+mod fallback;
+#[cfg(test)]
+mod fallback_bounds;
+mod local_share;
 mod permits;
 mod random;
 mod request;
-mod share;
+mod status;
 
 use std::sync::Arc;
 
@@ -17,11 +21,11 @@ use tollgate_stores::{
 
 pub use answer::{Answer, Degraded, Why};
 pub use breaker::BreakerState;
-pub use ladder::{LadderStats, StoreState};
 pub use permits::{AcquireError, SharedConcurrency, SharedPermit};
 pub use request::{NotSettled, SharedRequest, SharedReservation};
+pub use status::{FallbackStats, StoreState};
 
-pub(crate) use ladder::Ladder;
+pub(crate) use fallback::Fallback;
 
 /// Decides for each key whether one more may pass now, in a store that many nodes share.
 ///
@@ -48,9 +52,10 @@ pub(crate) use ladder::Ladder;
 /// time.
 ///
 /// By default each node then decides by its fair share: the limit divided by the number of nodes, which
-/// announce themselves in the store. The nodes together admit no more than the limit in addition to
-/// what the store had admitted before; a node that starts while the store is gone knows of no others
-/// and takes the whole limit for itself, unless it is told their number ([`SharedLimiter::with_nodes`]).
+/// announce themselves in the store. What the nodes admit by themselves is charged to the store when it
+/// is back, so that a store that fails again and again does not add to the limit. A node that starts
+/// while the store is gone knows of no others and takes the whole limit for itself, unless their number
+/// is given ([`SharedLimiter::with_nodes`]).
 ///
 /// It starts without a store. [`SharedLimiter::state`] tells whether it is there, and
 /// [`SharedLimiter::on_change`] when that changes.
@@ -74,12 +79,16 @@ pub(crate) use ladder::Ladder;
 pub struct SharedLimiter<S = RedisStore> {
     limit: Limit,
     when_down: WhenDown,
-    ladder: Arc<Ladder<S>>,
+    fallback: Arc<Fallback<S>>,
 }
 
 impl<S> Clone for SharedLimiter<S> {
     fn clone(&self) -> Self {
-        Self { limit: self.limit.clone(), when_down: self.when_down, ladder: self.ladder.clone() }
+        Self {
+            limit: self.limit.clone(),
+            when_down: self.when_down,
+            fallback: self.fallback.clone(),
+        }
     }
 }
 
@@ -110,7 +119,7 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
         LimitError: From<L::Error>,
     {
         let limit = limit.try_into()?;
-        Ok(Self { limit, when_down: WhenDown::default(), ladder: Ladder::new(store) })
+        Ok(Self { limit, when_down: WhenDown::default(), fallback: Fallback::new(store) })
     }
 
     /// What to do when the store does not answer, unless a request says otherwise.
@@ -122,18 +131,18 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
     /// The number of nodes to share a limit with when the store is gone, instead of counting them.
     #[must_use]
     pub fn with_nodes(self, nodes: u32) -> Self {
-        self.ladder.fix_nodes(nodes);
+        self.fallback.fix_nodes(nodes);
         self
     }
 
     /// Calls this whenever the store goes down or comes back, once and for all clones.
     #[must_use]
     pub fn on_change(self, listener: impl Fn(&StoreState) + Send + Sync + 'static) -> Self {
-        self.ladder.listen(Box::new(listener));
+        self.fallback.listen(Box::new(listener));
         self
     }
 
-    /// Another limit over the same store, with the same ladder.
+    /// Another limit over the same store, with the same state of its store.
     pub fn with_limit<L>(&self, limit: L) -> Result<Self, LimitError>
     where
         L: TryInto<Limit>,
@@ -164,7 +173,7 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
         &self,
         charges: &[(Charge<'_>, WhenDown)],
     ) -> Result<Answer, ChargesError> {
-        self.ladder.apply(Op::Check, charges).await
+        self.fallback.apply(Op::Check, charges).await
     }
 
     /// The limit for keys that bring none of their own.
@@ -174,28 +183,28 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
 
     /// The store.
     pub fn store(&self) -> &S {
-        &self.ladder.store
+        &self.fallback.store
     }
 
     /// Is the store there?
     pub fn state(&self) -> StoreState {
-        self.ladder.state()
+        self.fallback.state()
     }
 
     /// Are calls sent to it?
     pub fn breaker(&self) -> BreakerState {
-        self.ladder.breaker_state()
+        self.fallback.breaker_state()
     }
 
     /// What has happened so far.
-    pub fn stats(&self) -> LadderStats {
-        self.ladder.stats()
+    pub fn stats(&self) -> FallbackStats {
+        self.fallback.stats()
     }
 
     /// Begins to announce this node and to watch the store, which the first call does otherwise. Must
     /// be called in a tokio runtime.
     pub fn start(&self) {
-        self.ladder.start();
+        self.fallback.start();
     }
 }
 

@@ -63,7 +63,7 @@ impl<'a, S: SharedStore + Send + Sync + 'static> SharedRequest<'a, S> {
 
     /// Makes the key as good as new.
     pub async fn reset(self) -> Result<(), StoreError> {
-        self.limiter.ladder.reset(&self.to_charge()).await
+        self.limiter.fallback.reset(&self.to_charge()).await
     }
 
     /// Charges an estimate, to be settled with what it really was. `Err` is the denial.
@@ -94,7 +94,7 @@ impl<'a, S: SharedStore + Send + Sync + 'static> SharedRequest<'a, S> {
     }
 
     async fn apply(&self, op: Op) -> Answer {
-        let applied = self.limiter.ladder.apply(op, &[(self.to_charge(), self.when_down)]).await;
+        let applied = self.limiter.fallback.apply(op, &[(self.to_charge(), self.when_down)]).await;
         applied.expect("a single charge can always be decided")
     }
 
@@ -127,7 +127,7 @@ impl<S: SharedStore + Send + Sync + 'static> SharedReservation<S> {
         let (op, cost) = correction.unwrap_or((Op::Peek, Cost::ONE));
         let charge = Charge::new(&self.limit, &self.key).cost(cost);
         let degraded = self.answer.degraded();
-        let settled = self.limiter.ladder.correct(op, charge, charged_at, degraded).await;
+        let settled = self.limiter.fallback.correct(op, charge, charged_at, degraded).await;
         settled.map_err(|error| NotSettled { charged: self.cost, error })
     }
 

@@ -99,6 +99,9 @@ fn store(call: &Call<'_, '_>) -> String {
         None => "memory".to_string(),
         Some(StoreState::Unknown) => "unknown".to_string(),
         Some(StoreState::Up) => "up".to_string(),
+        Some(StoreState::Partial { shards_down, error }) => {
+            format!("partial: {shards_down} shards down: {error}")
+        }
         Some(StoreState::Down(error)) => format!("down: {error}"),
     };
     lines(&[("store", &state)])
