@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -11,6 +11,7 @@ use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, ServerErrorKind, 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::sentinel::{Address, Confirmed, Sentinels, Tenure};
 use super::url::Target;
 use crate::store::StoreError;
 
@@ -41,32 +42,70 @@ pub struct LinkStats {
 struct Line {
     connection: MultiplexedConnection,
     made_at: Instant,
+    /// The master that the sentinels named, if there are sentinels.
+    master: Option<Address>,
+    /// Another server has become the master: what this one counts is lost.
+    is_superseded: AtomicBool,
     /// The microsecond of this connection's life since which nothing was answered, or 0.
     silent_since: AtomicU64,
 }
 
 impl Line {
-    fn new(connection: MultiplexedConnection) -> Arc<Self> {
-        let (made_at, silent_since) = (Instant::now(), AtomicU64::new(0));
-        Arc::new(Self { connection, made_at, silent_since })
+    fn new(connection: MultiplexedConnection, master: Option<Address>) -> Arc<Self> {
+        Arc::new(Self {
+            connection,
+            made_at: Instant::now(),
+            master,
+            is_superseded: AtomicBool::new(false),
+            silent_since: AtomicU64::new(0),
+        })
     }
 
     fn answered(&self) {
         // Nearly always 0, and then nothing is written that callers share.
-        if self.silent_since.load(Ordering::Relaxed) != 0 {
+        if self.silent_since.load(Ordering::Relaxed) != 0 && !self.is_unverified() {
             self.silent_since.store(0, Ordering::Relaxed);
         }
     }
 
+    /// Was a call left unanswered so long ago that the sentinels may have named another master since? Then
+    /// the server has to be verified before it is used again, also if it replies by now.
+    fn is_unverified(&self) -> bool {
+        let since = self.silent_since.load(Ordering::Relaxed);
+        if self.master.is_none() || since == 0 {
+            return false;
+        }
+        let silent_us = self.age_at(Instant::now()).saturating_sub(since);
+        u128::from(silent_us) >= SILENT_AT_LEAST.as_micros()
+    }
+
+    /// The microsecond of this connection's life.
+    fn age_at(&self, moment: Instant) -> u64 {
+        moment.duration_since(self.made_at).as_micros() as u64
+    }
+
     /// Notes a call that was begun then and got no answer. Has it been like that for too long?
     fn is_silent(&self, begun: Instant, deadline: Duration) -> bool {
-        let age_at = |moment: Instant| moment.duration_since(self.made_at).as_micros() as u64;
-        let begun = age_at(begun).max(1);
+        let begun = self.age_at(begun).max(1);
         let noted =
             self.silent_since.compare_exchange(0, begun, Ordering::Relaxed, Ordering::Relaxed);
         let silent_since = noted.map_or_else(|since| since.min(begun), |_| begun);
         let silence_max = SILENT_AT_LEAST.max(deadline.saturating_mul(SILENT_DEADLINES));
-        u128::from(age_at(Instant::now()).saturating_sub(silent_since)) >= silence_max.as_micros()
+        let silent_us = self.age_at(Instant::now()).saturating_sub(silent_since);
+        u128::from(silent_us) >= silence_max.as_micros()
+    }
+
+    /// Checks that the server is still the master, where a reply has been long in coming.
+    async fn verify(&self, sentinels: &Sentinels, begun: Instant) -> Result<(), RedisError> {
+        let Some(master) = &self.master else { return Ok(()) };
+        let mut is_superseded = self.is_superseded.load(Ordering::Relaxed);
+        if !is_superseded && begun.elapsed() >= SILENT_AT_LEAST {
+            is_superseded = sentinels.master().await? != *master;
+        }
+        match is_superseded {
+            false => Ok(()),
+            true => Err(std::io::Error::other(format!("{master} is no longer the master")).into()),
+        }
     }
 
     /// Sends a command. What is returned ends with the reply, however late that comes.
@@ -163,7 +202,7 @@ impl Link {
         let begun = Instant::now();
         let line = tokio::time::timeout(deadline, self.line()).await;
         let line = line.unwrap_or_else(|_| Err(self.why_not(deadline)))?;
-        let mut reply = line.send(cmd, is_asking);
+        let mut reply = self.verified(line.send(cmd, is_asking), &line, begun);
         match tokio::time::timeout_at(begun + deadline, &mut reply).await {
             Ok(reply) => {
                 match &reply {
@@ -181,6 +220,20 @@ impl Link {
         }
     }
 
+    /// A reply that is believed only if it is the master's. One that came late may be from a server that
+    /// was stopped, and replaced meanwhile.
+    fn verified(self: &Arc<Self>, reply: LateCall, line: &Arc<Line>, begun: Instant) -> LateCall {
+        let (Target::Sentinel(sentinels), Some(_)) = (&self.target, &line.master) else {
+            return reply;
+        };
+        let (sentinels, line) = (sentinels.clone(), line.clone());
+        Box::pin(async move {
+            let reply = reply.await;
+            line.verify(&sentinels, begun).await?;
+            reply
+        })
+    }
+
     /// Why there was no connection in time: what went wrong before, if something did.
     fn why_not(&self, deadline: Duration) -> StoreError {
         match &*self.phase.borrow() {
@@ -191,8 +244,14 @@ impl Link {
 
     /// The connection, once there is one. If there is none, somebody is sent to make it.
     async fn line(self: &Arc<Self>) -> Result<Arc<Line>, StoreError> {
-        if let Phase::Ready(line) = &*self.phase.borrow() {
-            return Ok(line.clone());
+        let ready = match &*self.phase.borrow() {
+            Phase::Ready(line) => Some(line.clone()),
+            _ => None,
+        };
+        match ready {
+            Some(line) if line.is_unverified() => self.give_up(&line),
+            Some(line) => return Ok(line),
+            None => {}
         }
         let mut phases = self.phase.subscribe();
         let mut have_waited = false;
@@ -232,11 +291,11 @@ impl Link {
         });
     }
 
-    async fn connect(&self) -> Result<Arc<Line>, StoreError> {
+    async fn connect(self: &Arc<Self>) -> Result<Arc<Line>, StoreError> {
         let failure = match tokio::time::timeout(CONNECT_WITHIN, self.try_to_connect()).await {
-            Ok(Ok(connection)) => {
+            Ok(Ok(line)) => {
                 self.counters.connected.fetch_add(1, Ordering::Relaxed);
-                return Ok(Line::new(connection));
+                return Ok(line);
             }
             Ok(Err(error)) => error_of(&error),
             Err(_) => StoreError::Deadline(CONNECT_WITHIN),
@@ -245,7 +304,7 @@ impl Link {
         Err(failure)
     }
 
-    async fn try_to_connect(&self) -> Result<MultiplexedConnection, RedisError> {
+    async fn try_to_connect(self: &Arc<Self>) -> Result<Arc<Line>, RedisError> {
         // Callers have deadlines of their own.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_WITHIN))
@@ -254,13 +313,40 @@ impl Link {
         match &self.target {
             Target::Single(client) => {
                 let connection = client.get_multiplexed_async_connection_with_config(&config);
-                connection.await
+                Ok(Line::new(connection.await?, None))
             }
-            Target::Sentinel(client) => {
-                let mut client = client.lock().await;
-                client.get_async_connection_with_config(&config).await
+            Target::Sentinel(sentinels) => {
+                let Confirmed { connection, tenure } = sentinels.connect(&config).await?;
+                let line = Line::new(connection, Some(tenure.master.clone()));
+                self.drop_when_superseded(sentinels, &line, tenure);
+                Ok(line)
             }
         }
+    }
+
+    /// Gives a connection up as soon as another server is the master. The task ends with the connection,
+    /// and runs where it does.
+    fn drop_when_superseded(
+        self: &Arc<Self>,
+        sentinels: &Arc<Sentinels>,
+        line: &Arc<Line>,
+        tenure: Tenure,
+    ) {
+        let (link, line) = (Arc::downgrade(self), Arc::downgrade(line));
+        let sentinels = sentinels.clone();
+        tokio::spawn(async move {
+            let mut tenure = tenure;
+            while let Some(is_current) = sentinels.is_current(&mut tenure).await {
+                let Some(line) = line.upgrade() else { return };
+                if !is_current {
+                    line.is_superseded.store(true, Ordering::Relaxed);
+                    if let Some(link) = link.upgrade() {
+                        link.give_up(&line);
+                    }
+                    return;
+                }
+            }
+        });
     }
 
     /// Drops the connection, unless there is a newer one already.

@@ -9,6 +9,7 @@ mod link;
 mod nodes;
 mod permits;
 mod script;
+mod sentinel;
 mod slots;
 mod turn;
 mod url;

@@ -1,18 +1,16 @@
 //! Addresses: where the servers are and how they are run.
 
 use std::fmt;
+use std::sync::Arc;
 
-use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-use redis::{
-    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, TlsCertificates,
-    TlsMode,
-};
+use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, TlsCertificates};
+
+use super::sentinel::Sentinels;
 
 /// One server, and the client for it.
 pub(super) enum Target {
     Single(Box<Client>),
-    /// The client keeps what it has learnt of the sentinels.
-    Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
+    Sentinel(Arc<Sentinels>),
 }
 
 /// What an address names.
@@ -86,9 +84,8 @@ pub(super) fn read(url: &str, ca_pem: Option<&[u8]>) -> Result<Address, RedisUrl
     let parts = split(url).map_err(&fail)?;
     let build = || match parts.kind {
         "" => single(&parts, ca_pem).map(|client| Address::One(Target::Single(Box::new(client)))),
-        "sentinel" => sentinel(&parts, ca_pem).map(|client| {
-            Address::One(Target::Sentinel(Box::new(tokio::sync::Mutex::new(client))))
-        }),
+        "sentinel" => sentinel(&parts, ca_pem)
+            .map(|sentinels| Address::One(Target::Sentinel(Arc::new(sentinels)))),
         _ => cluster(&parts, ca_pem),
     };
     if parts.is_tls {
@@ -155,27 +152,11 @@ fn single(parts: &Parts<'_>, ca_pem: Option<&[u8]>) -> Result<Client, RedisError
     }
 }
 
-fn sentinel(parts: &Parts<'_>, ca_pem: Option<&[u8]>) -> Result<SentinelClient, RedisError> {
+fn sentinel(parts: &Parts<'_>, ca_pem: Option<&[u8]>) -> Result<Sentinels, RedisError> {
     let (service, db) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     let node = parts.info(parts.hosts[0], db)?;
-    let infos = parts.infos()?;
-    let addresses: Vec<ConnectionAddr> = infos.iter().map(|info| info.addr().clone()).collect();
-    let mut builder = SentinelClientBuilder::new(addresses, service, SentinelServerType::Master)?
-        .set_client_to_redis_db(node.redis_settings().db());
-    if let Some(name) = node.redis_settings().username() {
-        builder = builder.set_client_to_redis_username(name);
-    }
-    if let Some(password) = node.redis_settings().password() {
-        builder = builder.set_client_to_redis_password(password);
-    }
-    if parts.is_tls {
-        builder = builder
-            .set_client_to_redis_tls_mode(TlsMode::Secure)
-            .set_client_to_redis_certificates(certificates(ca_pem))
-            .set_client_to_sentinel_tls_mode(TlsMode::Secure)
-            .set_client_to_sentinel_certificates(certificates(ca_pem));
-    }
-    builder.build()
+    let certificates = parts.is_tls.then(|| certificates(ca_pem));
+    Sentinels::new(service, parts.infos()?, node, certificates)
 }
 
 fn cluster(parts: &Parts<'_>, ca_pem: Option<&[u8]>) -> Result<Address, RedisError> {
