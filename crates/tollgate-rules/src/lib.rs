@@ -34,6 +34,7 @@ mod facts;
 mod format;
 mod identity;
 mod index;
+pub mod json;
 #[cfg(feature = "jwt")]
 pub mod jwt;
 mod one_line;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Number, Value};
 
 use super::error::JwtError;
+use crate::json::check_unique_members;
 
 /// What a verified token says. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,9 @@ pub(super) struct Validity {
 
 impl Claims {
     pub(super) fn parse(json: &[u8]) -> Result<Self, JwtError> {
+        // RFC 7519 section 4: a token with duplicate claims is refused, or the last one counts. Whoever
+        // else reads this token may have chosen the other way.
+        check_unique_members(json)?;
         let claims = serde_json::from_slice(json).map_err(|_| JwtError::Malformed)?;
         Ok(Self(Arc::new(claims)))
     }

@@ -2,12 +2,20 @@ use std::error::Error;
 use std::fmt;
 
 use super::Algorithm;
+use super::token::BYTES_MAX;
+use crate::json::JsonError;
+use crate::problems::quoted;
 
 /// Why a token is not believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum JwtError {
-    /// It is no token, or too long for one.
+    /// It is no token.
     Malformed,
+    /// It has more bytes than are read.
+    TooLong,
+    /// Its header or one of its claims has two members of this name.
+    Duplicate(String),
     /// It is signed in a way that none of the keys allows.
     Algorithm(String),
     /// It names a key that is not among ours.
@@ -33,6 +41,8 @@ impl fmt::Display for JwtError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed => f.write_str("this is no JSON Web Token"),
+            Self::TooLong => write!(f, "the token is too long: at most {BYTES_MAX} bytes"),
+            Self::Duplicate(name) => write!(f, "the token gives {} twice", quoted(name)),
             // Quoted and escaped: the caller wrote it.
             Self::Algorithm(name) => write!(f, "tokens signed with {name:?} are not accepted"),
             Self::UnknownKey => f.write_str("the token names a key that is not known here"),
@@ -47,6 +57,15 @@ impl fmt::Display for JwtError {
 }
 
 impl Error for JwtError {}
+
+impl From<JsonError> for JwtError {
+    fn from(error: JsonError) -> Self {
+        match error {
+            JsonError::Duplicate { name, .. } => Self::Duplicate(name),
+            JsonError::Invalid(_) => Self::Malformed,
+        }
+    }
+}
 
 /// Why a key cannot be used, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,9 +6,14 @@ use serde_json::{Map, Value};
 
 use super::algorithm::Algorithm;
 use super::key::Key;
+use crate::json::{JsonError, check_unique_members};
 
 /// The keys of a set that can verify signatures.
 pub(super) fn parse(json: &str) -> Result<Vec<Key>, String> {
+    check_unique_members(json.as_bytes()).map_err(|error| match error {
+        JsonError::Invalid(error) => format!("this key set is no JSON: {error}"),
+        duplicate => format!("this key set is ambiguous: {duplicate}"),
+    })?;
     let set: Value =
         serde_json::from_str(json).map_err(|error| format!("this key set is no JSON: {error}"))?;
     let Some(entries) = set.get("keys").and_then(Value::as_array) else {

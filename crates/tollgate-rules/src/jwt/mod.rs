@@ -102,10 +102,11 @@ impl JwtVerifier {
         Self { needs_expiry: false, ..self }
     }
 
-    /// What the token says, if it can be believed at `now_unix_secs`.
+    /// What the token says, if it can be believed at `now_unix_secs`. A token of more than 8192 bytes
+    /// is refused, and so is one whose header or claims have two members of one name.
     pub fn verify(&self, token: &str, now_unix_secs: u64) -> Result<Claims, JwtError> {
         if token.len() > token::BYTES_MAX {
-            return Err(JwtError::Malformed);
+            return Err(JwtError::TooLong);
         }
         let digest = Cache::digest(token);
         if let Some((claims, validity)) = self.verified.get(&digest) {

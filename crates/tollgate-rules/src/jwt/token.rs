@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::algorithm::Algorithm;
 use super::error::JwtError;
+use crate::json::check_unique_members;
 
 /// As long as a token may be. Web servers do not let longer headers through either.
 pub(super) const BYTES_MAX: usize = 8 * 1024;
@@ -24,8 +25,10 @@ impl<'t> Token<'t> {
     pub(super) fn parse(text: &'t str) -> Result<Self, JwtError> {
         let (signed_part, signature) = text.rsplit_once('.').ok_or(JwtError::Malformed)?;
         let (header, payload) = signed_part.split_once('.').ok_or(JwtError::Malformed)?;
+        let header = decode(header)?;
+        check_unique_members(&header)?;
         let header: Map<String, Value> =
-            serde_json::from_slice(&decode(header)?).map_err(|_| JwtError::Malformed)?;
+            serde_json::from_slice(&header).map_err(|_| JwtError::Malformed)?;
         // What the token calls critical must be understood, and we know no extension.
         if header.contains_key("crit") || payload.contains('.') {
             return Err(JwtError::Malformed);

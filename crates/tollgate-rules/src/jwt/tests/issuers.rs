@@ -139,6 +139,11 @@ impl Issuer {
         self.sign(&format!("{}.{}", b64(header.to_string()), b64(claims.to_string())), header)
     }
 
+    /// A token of JSON as it is written, signed in the first of our ways.
+    pub(super) fn token_of_text(&self, header: &str, claims: &str) -> String {
+        self.sign(&format!("{}.{}", b64(header), b64(claims)), &Value::Null)
+    }
+
     fn sign(&self, message: &str, header: &Value) -> String {
         let named = |one: &&Algorithm| header["alg"] == one.name();
         let algorithm = self.algorithms.iter().find(named).unwrap_or(&self.algorithms[0]);

@@ -103,6 +103,7 @@ fn the_algorithm_of_a_key_restricts_it() {
 fn a_set_without_a_usable_key_says_why() {
     wrong(JwtKey::jwks("nonsense"), "no JSON");
     wrong(JwtKey::jwks("{}"), "no list `keys`");
+    wrong(JwtKey::jwks(r#"{"keys":[{"kty":"oct","k":"AA","k":"AQ"}]}"#), "\"k\" is given twice");
     wrong(JwtKey::jwks(&Issuer::rsa().jwk.to_string()), "no list `keys`");
     wrong_set(&json!([]), "empty");
     wrong_set(&json!([{"kty": "future"}, {"kty": "oct"}]), "key 1: `kty` is not RSA");

@@ -151,7 +151,38 @@ fn a_token_that_is_too_long_is_not_even_read() {
     accept(&verifier(issuer.key()), &with_padding(5900));
     let long = with_padding(6200);
     assert!(long.len() > 8192);
-    refuse(&verifier(issuer.key()), &long, JwtError::Malformed);
+    refuse(&verifier(issuer.key()), &long, JwtError::TooLong);
+}
+
+#[test]
+fn a_token_that_gives_a_claim_twice_is_refused_though_it_is_signed() {
+    let issuer = Issuer::secret();
+    let verifier = verifier(issuer.key());
+    let exp = NOW + 60;
+    let header = r#"{"alg":"HS256"}"#;
+    let claims = format!(r#"{{"sub":"ann","exp":{exp}}}"#);
+    accept(&verifier, &issuer.token_of_text(header, &claims));
+    for (name, claims) in [
+        ("sub", format!(r#"{{"sub":"eve","exp":{exp},"sub":"ann"}}"#)),
+        ("sub", format!(r#"{{"sub":"ann","exp":{exp},"s\u0075b":"ann"}}"#)),
+        ("exp", format!(r#"{{"sub":"ann","exp":1,"exp":{exp}}}"#)),
+        ("id", format!(r#"{{"sub":"ann","exp":{exp},"org":{{"id":1,"id":2}}}}"#)),
+    ] {
+        let token = issuer.token_of_text(header, &claims);
+        refuse(&verifier, &token, JwtError::Duplicate(name.into()));
+    }
+    let header = r#"{"alg":"HS256","kid":"a","kid":"b"}"#;
+    refuse(&verifier, &issuer.token_of_text(header, &claims), JwtError::Duplicate("kid".into()));
+    let error = JwtError::Duplicate("sub".into());
+    assert_eq!(error.to_string(), "the token gives \"sub\" twice");
+}
+
+#[test]
+fn claims_are_not_looked_at_before_the_signature() {
+    let forger = Issuer::of_secret(b"another secret");
+    let claims = format!(r#"{{"sub":"ann","sub":"eve","exp":{}}}"#, NOW + 60);
+    let token = forger.token_of_text(r#"{"alg":"HS256"}"#, &claims);
+    refuse(&verifier(Issuer::secret().key()), &token, JwtError::Signature);
 }
 
 #[test]
