@@ -1,9 +1,11 @@
 //! Requests and answers in the JSON of protocol buffers, for those who have no gRPC at hand.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, ReflectMessage as _};
 use serde_json::json;
+use tollgate::policy::json::check_unique_members_by;
 
 use super::EnvoyDoor;
 use super::proto::{DESCRIPTORS, RateLimitRequest, RateLimitResponse};
@@ -38,11 +40,19 @@ fn complaint(why: &str) -> String {
 }
 
 pub(super) fn read(body: &[u8]) -> Result<RateLimitRequest, String> {
+    check_unique_members_by(body, canonical)
+        .map_err(|error| format!("this is no rate limit request: {error}"))?;
     let mut text = serde_json::Deserializer::from_slice(body);
     let message = DynamicMessage::deserialize(MESSAGES.0.clone(), &mut text)
         .map_err(|error| format!("this is no rate limit request: {error}"))?;
     text.end().map_err(|error| format!("something follows the request: {error}"))?;
     message.transcode_to().map_err(|error| error.to_string())
+}
+
+/// In the JSON of protocol buffers, `hits_addend` and `hitsAddend` are one field. No two fields of a
+/// message differ only in case and underscores.
+fn canonical(name: &str) -> Cow<'_, str> {
+    name.replace('_', "").to_ascii_lowercase().into()
 }
 
 fn write(answer: &RateLimitResponse) -> String {

@@ -45,8 +45,11 @@ fn bench() -> Bench {
 
 impl Bench {
     fn json(&self, request: &Json) -> (u16, Json) {
+        self.body(&request.to_string())
+    }
+
+    fn body(&self, body: &str) -> (u16, Json) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let body = request.to_string();
         let (status, answer) = runtime.block_on(self.door.answer_json(body.as_bytes()));
         (status, serde_json::from_str(&answer).unwrap())
     }
@@ -353,4 +356,22 @@ fn what_is_wrong_with_the_files_is_known_until_it_is_put_right() {
     std::fs::rename(&elsewhere, folder.path()).unwrap();
     door.reload_if_changed();
     assert_eq!(error(), None);
+}
+
+#[test]
+fn a_field_that_is_given_twice_is_refused() {
+    let bench = bench();
+    let descriptors = r#""descriptors":[{"entries":[{"key":"two"}]}]"#;
+    let good = format!(r#"{{"domain":"d","hits_addend":1,{descriptors}}}"#);
+    assert_eq!(bench.body(&good).0, 200);
+    for body in [
+        format!(r#"{{"domain":"x","domain":"d",{descriptors}}}"#),
+        format!(r#"{{"domain":"d",{descriptors},{descriptors}}}"#),
+        format!(r#"{{"domain":"d","hits_addend":5,"hitsAddend":1,{descriptors}}}"#),
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"five","key":"two"}]}]}"#.into(),
+    ] {
+        let (status, answer) = bench.body(&body);
+        let told = answer["message"].as_str().unwrap();
+        assert!(status == 400 && told.contains("is given twice"), "{body}: {status} {answer}");
+    }
 }

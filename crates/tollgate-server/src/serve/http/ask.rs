@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use smallvec::{SmallVec, smallvec};
+use tollgate::policy::json::{JsonError, check_unique_members};
 use tollgate::{Cost, Limit};
 
 use super::limits::Asked;
@@ -126,6 +127,10 @@ struct Plain<'b> {
 }
 
 pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, Wrong> {
+    check_unique_members(body).map_err(|error| match error {
+        JsonError::Invalid(error) => format!("the body is no JSON: {error}"),
+        duplicate => duplicate.to_string(),
+    })?;
     match serde_json::from_slice(body) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err("the body is a JSON object".into()),
@@ -269,6 +274,19 @@ mod tests {
             wrong(r#"{"key":"k","rate":"1/s burst 2","algorithm":"fixed_window"}"#)
                 .contains("no burst")
         );
+    }
+
+    #[test]
+    fn a_field_that_is_given_twice_is_refused() {
+        for body in [
+            r#"{"key":"a","rate":"1/s","key":"b"}"#,
+            r#"{"key":"a","rate":"1/s","cost":1,"cost":1}"#,
+            r#"{"checks":[{"key":"a","rate":"1/s","k\u0065y":"b"}]}"#,
+            r#"{"request":{"path":"/a","path":"/b"}}"#,
+            r#"{"request":{"path":"/a","headers":{"x-user":"a","x-user":"b"}}}"#,
+        ] {
+            assert!(wrong(body).contains("is given twice"), "{body}: {}", wrong(body));
+        }
     }
 
     proptest::proptest! {
