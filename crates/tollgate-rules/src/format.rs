@@ -143,7 +143,11 @@ static JWT: Section = Section {
         field("issuer", NAME, "What `iss` must be."),
         field("audience", NAME, "What `aud` must contain."),
         field("leeway", DURATION, "How far clocks may differ. 30s if absent."),
-        field("header", HEADER, "Where the token is, after `Bearer`. `authorization` if absent."),
+        field(
+            "header",
+            HEADER,
+            "Where the token is. `authorization` if absent, which needs `Bearer` before the token.",
+        ),
         field("cookie", NAME, "The cookie that holds the token, instead of a header."),
     ],
 };

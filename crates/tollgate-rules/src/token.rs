@@ -31,6 +31,25 @@ impl Default for Place {
     }
 }
 
+const NO_SCHEME: &str =
+    "the Authorization header has no bearer token; send \"Authorization: Bearer TOKEN\"";
+
+impl Place {
+    /// The token in a header or cookie. `Authorization` always names its scheme (RFC 6750), and what is
+    /// no bearer token for others is none here. In other places the scheme may be left out.
+    fn token<'v>(&self, value: &'v str) -> Option<&'v str> {
+        let value = value.trim();
+        match value.split_once(' ') {
+            Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Some(token.trim()),
+            _ => (!self.needs_scheme()).then_some(value),
+        }
+    }
+
+    fn needs_scheme(&self) -> bool {
+        matches!(self, Self::Header(name) if name.eq_ignore_ascii_case("authorization"))
+    }
+}
+
 /// What became of a request's token.
 pub(crate) struct Token(Result<Claims, Missing>);
 
@@ -94,16 +113,9 @@ impl Tokens {
         }
         let no_key = || Missing::Token("the policy has no \"jwt\" section to verify it".into());
         let verifier = self.verifier.as_ref().ok_or_else(no_key)?;
-        let token = std::str::from_utf8(first).map(bearer).unwrap_or_default();
+        let value = std::str::from_utf8(first).unwrap_or_default();
+        let token = self.place.token(value).ok_or_else(|| Missing::Token(NO_SCHEME.into()))?;
         verifier.verify(token, now_unix_secs).map_err(|error| Missing::Token(error.to_string()))
-    }
-}
-
-/// Without the word `Bearer`, which is written in any case.
-fn bearer(value: &str) -> &str {
-    match value.split_once(' ') {
-        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),
-        _ => value.trim(),
     }
 }
 

@@ -162,11 +162,32 @@ fn only_a_good_token_makes_a_user() {
     }
     let basic = user("authorization:Basic+YW5uOmFubg==");
     is_charged(&policy, &basic, "admin user~ip=192.0.2.1");
+    for scheme in ["", "Basic+", "Bearer", "Bearer:+", "Token+", "Bearer+Bearer+", "JWT+"] {
+        let other = user(&format!("authorization:{scheme}{GOOD}"));
+        is_charged(&policy, &other, "admin user~ip=192.0.2.1");
+    }
     let twice = user(&format!("authorization:Bearer+{GOOD} authorization:Bearer+{FORGED}"));
     is_charged(&policy, &twice, "admin user~ip=192.0.2.1");
     let mut late = ask(&user(&format!("authorization:Bearer+{GOOD}")));
     late.unix_secs += 3600;
     assert!(late.of(|request| support::show(&policy.resolve(request))).contains("admin user~ip"));
+}
+
+/// `Authorization` has a scheme. A header or cookie of one's own holds the token, with it or without.
+#[test]
+fn only_authorization_needs_a_scheme() {
+    let limits = "identify: { user: { jwt_claim: sub } }
+limits: [{ name: admin, per: user, rate: 1/s }]";
+    let secret = "secret: a secret that nobody would ever guess";
+    let policy_of = |place: &str| policy(&format!("jwt: {{ {secret}, {place} }}\n{limits}"));
+    let header = policy_of("header: X-Token");
+    check(&header, &format!("GET / x-token:{GOOD}"), "admin user=ann");
+    check(&header, &format!("GET / x-token:Bearer+{GOOD}"), "admin user=ann");
+    check(&header, &format!("GET / x-token:Basic+{GOOD}"), "admin user~ip=192.0.2.1");
+    check(&policy_of("cookie: t"), &format!("GET / cookie:t={GOOD}"), "admin user=ann");
+    let spelled = policy_of("header: AUTHORIZATION");
+    check(&spelled, &format!("GET / authorization:{GOOD}"), "admin user~ip=192.0.2.1");
+    check(&spelled, &format!("GET / authorization:Bearer++{GOOD}"), "admin user=ann");
 }
 
 #[test]
