@@ -1,6 +1,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ring::hmac;
+use ring::signature::{self, RsaParameters, VerificationAlgorithm};
+
 use crate::suggest::closest;
 
 use super::error::JwtKeyError;
@@ -75,23 +78,29 @@ impl Algorithm {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
-    pub(super) fn implementation(self) -> jsonwebtoken::Algorithm {
-        use jsonwebtoken::Algorithm as Implementation;
+    pub(super) fn scheme(self) -> Scheme {
         match self {
-            Self::Hs256 => Implementation::HS256,
-            Self::Hs384 => Implementation::HS384,
-            Self::Hs512 => Implementation::HS512,
-            Self::Rs256 => Implementation::RS256,
-            Self::Rs384 => Implementation::RS384,
-            Self::Rs512 => Implementation::RS512,
-            Self::Ps256 => Implementation::PS256,
-            Self::Ps384 => Implementation::PS384,
-            Self::Ps512 => Implementation::PS512,
-            Self::Es256 => Implementation::ES256,
-            Self::Es384 => Implementation::ES384,
-            Self::EdDsa => Implementation::EdDSA,
+            Self::Hs256 => Scheme::Hmac(hmac::HMAC_SHA256),
+            Self::Hs384 => Scheme::Hmac(hmac::HMAC_SHA384),
+            Self::Hs512 => Scheme::Hmac(hmac::HMAC_SHA512),
+            Self::Rs256 => Scheme::Rsa(&signature::RSA_PKCS1_2048_8192_SHA256),
+            Self::Rs384 => Scheme::Rsa(&signature::RSA_PKCS1_2048_8192_SHA384),
+            Self::Rs512 => Scheme::Rsa(&signature::RSA_PKCS1_2048_8192_SHA512),
+            Self::Ps256 => Scheme::Rsa(&signature::RSA_PSS_2048_8192_SHA256),
+            Self::Ps384 => Scheme::Rsa(&signature::RSA_PSS_2048_8192_SHA384),
+            Self::Ps512 => Scheme::Rsa(&signature::RSA_PSS_2048_8192_SHA512),
+            Self::Es256 => Scheme::Curve(&signature::ECDSA_P256_SHA256_FIXED),
+            Self::Es384 => Scheme::Curve(&signature::ECDSA_P384_SHA384_FIXED),
+            Self::EdDsa => Scheme::Curve(&signature::ED25519),
         }
     }
+}
+
+/// How ring verifies an algorithm.
+pub(super) enum Scheme {
+    Hmac(hmac::Algorithm),
+    Rsa(&'static RsaParameters),
+    Curve(&'static dyn VerificationAlgorithm),
 }
 
 impl fmt::Display for Algorithm {

@@ -1,11 +1,15 @@
 //! Keys, each with the algorithms that it may be used with.
 
-use jsonwebtoken::DecodingKey;
-use jsonwebtoken::crypto::rust_crypto::DEFAULT_PROVIDER;
+use std::fmt;
 
-use super::algorithm::{Algorithm, HMAC, RSA};
+use ring::agreement::{self, ECDH_P256, ECDH_P384, EphemeralPrivateKey, agree_ephemeral};
+use ring::hmac;
+use ring::rand::SystemRandom;
+use ring::signature::{RsaPublicKeyComponents, UnparsedPublicKey};
+
+use super::algorithm::{Algorithm, HMAC, RSA, Scheme};
 use super::error::JwtKeyError;
-use super::jwks;
+use super::{jwks, pem};
 
 /// What tokens are verified with: a secret, a public key, or a set of keys.
 #[derive(Clone, Debug)]
@@ -25,8 +29,7 @@ impl JwtKey {
 
     /// A public key in PEM: RSA, P-256, P-384 or Ed25519.
     pub fn pem(text: &str) -> Result<Self, JwtKeyError> {
-        check_pem_kind(text).map_err(JwtKeyError::new)?;
-        Ok(Self { keys: vec![Key::pem(text.as_bytes()).map_err(JwtKeyError::new)?] })
+        Ok(Self { keys: vec![pem::parse(text).map_err(JwtKeyError::new)?] })
     }
 
     /// A set of keys as issuers publish it (RFC 7517), such as `{"keys": [{"kty": "RSA", …}]}`.
@@ -40,32 +43,20 @@ impl JwtKey {
     }
 }
 
-fn check_pem_kind(text: &str) -> Result<(), String> {
-    let mut blocks = text.split("-----BEGIN ").skip(1);
-    let Some(first) = blocks.next() else {
-        return Err("this is no PEM: it has no line `-----BEGIN PUBLIC KEY-----`".into());
-    };
-    if blocks.next().is_some() {
-        return Err("this PEM has several keys: give each one by itself".into());
-    }
-    match first.split_once("-----").map_or("", |(kind, _)| kind) {
-        "PUBLIC KEY" | "RSA PUBLIC KEY" => Ok(()),
-        kind if kind.contains("PRIVATE KEY") => Err("this is a private key, which verifies \
-             nothing better than the public one: `openssl pkey -pubout -in FILE` prints that"
-            .into()),
-        "CERTIFICATE" => Err("this is a certificate: `openssl x509 -pubkey -noout -in FILE` \
-             prints its public key"
-            .into()),
-        kind => Err(format!("this PEM is a `{kind}`: give a `PUBLIC KEY`")),
-    }
-}
-
 /// One key.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     id: Option<String>,
     algorithms: Vec<Algorithm>,
-    material: DecodingKey,
+    material: Material,
+}
+
+#[derive(Clone)]
+enum Material {
+    Secret(Vec<u8>),
+    Rsa(RsaPublicKeyComponents<Vec<u8>>),
+    /// A point as SEC 1 encodes it, or the 32 bytes of Ed25519.
+    Point(Vec<u8>),
 }
 
 impl Key {
@@ -73,28 +64,11 @@ impl Key {
         if bytes.is_empty() {
             return Err("the secret is empty: anyone could sign with it".into());
         }
-        Ok(Self::new(HMAC, DecodingKey::from_secret(bytes)))
+        Ok(Self::new(HMAC, Material::Secret(bytes.to_vec())))
     }
 
-    fn pem(text: &[u8]) -> Result<Self, String> {
-        if let Ok(key) = DecodingKey::from_rsa_pem(text) {
-            let der = key.try_get_as_bytes().map_err(|error| error.to_string())?;
-            let components = (DEFAULT_PROVIDER.key_utils.rsa_pub_components_from_public_key)(der);
-            let (modulus, exponent) =
-                components.map_err(|error| format!("this RSA key is broken: {error}"))?;
-            return Self::rsa(&modulus, &exponent);
-        }
-        if let Ok(key) = DecodingKey::from_ec_pem(text) {
-            return Self::elliptic(&key);
-        }
-        match DecodingKey::from_ed_pem(text) {
-            Ok(key) => Self::ed25519(key.try_get_as_bytes().unwrap_or_default()),
-            Err(_) => Err("this PEM is broken, or of a kind not known here: give a public key of \
-                 RSA, P-256, P-384 or Ed25519"
-                .into()),
-        }
-    }
-
+    /// The numbers of an RSA key, most significant byte first. Larger keys than these would only
+    /// cost more.
     pub(super) fn rsa(modulus: &[u8], exponent: &[u8]) -> Result<Self, String> {
         let (modulus, exponent) = (without_zeros(modulus), without_zeros(exponent));
         let bits =
@@ -106,32 +80,33 @@ impl Key {
         if !is_odd(modulus) || !is_odd(exponent) || exponent.len() > 4 || exponent == [1] {
             return Err("this RSA key is broken: its modulus and exponent are odd numbers".into());
         }
-        Ok(Self::new(RSA, DecodingKey::from_rsa_raw_components(modulus, exponent)))
+        let numbers = RsaPublicKeyComponents { n: modulus.to_vec(), e: exponent.to_vec() };
+        Ok(Self::new(RSA, Material::Rsa(numbers)))
     }
 
     /// A point on one of the curves, as SEC 1 encodes it.
     pub(super) fn point(sec1: &[u8]) -> Result<Self, String> {
-        Self::elliptic(&DecodingKey::from_ec_der(sec1))
-    }
-
-    fn elliptic(key: &DecodingKey) -> Result<Self, String> {
-        let curves = [Algorithm::Es256, Algorithm::Es384];
-        let fits = |curve: &Algorithm| verifier(*curve, key).is_some();
-        let curve = curves.into_iter().find(fits);
-        let curve = curve.ok_or("this is no point on the curves P-256 and P-384")?;
-        Ok(Self::new(&[curve], key.clone()))
+        if matches!(sec1, [2 | 3, ..]) {
+            return Err("this key is a compressed point: `openssl ec -pubin -conv_form \
+                 uncompressed -in FILE` prints it in full"
+                .into());
+        }
+        let algorithm = match sec1.len() {
+            65 if is_on_curve(&ECDH_P256, sec1) => Algorithm::Es256,
+            97 if is_on_curve(&ECDH_P384, sec1) => Algorithm::Es384,
+            _ => return Err("this is no point on the curves P-256 and P-384".into()),
+        };
+        Ok(Self::new(&[algorithm], Material::Point(sec1.to_vec())))
     }
 
     pub(super) fn ed25519(bytes: &[u8]) -> Result<Self, String> {
-        let key = DecodingKey::from_ed_der(bytes);
-        // The length first: the implementation takes it for granted.
-        if bytes.len() != 32 || verifier(Algorithm::EdDsa, &key).is_none() {
-            return Err("this is no Ed25519 key".into());
+        if bytes.len() != 32 {
+            return Err("this is no Ed25519 key: it has 32 bytes".into());
         }
-        Ok(Self::new(&[Algorithm::EdDsa], key))
+        Ok(Self::new(&[Algorithm::EdDsa], Material::Point(bytes.to_vec())))
     }
 
-    fn new(algorithms: &[Algorithm], material: DecodingKey) -> Self {
+    fn new(algorithms: &[Algorithm], material: Material) -> Self {
         Self { id: None, algorithms: algorithms.to_vec(), material }
     }
 
@@ -162,21 +137,44 @@ impl Key {
         &self,
         algorithm: Algorithm,
         message: &[u8],
-        signature: &Vec<u8>,
+        signature: &[u8],
     ) -> bool {
-        self.allows(algorithm)
-            && verifier(algorithm, &self.material)
-                .is_some_and(|verifier| verifier.verify(message, signature).is_ok())
+        self.allows(algorithm) && self.material.has_signed(&algorithm.scheme(), message, signature)
     }
 }
 
-/// Asks this implementation by name: the process-wide default panics when another crate enables a
-/// second one.
-fn verifier(
-    algorithm: Algorithm,
-    key: &DecodingKey,
-) -> Option<Box<dyn jsonwebtoken::crypto::JwtVerifier>> {
-    (DEFAULT_PROVIDER.verifier_factory)(&algorithm.implementation(), key).ok()
+impl Material {
+    fn has_signed(&self, scheme: &Scheme, message: &[u8], signature: &[u8]) -> bool {
+        let verified = match (self, scheme) {
+            (Self::Secret(secret), Scheme::Hmac(algorithm)) => {
+                hmac::verify(&hmac::Key::new(*algorithm, secret), message, signature)
+            }
+            (Self::Rsa(key), Scheme::Rsa(parameters)) => key.verify(parameters, message, signature),
+            (Self::Point(point), Scheme::Curve(algorithm)) => {
+                UnparsedPublicKey::new(*algorithm, point).verify(message, signature)
+            }
+            _ => return false,
+        };
+        verified.is_ok()
+    }
+}
+
+/// Says what kind it is and nothing of its content: a secret must not be logged.
+impl fmt::Debug for Material {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Secret(_) => "Secret",
+            Self::Rsa(_) => "Rsa",
+            Self::Point(_) => "Point",
+        })
+    }
+}
+
+/// Agreeing on a key is how ring checks a point; verifying a signature would not say which of the two
+/// is wrong.
+fn is_on_curve(curve: &'static agreement::Algorithm, point: &[u8]) -> bool {
+    let Ok(own) = EphemeralPrivateKey::generate(curve, &SystemRandom::new()) else { return false };
+    agree_ephemeral(own, &agreement::UnparsedPublicKey::new(curve, point), |_| ()).is_ok()
 }
 
 fn without_zeros(number: &[u8]) -> &[u8] {

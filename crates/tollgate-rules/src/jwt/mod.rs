@@ -3,6 +3,11 @@
 //! What a key can verify is decided by the key, never by the token: a token may choose among the
 //! algorithms of a key, and that is all. Not a session store: a token that was revoked is good
 //! until it expires.
+//!
+//! Signatures are verified by `ring`, which is also behind rustls. Nothing is ever signed or decrypted
+//! here, so there is no private key that could leak by timing, and the crate `rsa`
+//! (RUSTSEC-2023-0071) is a dev-dependency only: tests sign with it, and so check one implementation
+//! against another.
 
 mod algorithm;
 mod cache;
@@ -10,6 +15,7 @@ mod claims;
 mod error;
 mod jwks;
 mod key;
+mod pem;
 #[cfg(test)]
 mod tests;
 mod token;

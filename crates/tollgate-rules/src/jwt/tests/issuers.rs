@@ -147,9 +147,14 @@ impl Issuer {
     fn sign(&self, message: &str, header: &Value) -> String {
         let named = |one: &&Algorithm| header["alg"] == one.name();
         let algorithm = self.algorithms.iter().find(named).unwrap_or(&self.algorithms[0]);
-        let signature = sign(message.as_bytes(), &self.signing, algorithm.implementation());
+        let signature = sign(message.as_bytes(), &self.signing, implementation(*algorithm));
         format!("{message}.{}", signature.unwrap())
     }
+}
+
+/// The same algorithm in the crate that signs here, which is not the one that verifies.
+fn implementation(algorithm: Algorithm) -> jsonwebtoken::Algorithm {
+    algorithm.name().parse().unwrap()
 }
 
 pub(super) fn jwks(keys: &[Value]) -> JwtKey {

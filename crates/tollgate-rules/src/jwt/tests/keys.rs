@@ -39,6 +39,50 @@ fn a_pem_is_one_public_key() {
 }
 
 #[test]
+fn a_pem_may_be_on_one_line_and_have_text_around_it() {
+    for issuer in each_issuer() {
+        let Some(pem) = issuer.pem.as_deref() else { continue };
+        let lines: Vec<&str> = pem.lines().collect();
+        let content = lines[1..lines.len() - 1].concat();
+        let one_line = format!("{}\n{content}\n{}", lines[0], lines[lines.len() - 1]);
+        for text in [one_line, format!("key of the issuer\n{pem}\nits end\n")] {
+            accept(&verifier(JwtKey::pem(&text).unwrap()), &issuer.token(&claims()));
+        }
+        wrong(JwtKey::pem(&lines[..lines.len() - 1].join("\n")), "broken");
+        wrong(JwtKey::pem(&pem.replace("-----END", "AAAA-----END")), "broken");
+    }
+}
+
+#[test]
+fn a_pem_of_another_kind_says_which_there_are() {
+    // X25519, which agrees on keys and signs nothing.
+    let pem = "-----BEGIN PUBLIC KEY-----\n\
+               MCowBQYDK2VuAyEAmRYVaA8G0UrAdAWdFiHphEz8bQjeXFz4GtvPYvxgNQc=\n\
+               -----END PUBLIC KEY-----";
+    wrong(JwtKey::pem(pem), "RSA, P-256, P-384 or Ed25519");
+}
+
+#[test]
+fn a_compressed_point_says_how_to_write_it_out() {
+    use p256::elliptic_curve::sec1::ToEncodedPoint;
+    use rsa::pkcs8::{AlgorithmIdentifierRef, SubjectPublicKeyInfoRef, der::asn1::BitStringRef};
+    let point = p256::SecretKey::random(&mut OsRng).public_key().to_encoded_point(true);
+    let oid = |text| rsa::pkcs8::ObjectIdentifier::new_unwrap(text);
+    let curve = oid("1.2.840.10045.3.1.7");
+    let info = SubjectPublicKeyInfoRef {
+        algorithm: AlgorithmIdentifierRef {
+            oid: oid("1.2.840.10045.2.1"),
+            parameters: Some((&curve).into()),
+        },
+        subject_public_key: BitStringRef::from_bytes(point.as_bytes()).unwrap(),
+    };
+    let pem = rsa::pkcs8::der::Encode::to_der(&info).unwrap();
+    let pem = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem);
+    let pem = format!("-----BEGIN PUBLIC KEY-----\n{pem}\n-----END PUBLIC KEY-----\n");
+    wrong(JwtKey::pem(&pem), "-conv_form uncompressed");
+}
+
+#[test]
 fn a_private_key_is_refused() {
     let key = p256::SecretKey::random(&mut OsRng).to_pkcs8_pem(LineEnding::LF).unwrap();
     wrong(JwtKey::pem(&key), "openssl pkey -pubout");
