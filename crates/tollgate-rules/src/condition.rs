@@ -105,7 +105,9 @@ impl Condition {
         if !any_or_none(&self.methods, |method| method.eq_ignore_ascii_case(request.method)) {
             return Some(Mismatch::Method);
         }
-        let fits = |path: &Cow<'_, str>| any_or_none(&self.paths, |pattern| pattern.matches(path));
+        let fits = |path: &Cow<'_, str>| {
+            any_or_none(&self.paths, |p| p.matches_or(path, by == Reading::Any))
+        };
         let paths = facts.paths();
         if !(if by == Reading::Any { paths.iter().any(fits) } else { paths.iter().all(fits) }) {
             return Some(Mismatch::Path);

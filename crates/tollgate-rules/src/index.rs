@@ -8,12 +8,19 @@ use smallvec::SmallVec;
 
 use crate::condition::{Condition, Test};
 use crate::facts::Facts;
-use crate::path::{PathIndex, PathPattern};
+use crate::path::{Glob, PathIndex, PathPattern};
 use crate::request::bare_host;
-use crate::rule::LimitRule;
+use crate::rule::{CostRule, LimitRule};
 
 /// Places in the policy's list of limits.
 pub(crate) type Candidates = SmallVec<[u32; 16]>;
+
+/// The most patterns with text between two `*` that one request may have to be searched for. It bounds
+/// what a request costs that was made to cost much.
+pub(crate) const SEARCHES_MAX: usize = 256;
+
+/// A search takes as long as a look at about so many limits.
+const SEARCH_EFFORT: usize = 16;
 
 /// Each limit is filed under what tells most requests apart from its own.
 #[derive(Default)]
@@ -40,6 +47,15 @@ enum Place<'r> {
     Header(&'r str, &'r str),
 }
 
+impl Place<'_> {
+    fn searches(&self) -> usize {
+        match self {
+            Self::Path(pattern) => pattern.searches(),
+            Self::Method(_) | Self::Host(_) | Self::Header(..) => 0,
+        }
+    }
+}
+
 impl Index {
     pub(crate) fn new(limits: &[Arc<LimitRule>]) -> Self {
         let filings: Vec<_> = limits.iter().map(|limit| ways_to_file(limit)).collect();
@@ -49,8 +65,11 @@ impl Index {
         }
         let mut index = Self::default();
         for (id, ways) in (0u32..).zip(&filings) {
-            let busiest = |way: &&Vec<Place<'_>>| way.iter().map(|place| crowd[place]).max();
-            match ways.iter().min_by_key(busiest) {
+            let effort = |way: &&Vec<Place<'_>>| {
+                let busiest = way.iter().map(|place| crowd[place]).max().unwrap_or_default();
+                busiest + SEARCH_EFFORT * way.iter().map(Place::searches).sum::<usize>()
+            };
+            match ways.iter().min_by_key(effort) {
                 Some(way) => way.iter().for_each(|place| index.file(id, place)),
                 None => index.always.push(id),
             }
@@ -102,6 +121,45 @@ impl Index {
     }
 }
 
+impl Index {
+    /// The most searches for text between two `*` that the limits can cause for any one request and one
+    /// reading of its path, with each condition looked at once. A request has one host and one method;
+    /// a header may be sent with every value there is.
+    pub(crate) fn searches_max(&self, limits: &[Arc<LimitRule>]) -> usize {
+        let of_limits: Vec<usize> = limits.iter().map(|limit| searches_of_limit(limit)).collect();
+        let of_id = |id: &u32| of_limits[*id as usize];
+        let of_ids = |ids: &Vec<u32>| ids.iter().map(of_id).sum::<usize>();
+        let largest = |by: &HashMap<String, Vec<u32>>| by.values().map(of_ids).max().unwrap_or(0);
+        let headers = self.by_header.values().flat_map(HashMap::values).map(of_ids);
+        of_ids(&self.always)
+            + self.paths.searches_max(&of_id)
+            + largest(&self.by_method)
+            + largest(&self.by_host)
+            + headers.sum::<usize>()
+    }
+}
+
+fn searches_of_limit(limit: &LimitRule) -> usize {
+    let of_routes = match &limit.cost {
+        CostRule::Routes { routes, .. } => routes.iter().map(|(on, _)| searches_of(on)).sum(),
+        _ => 0,
+    };
+    limit.conditions.iter().map(|on| searches_of(on)).sum::<usize>() + of_routes
+}
+
+/// How many patterns with text between two `*` a condition has.
+pub(crate) fn searches_of(condition: &Condition) -> usize {
+    let of_globs = |globs: &[Glob]| globs.iter().filter(|glob| glob.needs_search()).count();
+    let tests = condition.headers.iter().chain(&condition.query).map(|(_, test)| match test {
+        Test::AnyOf(globs) => of_globs(globs),
+        Test::Present | Test::Absent => 0,
+    });
+    condition.paths.iter().map(PathPattern::searches).sum::<usize>()
+        + of_globs(&condition.hosts)
+        + tests.sum::<usize>()
+        + condition.not.iter().map(searches_of).sum::<usize>()
+}
+
 fn ways_to_file(limit: &LimitRule) -> Vec<Vec<Place<'_>>> {
     limit.conditions.iter().flat_map(|condition| ways_of(condition)).collect()
 }
@@ -127,4 +185,112 @@ fn ways_of(condition: &Condition) -> Vec<Vec<Place<'_>>> {
         }
     }
     ways
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::work;
+    use crate::{NoSources, Policy, PolicyErrors, Request, Resolution};
+
+    fn policy(limits: impl Iterator<Item = String>) -> Result<Policy, PolicyErrors> {
+        let text = limits
+            .enumerate()
+            .map(|(i, on)| format!("  - {{ name: l{i}, rate: 1/s, match: {{ {on} }} }}\n"));
+        let text = format!("version: 1\nlimits:\n{}", text.collect::<String>());
+        Policy::parse("policy.yaml", &text, &NoSources)
+    }
+
+    fn refused(limits: impl Iterator<Item = String>) -> bool {
+        let errors = match policy(limits) {
+            Ok(_) => return false,
+            Err(errors) => errors.to_string(),
+        };
+        assert!(errors.contains("at most 256"), "{errors}");
+        true
+    }
+
+    #[test]
+    fn searches_are_bounded_when_a_policy_is_loaded() {
+        let most = SEARCHES_MAX;
+        // In the index and in the condition.
+        let paths = |count| (0..count).map(|i| format!("path: '/*a{i:04}*'"));
+        assert!(!refused(paths(most / 2)));
+        assert!(refused(paths(most / 2 + 1)));
+        for field in ["host: '*a{}*'", "header: { x: '*a{}*' }", "query: { q: '*a{}*' }"] {
+            let limits = |count| (0..count).map(|i: usize| field.replace("{}", &i.to_string()));
+            assert!(!refused(limits(most)), "{field}");
+            assert!(refused(limits(most + 1)), "{field}");
+        }
+        let list: Vec<_> = (0..=most).map(|i| format!("'*bot{i}*'")).collect();
+        assert!(refused([format!("header: {{ user-agent: [{}] }}", list.join(", "))].into_iter()));
+        assert!(refused([format!("not: {{ host: [{}] }}", list.join(", "))].into_iter()));
+    }
+
+    #[test]
+    fn patterns_that_no_request_meets_together_are_not_added_up() {
+        let many = |of: &dyn Fn(usize) -> String| (0..10_000).map(of).collect::<Vec<_>>();
+        for limits in [
+            many(&|i| format!("path: '/tenants/{i}/*a*'")),
+            many(&|i| format!("path: '/tenant-{i:04}-*a*'")),
+            many(&|i| format!("path: '/*a*-{i:04}'")),
+            many(&|i| format!("host: h{i}.test, path: '/**', header: {{ x: '*a*' }}")),
+            many(&|i| format!("host: h{i}.test, path: '/*a{i}*'")),
+            many(&|i| format!("path: '/a*{i}'")),
+        ] {
+            assert!(!refused(limits.into_iter()));
+        }
+    }
+
+    /// Readings of a path, times the looks at a pattern: in the index, whether it may hold, whether it
+    /// surely holds.
+    const LOOKS_MAX: usize = 3 * 3;
+
+    #[test]
+    fn no_request_costs_more_searches_than_the_bound() {
+        let limits = (0..SEARCHES_MAX / 2).map(|i| format!("path: '/*a{i:03}*/x'"));
+        let policy = policy(limits).unwrap();
+        let all: String = (0..SEARCHES_MAX / 2).map(|i| format!("a{i:03}")).collect();
+        let segments = [
+            "a".repeat(1024),
+            "a".repeat(64 << 10),
+            all.clone(),
+            all.repeat(20),
+            "a0".repeat(500) + ";x",
+            format!("{};/..%2f{}", "a1".repeat(400), "a2".repeat(400)),
+        ];
+        for segment in &segments {
+            for path in [format!("/{segment}/x"), format!("/b/../{segment}/x/..;/x")] {
+                let done = work::of(|| drop(policy.resolve(&Request::new("GET", &path))));
+                assert!(done.searches <= SEARCHES_MAX * LOOKS_MAX, "{done:?}");
+                assert!(done.bytes <= done.searches * 1024, "{done:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_too_long_to_be_searched_evades_no_limit_and_is_not_exempt() {
+        let text = "
+version: 1
+exempt: [{ path: '/*free*' }]
+limits:
+  - { name: paid, rate: 1/s, match: { path: '/*paid*' } }
+  - { name: other, rate: 1/s, match: { path: '/**', not: { path: '/*open*' } } }
+  - { name: ends, rate: 1/s, match: { path: '/x*paid*' } }
+";
+        let policy = Policy::parse("policy.yaml", text, &NoSources).unwrap();
+        let names = |path: &str| match policy.resolve(&Request::new("GET", path)) {
+            Resolution::Charged(applied) => {
+                applied.iter().map(|one| one.rule.name().to_string()).collect::<Vec<_>>().join(" ")
+            }
+            resolution => format!("{resolution:?}"),
+        };
+        assert_eq!(names("/a-free-b"), "Exempt(0)");
+        assert_eq!(names("/a-open-b"), "");
+        assert_eq!(names("/a-paid-b"), "paid other");
+        let long = "a".repeat(2000);
+        for middle in ["", "paid", "free", "open"] {
+            assert_eq!(names(&format!("/{long}{middle}")), "paid other", "{middle}");
+        }
+    }
 }

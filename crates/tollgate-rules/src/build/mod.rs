@@ -9,7 +9,7 @@ mod limits;
 pub(crate) mod values;
 
 use crate::client_ip::ClientIp;
-use crate::index::Index;
+use crate::index::{Index, SEARCHES_MAX, searches_of};
 use crate::policy::{Policy, Sources, StoreSettings};
 use crate::problems::{Problems, quoted};
 use crate::rule::WhenLimited;
@@ -39,9 +39,13 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
     let (classes, priorities) = conditions::priorities(root, &callers, problems);
     let store = store(root, sources, problems);
     let exempt = root.get("exempt").map_or(&[][..], Node::items);
-    let exempt =
+    let exempt: Vec<_> =
         exempt.iter().map(|node| conditions::condition(node, &callers, problems)).collect();
     let limits = limits::limits(root, &callers, &classes, store.when_down, problems);
+    let index = Index::new(&limits);
+    let conditions = exempt.iter().chain(priorities.iter().map(|(_, on)| on));
+    let searches = index.searches_max(&limits) + conditions.map(searches_of).sum::<usize>();
+    check_searches(root, searches, problems);
     let Callers { identities, client_ip, tiers, .. } = callers;
     Policy {
         store,
@@ -53,7 +57,7 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
         classes,
         priorities,
         exempt,
-        index: Index::new(&limits),
+        index,
         serves_stale: limits
             .iter()
             .any(|limit| matches!(limit.when_limited, WhenLimited::ServeStale(_))),
@@ -61,6 +65,19 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
         answers: answers::answers(root.get("answers"), problems),
         warnings: Vec::new(),
     }
+}
+
+/// A request that was made to cost much must not cost more than this.
+fn check_searches(root: &Node, searches: usize, problems: &mut Problems) {
+    if searches <= SEARCHES_MAX {
+        return;
+    }
+    let why = format!(
+        "one request could be searched for {searches} patterns with text between two \"*\", such as \
+         \"*a*\"; at most {SEARCHES_MAX}. Let them begin or end with text of their own, or be in limits \
+         for different paths, hosts or methods"
+    );
+    problems.report(root.get("limits").unwrap_or(root).span, why);
 }
 
 fn store(root: &Node, sources: &dyn Sources, problems: &mut Problems) -> StoreSettings {

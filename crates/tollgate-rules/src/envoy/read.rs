@@ -6,9 +6,10 @@ use tollgate_core::{Algorithm, Limit, Rate, RateError};
 
 use super::format;
 use super::limit::{Amount, DescriptorLimit, scope};
-use super::tree::{Branch, Level};
+use super::tree::{AddError, Branch, Level};
 use super::unit::Unit;
 use crate::build::values::{boolean, duration, integer};
+use crate::index::SEARCHES_MAX;
 use crate::problems::{Problems, quoted};
 use crate::shape::Shape;
 use crate::suggest::closest;
@@ -21,6 +22,20 @@ pub(super) fn file(root: &Node, problems: &mut Problems) -> (String, Level) {
     let mut reader = Reader { domain, problems };
     let level = reader.level(root, domain);
     (domain.to_string(), level)
+}
+
+fn not_added(error: &AddError, key: &str, value: Option<&str>) -> String {
+    let key = quoted(key);
+    match error {
+        AddError::Duplicate => {
+            let value = value.map(|value| format!(" = {}", quoted(value))).unwrap_or_default();
+            format!("{key}{value} is here twice")
+        }
+        AddError::TooManySearches => format!(
+            "{key} has more than {SEARCHES_MAX} values with text between two \"*\", such as \"*a*\"; \
+             let values begin or end with their text instead"
+        ),
+    }
 }
 
 struct Reader<'r> {
@@ -42,11 +57,10 @@ impl Reader<'_> {
                 None => format!("{label}.{key}"),
             };
             let branch = self.branch(node, &label);
-            if level.add(key, value, branch).is_err() && !key.is_empty() {
-                let (key, value) =
-                    (quoted(key), value.map(|value| format!(" = {}", quoted(value))));
-                let why = format!("{key}{} is here twice", value.unwrap_or_default());
-                self.problems.report(node.span, why);
+            if let Err(error) = level.add(key, value, branch)
+                && !key.is_empty()
+            {
+                self.problems.report(node.span, not_added(&error, key, value));
             }
         }
         level

@@ -2,8 +2,11 @@
 
 use std::collections::HashMap;
 
+use smallvec::SmallVec;
+
 use super::limit::DescriptorLimit;
-use crate::path::Glob;
+use crate::index::SEARCHES_MAX;
+use crate::path::{ByEnds, Glob};
 
 /// What an entry may be at one depth.
 #[derive(Debug, Default)]
@@ -17,7 +20,19 @@ struct Values {
     exact: HashMap<String, Branch>,
     /// In the order of the file: the first that matches counts.
     wildcards: Vec<Wildcard>,
+    /// Their places in that list.
+    by_ends: ByEnds<Vec<usize>>,
+    /// How many of them have text between two `*`.
+    searches: usize,
     any: Option<Branch>,
+}
+
+/// Why a descriptor cannot be added.
+pub(super) enum AddError {
+    /// There is one of that key and value.
+    Duplicate,
+    /// A value of that key would have to be searched for too many patterns.
+    TooManySearches,
 }
 
 #[derive(Debug)]
@@ -41,21 +56,46 @@ pub(super) struct Found<'c> {
     pub(super) shared: Option<&'c str>,
 }
 
+impl Values {
+    fn add_wildcard(&mut self, text: &str, branch: Branch) -> Result<(), AddError> {
+        let glob = Glob::new(text);
+        let places = self.by_ends.entry(&glob);
+        if places.iter().any(|place| self.wildcards[*place].text == text) {
+            return Err(AddError::Duplicate);
+        }
+        self.searches += usize::from(glob.needs_search());
+        if self.searches > SEARCHES_MAX {
+            return Err(AddError::TooManySearches);
+        }
+        places.push(self.wildcards.len());
+        self.wildcards.push(Wildcard { text: text.to_string(), glob, branch });
+        Ok(())
+    }
+
+    /// The first wildcard that matches. A value too long to be searched matches if its ends do: it could
+    /// as well have the text that is searched for.
+    fn wildcard(&self, value: &[u8]) -> Option<&Wildcard> {
+        let mut places: SmallVec<[usize; 8]> =
+            self.by_ends.all_of(value).flatten().copied().collect();
+        places.sort_unstable();
+        let mut wildcards = places.iter().map(|place| &self.wildcards[*place]);
+        wildcards.find(|one| one.glob.matches_or(value, true))
+    }
+}
+
 impl Level {
-    /// Adds a descriptor, unless there is one of that key and value.
-    pub(super) fn add(&mut self, key: &str, value: Option<&str>, branch: Branch) -> Result<(), ()> {
+    pub(super) fn add(
+        &mut self,
+        key: &str,
+        value: Option<&str>,
+        branch: Branch,
+    ) -> Result<(), AddError> {
         let values = self.keys.entry(key.to_string()).or_default();
         match value {
-            None if values.any.is_some() => return Err(()),
+            None if values.any.is_some() => return Err(AddError::Duplicate),
             None => values.any = Some(branch),
-            Some(text) if text.contains('*') => {
-                if values.wildcards.iter().any(|known| known.text == text) {
-                    return Err(());
-                }
-                let (text, glob) = (text.to_string(), Glob::new(text));
-                values.wildcards.push(Wildcard { text, glob, branch });
-            }
-            Some(text) if values.exact.contains_key(text) => return Err(()),
+            Some(text) if text.contains('*') => return values.add_wildcard(text, branch),
+            Some(text) if values.exact.contains_key(text) => return Err(AddError::Duplicate),
             Some(text) => {
                 values.exact.insert(text.to_string(), branch);
             }
@@ -70,7 +110,7 @@ impl Level {
         if let Some(branch) = values.exact.get(value) {
             return Some(Found { branch, shared: None });
         }
-        let wildcard = values.wildcards.iter().find(|one| one.glob.matches(value.as_bytes()));
+        let wildcard = values.wildcard(value.as_bytes());
         if let Some(Wildcard { text, branch, .. }) = wildcard {
             return Some(Found { branch, shared: branch.shares_count.then_some(text) });
         }
@@ -85,5 +125,52 @@ impl Level {
                 branch.below.collect_limits(limits);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::work;
+
+    fn level(values: impl Iterator<Item = String>) -> Level {
+        let mut level = Level::default();
+        for value in values {
+            assert!(level.add("k", Some(&value), Branch::default()).is_ok(), "{value}");
+        }
+        level
+    }
+
+    #[test]
+    fn the_first_wildcard_that_matches_counts_whatever_its_ends() {
+        let values = ["*x*", "a*", "*b", "a*b", "**", "ab*"];
+        let level = level(values.into_iter().map(String::from));
+        let found = |value: &str| level.keys["k"].wildcard(value.as_bytes()).unwrap().text.as_str();
+        assert_eq!(found("axb"), "*x*");
+        assert_eq!(found("ab"), "a*");
+        assert_eq!(found("cb"), "*b");
+        assert_eq!(found("c"), "**");
+        assert_eq!(found(&"c".repeat(2000)), "*x*", "it is not searched");
+    }
+
+    #[test]
+    fn searches_for_one_value_are_bounded() {
+        let mut level = level((0..SEARCHES_MAX).map(|i| format!("*{i:04}*")));
+        let one_more = level.add("k", Some("a*b*c"), Branch::default());
+        assert!(matches!(one_more, Err(AddError::TooManySearches)));
+        let again = level.add("k", Some("*0001*"), Branch::default());
+        assert!(matches!(again, Err(AddError::Duplicate)));
+        for bytes in [1, 1000, 1024, 1025, 1 << 20] {
+            let done = work::of(|| drop(level.find("k", &"0".repeat(bytes))));
+            assert!(done.searches <= SEARCHES_MAX, "{done:?}");
+            assert!(done.bytes <= done.searches * 1024, "{done:?}");
+        }
+    }
+
+    #[test]
+    fn wildcards_with_other_ends_are_not_looked_at() {
+        let level = level((0..10_000).map(|i| format!("/tenant-{i:04}-*")));
+        let looked_at = |value: &str| level.keys["k"].by_ends.all_of(value.as_bytes()).count();
+        assert_eq!((looked_at("/tenant-0123-x"), looked_at("/other")), (1, 0));
     }
 }

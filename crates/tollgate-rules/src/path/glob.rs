@@ -1,5 +1,12 @@
 //! Texts with `*`. Matching takes time in proportion to the text, whatever the pattern.
 
+use std::hash::{Hash, Hasher};
+
+use memchr::memmem::Finder;
+
+/// The longest text that is searched for text between two `*` where time is bounded, in bytes.
+pub(crate) const SEARCHED_MAX: usize = 1024;
+
 /// A pattern for hosts and header values: `*` is any run of characters, none included. Nothing
 /// else is special.
 ///
@@ -33,17 +40,45 @@ impl Glob {
 
     /// Whether all of `text` fits.
     pub fn matches(&self, text: &[u8]) -> bool {
-        self.exact.matches(text, |byte| byte)
+        self.middle_of(text).is_some_and(|middle| self.exact.are_in(middle))
+    }
+
+    /// The same in bounded time: a text of more than [`SEARCHED_MAX`] bytes is not searched. If its
+    /// ends fit, `assumed` is the result.
+    pub(crate) fn matches_or(&self, text: &[u8], assumed: bool) -> bool {
+        match self.middle_of(text) {
+            None => false,
+            Some(_) if self.needs_search() && text.len() > SEARCHED_MAX => assumed,
+            Some(middle) => self.exact.are_in(middle),
+        }
     }
 
     /// Whether all of `text` fits, with ASCII letters of either case.
     pub fn matches_ignoring_case(&self, text: &[u8]) -> bool {
-        self.lower.matches(text, |byte| byte.to_ascii_lowercase())
+        let Some(middle) = self.lower.middle_of(text, <[u8]>::eq_ignore_ascii_case) else {
+            return false;
+        };
+        !self.needs_search() || self.lower.are_in(&middle.to_ascii_lowercase())
     }
 
     /// The only text that fits, if there is no `*`.
     pub fn literal(&self) -> Option<&str> {
         self.literal.as_deref()
+    }
+
+    /// Whether text stands between two `*`. Only then does matching take longer for a longer text: what
+    /// stands at the ends is compared, and what stands between is searched for.
+    pub(crate) fn needs_search(&self) -> bool {
+        !self.exact.middle.is_empty()
+    }
+
+    fn middle_of<'t>(&self, text: &'t [u8]) -> Option<&'t [u8]> {
+        self.exact.middle_of(text, |piece, text| piece == text)
+    }
+
+    /// What a text has to begin with, and what it has to end with.
+    pub(super) fn ends(&self) -> (&[u8], &[u8]) {
+        (&self.exact.first, self.exact.last.as_deref().unwrap_or_default())
     }
 }
 
@@ -66,64 +101,94 @@ impl Pieces {
             None => (None, others),
         };
         let middle = middle.iter().filter(|piece| !piece.is_empty()).map(bytes);
-        Self { first: bytes(first), middle: middle.map(Needle::new).collect(), last }
+        Self {
+            first: bytes(first),
+            middle: middle.map(|piece| Needle::new(&piece)).collect(),
+            last,
+        }
     }
 
-    fn matches(&self, text: &[u8], fold: impl Fn(u8) -> u8 + Copy) -> bool {
-        let same =
-            |piece: &[u8], text: &[u8]| text.iter().map(|b| fold(*b)).eq(piece.iter().copied());
-        let Some(last) = &self.last else { return same(&self.first, text) };
-        let Some((start, text)) = text.split_at_checked(self.first.len()) else { return false };
-        let Some(middle_len) = text.len().checked_sub(last.len()) else { return false };
-        let (mut text, end) = text.split_at(middle_len);
-        same(&self.first, start)
-            && same(last, end)
-            && self.middle.iter().all(|needle| match needle.find_end(text, fold) {
-                Some(end) => {
-                    text = &text[end..];
-                    true
-                }
-                None => false,
-            })
+    /// What stands between the first and the last piece, if the text begins and ends with them.
+    fn middle_of<'t>(
+        &self,
+        text: &'t [u8],
+        same: impl Fn(&[u8], &[u8]) -> bool,
+    ) -> Option<&'t [u8]> {
+        let Some(last) = &self.last else { return same(&self.first, text).then_some(&[]) };
+        let (start, rest) = text.split_at_checked(self.first.len())?;
+        let (middle, end) = rest.split_at_checked(rest.len().checked_sub(last.len())?)?;
+        (same(&self.first, start) && same(last, end)).then_some(middle)
+    }
+
+    fn are_in(&self, mut text: &[u8]) -> bool {
+        if self.middle.is_empty() {
+            return true;
+        }
+        #[cfg(test)]
+        work::note(text.len());
+        self.middle.iter().all(|needle| {
+            let end = needle.find_end(text);
+            text = &text[end.unwrap_or_default()..];
+            end.is_some()
+        })
     }
 }
 
-/// A text to look for, with how far to fall back at each mismatch (Knuth, Morris and Pratt).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Needle {
-    bytes: Vec<u8>,
-    fallback: Vec<usize>,
-}
+/// A text to search for, in time that is linear in the text that is searched.
+#[derive(Clone, Debug)]
+struct Needle(Finder<'static>);
 
 impl Needle {
-    fn new(bytes: Vec<u8>) -> Self {
-        let mut needle = Self { fallback: vec![0], bytes };
-        let mut matched = 0;
-        for at in 1..needle.bytes.len() {
-            matched = needle.advance(matched, needle.bytes[at]);
-            needle.fallback.push(matched);
-        }
-        needle
-    }
-
-    /// How many bytes are matched after one more byte of the text.
-    fn advance(&self, mut matched: usize, byte: u8) -> usize {
-        while matched > 0 && self.bytes[matched] != byte {
-            matched = self.fallback[matched - 1];
-        }
-        matched + usize::from(self.bytes[matched] == byte)
+    fn new(bytes: &[u8]) -> Self {
+        Self(Finder::new(bytes).into_owned())
     }
 
     /// Where the first find ends.
-    fn find_end(&self, text: &[u8], fold: impl Fn(u8) -> u8) -> Option<usize> {
-        let mut matched = 0;
-        for (at, byte) in text.iter().enumerate() {
-            matched = self.advance(matched, fold(*byte));
-            if matched == self.bytes.len() {
-                return Some(at + 1);
-            }
-        }
-        None
+    fn find_end(&self, text: &[u8]) -> Option<usize> {
+        self.0.find(text).map(|at| at + self.0.needle().len())
+    }
+}
+
+impl PartialEq for Needle {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.needle() == other.0.needle()
+    }
+}
+
+impl Eq for Needle {}
+
+impl Hash for Needle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.needle().hash(state);
+    }
+}
+
+/// How much is searched, for tests of its bound.
+#[cfg(test)]
+pub(crate) mod work {
+    use std::cell::Cell;
+
+    /// The searches of a thread, and the bytes that they read at most.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Work {
+        pub(crate) searches: usize,
+        pub(crate) bytes: usize,
+    }
+
+    thread_local! {
+        static WORK: Cell<Work> = const { Cell::new(Work { searches: 0, bytes: 0 }) };
+    }
+
+    pub(super) fn note(bytes: usize) {
+        let Work { searches, bytes: before } = WORK.get();
+        WORK.set(Work { searches: searches + 1, bytes: before + bytes });
+    }
+
+    /// The work of what is done here.
+    pub(crate) fn of(task: impl FnOnce()) -> Work {
+        WORK.set(Work::default());
+        task();
+        WORK.get()
     }
 }
 

@@ -1,12 +1,16 @@
 //! Paths as limits see them: one spelling each, patterns over them, and an index of many patterns.
 
+mod ends;
 mod glob;
 mod index;
 mod normalize;
 mod pattern;
 mod readings;
 
+pub(crate) use ends::ByEnds;
 pub use glob::Glob;
+#[cfg(test)]
+pub(crate) use glob::work;
 pub use index::PathIndex;
 pub use normalize::normalize;
 pub use pattern::{PathPattern, PatternError};

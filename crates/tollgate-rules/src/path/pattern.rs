@@ -39,11 +39,14 @@ pub(super) enum Segment {
 }
 
 impl Segment {
-    fn matches(&self, segment: &str) -> bool {
+    fn matches(&self, segment: &str, when_too_long: Option<bool>) -> bool {
         match self {
             Self::Literal(literal) => literal == segment,
             Self::Any => true,
-            Self::Glob(glob) => glob.matches(segment.as_bytes()),
+            Self::Glob(glob) => match when_too_long {
+                Some(assumed) => glob.matches_or(segment.as_bytes(), assumed),
+                None => glob.matches(segment.as_bytes()),
+            },
         }
     }
 }
@@ -91,10 +94,28 @@ impl PathPattern {
 
     /// Whether a path that went through [`normalize`](super::normalize) fits.
     pub fn matches(&self, normalized: &str) -> bool {
+        self.fits(normalized, None)
+    }
+
+    /// The same in bounded time: where text between two `*` would have to be searched for in a long
+    /// segment, `assumed` is the result. A limit assumes that the path fits, an
+    /// exemption that it does not, so that nobody gains by a long path.
+    pub(crate) fn matches_or(&self, normalized: &str, assumed: bool) -> bool {
+        self.fits(normalized, Some(assumed))
+    }
+
+    /// How many of its segments have to be searched for text between two `*`.
+    pub(crate) fn searches(&self) -> usize {
+        let searched =
+            |segment: &&Segment| matches!(segment, Segment::Glob(glob) if glob.needs_search());
+        self.segments.iter().filter(searched).count()
+    }
+
+    fn fits(&self, normalized: &str, when_too_long: Option<bool>) -> bool {
         let mut rest = normalized.strip_prefix('/').unwrap_or(normalized);
         for segment in &self.segments {
             match split_first(rest) {
-                Some((first, after)) if segment.matches(first) => rest = after,
+                Some((first, after)) if segment.matches(first, when_too_long) => rest = after,
                 _ => return false,
             }
         }
@@ -192,6 +213,7 @@ impl Error for PatternError {}
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::glob::SEARCHED_MAX;
     use super::super::normalize;
     use super::*;
 
@@ -239,6 +261,22 @@ mod tests {
         );
         check("/a*b*c", &["/abc", "/axbxbc"], &["/ab", "/a/bc"]);
         check("/v*/x", &["/v1/x", "/v/x"], &["/w/x"]);
+    }
+
+    #[test]
+    fn a_long_segment_is_not_searched_but_its_ends_are_compared() {
+        let pattern = PathPattern::parse("/files/a*b*c/d").unwrap();
+        let path = |start: &str, bytes: usize| format!("/files/{start}{}c/d", "x".repeat(bytes));
+        for assumed in [true, false] {
+            assert_eq!(pattern.matches_or(&path("a", SEARCHED_MAX - 1), assumed), assumed);
+            assert!(!pattern.matches_or(&path("a", SEARCHED_MAX - 2), assumed), "it is searched");
+            assert!(pattern.matches_or(&path("ab", SEARCHED_MAX - 3), assumed), "it is searched");
+            assert!(!pattern.matches_or(&path("z", SEARCHED_MAX), assumed), "another beginning");
+            assert!(!pattern.matches_or(&(path("ab", SEARCHED_MAX) + "/e"), assumed));
+        }
+        assert!(pattern.matches(&path("ab", 1 << 20)));
+        let ends = PathPattern::parse("/a*c").unwrap();
+        assert!(ends.matches_or(&format!("/a{}c", "x".repeat(1 << 20)), false));
     }
 
     #[test]
