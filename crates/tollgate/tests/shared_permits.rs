@@ -5,11 +5,11 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tollgate::shared::AcquireError;
+use tollgate::shared::{AcquireError, PermitId};
 use tollgate::{
     LeasedStore, Limit, RedisConfig, RedisStore, SharedConcurrency, SharedLimiter, SharedPermit,
 };
-use tollgate_testkit::RedisServer;
+use tollgate_testkit::{RedisServer, wait_until};
 
 fn store(url: &str) -> RedisStore {
     RedisConfig::new(url).with_deadline(Duration::from_secs(2)).open().unwrap()
@@ -58,6 +58,42 @@ async fn permits_of_a_killed_holder_come_back() {
     let back = [acquire(&here, "k").await, acquire(&here, "k").await, acquire(&here, "k").await];
     assert!(here.acquire("k").await.is_err(), "and no more than there are");
     drop(back);
+}
+
+#[tokio::test]
+async fn a_permit_that_is_held_for_a_time_is_released_by_whoever_knows_its_id() {
+    let redis = RedisServer::start();
+    let (one, two) = (permits(&redis.url()), permits(&redis.url()));
+    let hour = Duration::from_secs(3_600);
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(one.hold("k", hour).await.unwrap());
+    }
+    assert!(matches!(two.hold("k", hour).await, Err(AcquireError::NoPermits { max: 3, .. })));
+    let id: PermitId = ids[0].to_string().parse().unwrap();
+    assert_eq!(two.release("another key", id).await, Ok(false));
+    assert_eq!(two.release("k", id).await, Ok(true));
+    assert_eq!(one.release("k", id).await, Ok(false), "only once");
+    assert!(two.hold("k", hour).await.is_ok());
+    assert!("+123456789abcdef0123456789abcdef".parse::<PermitId>().is_err());
+}
+
+/// Whoever asked has not got its id, so nobody could release it for as long as it is valid.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permit_that_was_granted_too_late_is_released() {
+    let redis = RedisServer::start();
+    let config = RedisConfig::new(&redis.url()).with_deadline(Duration::from_millis(200));
+    let of = SharedConcurrency::new("jobs", 1, config.open().unwrap());
+    drop(acquire(&of, "other").await);
+    let hour = Duration::from_secs(3_600);
+    redis.command(&["CLIENT", "PAUSE", "500", "ALL"]);
+    assert!(matches!(of.hold("k", hour).await, Err(AcquireError::Store(_))));
+    // Once the server goes on, it grants the permit, and then it is released.
+    let count = |key: &str| redis.command(&["INFO", "commandstats"]).contains(key);
+    wait_until("it is granted", || count("cmdstat_zadd:calls=2"));
+    let held = ["EVAL", "return redis.call('ZCARD', redis.call('KEYS', '*k}*')[1] or '')", "0"];
+    wait_until("it is released", || redis.command(&held) == "0");
+    assert!(of.hold("k", hour).await.is_ok());
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod grpc;
 mod bounds;
 mod drain;
 mod http;
+mod permits;
 mod process;
 mod resp_end;
 mod tls;

@@ -1,5 +1,5 @@
-//! Permits that a fleet shares: each is held until a deadline that its holder moves on, so that those
-//! of a holder that has died come back.
+//! Permits that a fleet shares: each is held until a deadline. A holder that is alive moves it on, so that
+//! the permits of one that has died come back; or it lets the permit run to its deadline.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ pub struct PermitName<'a> {
     pub name: &'a str,
     /// Whose permits they are.
     pub key: &'a [u8],
-    /// Which one: something that nobody else has.
-    pub id: u64,
+    /// Which one: random, so that nobody else has it or can guess it.
+    pub id: u128,
 }
 
 impl RedisStore {
@@ -51,9 +51,9 @@ impl RedisStore {
         self.permit(permit, max, lives, true).await
     }
 
-    /// Gives it back.
-    pub async fn release_permit(&self, permit: &PermitName<'_>) -> Result<(), StoreError> {
-        self.permit(permit, 0, Duration::ZERO, true).await.map(drop)
+    /// Releases it, and returns whether it was held: not if it was released before or has run out.
+    pub async fn release_permit(&self, permit: &PermitName<'_>) -> Result<bool, StoreError> {
+        Ok(self.permit(permit, 0, Duration::ZERO, true).await?.is_held)
     }
 
     async fn permit(

@@ -13,11 +13,13 @@ use crate::histogram::Durations;
 use super::Decided;
 use super::admission::Mark;
 use super::live::Live;
+#[cfg(feature = "redis")]
+use super::{HeldPermit, InFlight};
 
 #[cfg(feature = "redis")]
 use {
     crate::shared::{
-        AcquireError, BreakerState, Degraded, Fallback, FallbackStats, SharedConcurrency,
+        AcquireError, BreakerState, Degraded, Fallback, FallbackStats, PermitId, SharedConcurrency,
         StoreState,
     },
     tollgate_stores::{LeaseStats, LeasedStore, RedisConfig, RedisStore, SharedStore},
@@ -75,6 +77,13 @@ pub(crate) struct Asked<'a> {
     pub(crate) name: &'a Arc<str>,
     pub(crate) key: &'a [u8],
     pub(crate) max: u64,
+}
+
+impl Asked<'_> {
+    fn permit_here(&self, live: &Live, max: u64) -> Option<Permit> {
+        let max = usize::try_from(max).unwrap_or(usize::MAX);
+        live.permits(self.name).try_acquire_of(max, self.key).map(Permit::Here)
+    }
 }
 
 /// The right to be in flight.
@@ -202,26 +211,20 @@ impl Backend {
         asked: Asked<'_>,
         when_down: WhenDown,
     ) -> Option<Permit> {
-        let Asked { name, key, max } = asked;
-        let here = |max: u64| {
-            let max = usize::try_from(max).unwrap_or(usize::MAX);
-            live.permits(name).try_acquire_of(max, key).map(Permit::Here)
-        };
+        let here = |max: u64| asked.permit_here(live, max);
         #[cfg(feature = "redis")]
-        if let Self::Redis(_, store) | Self::Leased(_, store) = self {
-            self.start();
-            let fleet = SharedConcurrency::new(name, max, store.clone());
-            if self.is_called(key) {
-                match fleet.acquire(key).await {
+        if let Some(fleet) = self.fleet(asked) {
+            if self.is_called(asked.key) {
+                match fleet.acquire(asked.key).await {
                     Ok(permit) => return Some(Permit::Fleet(permit)),
                     Err(AcquireError::NoPermits { .. }) => return None,
                     Err(AcquireError::Store(_)) => {}
                 }
             }
-            return self.permit_instead(max, when_down, here);
+            return self.permit_instead(asked.max, when_down, here);
         }
         let _ = when_down;
-        here(max)
+        here(asked.max)
     }
 
     /// Corrects a charge where it was made. In a shared store that goes on in the background: an
@@ -298,6 +301,46 @@ impl Backend {
             Self::Memory(_) => true,
             Self::Redis(fallback, _) => fallback.is_called(key),
             Self::Leased(fallback, _) => fallback.is_called(key),
+        }
+    }
+
+    /// The permits of the whole fleet, if there is a shared store.
+    fn fleet(&self, asked: Asked<'_>) -> Option<SharedConcurrency> {
+        let (Self::Redis(_, store) | Self::Leased(_, store)) = self else { return None };
+        self.start();
+        Some(SharedConcurrency::new(asked.name, asked.max, store.clone()))
+    }
+
+    /// A permit that is held for this long in a shared store; in this process if there is none.
+    pub(crate) async fn hold_one(
+        &self,
+        live: &Live,
+        asked: Asked<'_>,
+        valid: Duration,
+        when_down: WhenDown,
+    ) -> Option<HeldPermit> {
+        let here = |max: u64| asked.permit_here(live, max);
+        let in_process = |permit: Permit| HeldPermit::InProcess(InFlight::new(permit));
+        let Some(fleet) = self.fleet(asked) else { return here(asked.max).map(in_process) };
+        if self.is_called(asked.key) {
+            match fleet.hold(asked.key, valid).await {
+                Ok(id) => return Some(HeldPermit::InStore(id)),
+                Err(AcquireError::NoPermits { .. }) => return None,
+                Err(AcquireError::Store(_)) => {}
+            }
+        }
+        self.permit_instead(asked.max, when_down, here).map(in_process)
+    }
+
+    /// Releases a permit in a shared store, and returns whether it was held.
+    pub(crate) async fn release_one(
+        &self,
+        asked: Asked<'_>,
+        id: PermitId,
+    ) -> Result<bool, StoreError> {
+        match self.fleet(asked) {
+            Some(fleet) => fleet.release(asked.key, id).await,
+            None => Ok(false),
         }
     }
 

@@ -238,12 +238,45 @@ impl Gate {
         max: u64,
         when_down: WhenDown,
     ) -> Option<InFlight> {
-        static CALLERS: std::sync::LazyLock<Arc<str>> =
-            std::sync::LazyLock::new(|| "callers".into());
-        // The name's length keeps any two pairs apart.
-        let key = [&(name.len() as u64).to_be_bytes(), name.as_bytes(), key].concat();
+        let key = key_of_callers(name, key);
         let asked = backend::Asked { name: &CALLERS, key: &key, max };
         self.inner.backend.acquire_one(&self.live(), asked, when_down).await.map(InFlight)
+    }
+
+    /// The same for a permit that is held for `valid` or until it is released. In a shared store it is bound to
+    /// that time and not to this process: it stays held when the process is gone, and any process can
+    /// release it ([`Gate::release`]). In memory, and while the store does not answer, the caller has it
+    /// in hand and drops it in time.
+    #[cfg(feature = "redis")]
+    pub async fn hold(
+        &self,
+        name: &str,
+        key: &[u8],
+        max: u64,
+        valid: Duration,
+        when_down: WhenDown,
+    ) -> Option<HeldPermit> {
+        let key = key_of_callers(name, key);
+        let asked = backend::Asked { name: &CALLERS, key: &key, max };
+        self.inner.backend.hold_one(&self.live(), asked, valid, when_down).await
+    }
+
+    /// Releases a permit of this name and key that [`Gate::hold`] has put into a shared store, and returns
+    /// whether it was still held.
+    ///
+    /// # Errors
+    ///
+    /// If the store does not answer.
+    #[cfg(feature = "redis")]
+    pub async fn release(
+        &self,
+        name: &str,
+        key: &[u8],
+        id: crate::shared::PermitId,
+    ) -> Result<bool, StoreError> {
+        let key = key_of_callers(name, key);
+        let asked = backend::Asked { name: &CALLERS, key: &key, max: 0 };
+        self.inner.backend.release_one(asked, id).await
     }
 
     /// The store, if it is in this process: it can be asked without waiting, at [`Gate::now`].
@@ -436,6 +469,32 @@ pub fn read_policy(path: &Path, sources: &dyn Sources) -> Result<Policy, PolicyE
 #[derive(Debug)]
 #[must_use = "dropped, it is given back"]
 pub struct InFlight(#[expect(dead_code, reason = "held for what its drop does")] backend::Permit);
+
+impl InFlight {
+    #[cfg(feature = "redis")]
+    pub(crate) fn new(permit: backend::Permit) -> Self {
+        Self(permit)
+    }
+}
+
+/// A permit from [`Gate::hold`].
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+#[must_use = "a permit in the store stays held until it is released or its time is over"]
+pub enum HeldPermit {
+    /// Held in this process until it is dropped.
+    InProcess(InFlight),
+    /// Held in a shared store.
+    InStore(crate::shared::PermitId),
+}
+
+/// All permits that are in no policy share one name.
+static CALLERS: std::sync::LazyLock<Arc<str>> = std::sync::LazyLock::new(|| "callers".into());
+
+/// The name's length keeps any two pairs apart.
+fn key_of_callers(name: &str, key: &[u8]) -> Vec<u8> {
+    [&(name.len() as u64).to_be_bytes(), name.as_bytes(), key].concat()
+}
 
 /// What was decided about limits that are in no policy.
 #[derive(Clone, Debug)]

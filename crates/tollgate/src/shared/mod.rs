@@ -21,7 +21,7 @@ use tollgate_stores::{
 
 pub use answer::{Answer, Degraded, Why};
 pub use breaker::BreakerState;
-pub use permits::{AcquireError, SharedConcurrency, SharedPermit};
+pub use permits::{AcquireError, InvalidPermitId, PermitId, SharedConcurrency, SharedPermit};
 pub use request::{NotSettled, SharedRequest, SharedReservation};
 pub use status::{FallbackStats, StoreState};
 

@@ -142,7 +142,7 @@ pub(super) fn key(object: &Map<String, Value>) -> Result<String, Wrong> {
     checked_key(text(object, "key")?.ok_or("a key is missing, such as \"user:42\"")?)
 }
 
-fn checked_key(key: &str) -> Result<String, Wrong> {
+pub(super) fn checked_key(key: &str) -> Result<String, Wrong> {
     match key.len() {
         0 => Err("the key is empty".into()),
         len if len > KEY_MAX => Err(format!("the key has {len} bytes; at most {KEY_MAX}")),

@@ -1,7 +1,7 @@
-//! What callers hold until they come back: reservations and permits. Bounded, and each has a deadline.
+//! What callers hold in this process until they come back: reservations, and permits that are not in a
+//! shared store. Bounded, and each has a deadline.
 
 use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
 /// More than these are refused.
@@ -24,14 +24,12 @@ pub(super) struct Reserved {
 #[derive(Default)]
 pub(super) struct Held {
     things: Mutex<Things>,
-    ids: RandomState,
 }
 
 #[derive(Default)]
 struct Things {
     by_id: HashMap<String, (u64, Thing)>,
     by_deadline: BTreeSet<(u64, String)>,
-    made: u64,
 }
 
 impl Held {
@@ -42,8 +40,7 @@ impl Held {
         if things.by_id.len() >= HELD_MAX {
             return None;
         }
-        things.made += 1;
-        let id = self.id(things.made);
+        let id = unguessable();
         things.by_deadline.insert((deadline_us, id.clone()));
         things.by_id.insert(id.clone(), (deadline_us, thing));
         drop(things);
@@ -76,17 +73,13 @@ impl Held {
         let over = self.things.lock().unwrap_or_else(PoisonError::into_inner).let_go(now_us);
         drop(over);
     }
+}
 
-    /// Not to be guessed from others: two hashes under keys that nobody knows.
-    fn id(&self, number: u64) -> String {
-        let half = |salt: u8| {
-            let mut hasher = self.ids.build_hasher();
-            hasher.write_u8(salt);
-            hasher.write_u64(number);
-            hasher.finish()
-        };
-        format!("{:016x}{:016x}", half(0), half(1))
-    }
+/// 128 random bits.
+fn unguessable() -> String {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the operating system has random numbers");
+    format!("{:032x}", u128::from_ne_bytes(bytes))
 }
 
 impl Things {

@@ -1,9 +1,12 @@
 //! Reservations and permits, which callers hold until they give them back or their time is over.
+//!
+//! A permit over a shared store is held there, and its id says all that another server needs to release it.
 
 use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
+use tollgate::gate::HeldPermit;
 use tollgate::{Cost, Op, WhenDown};
 
 use super::HttpDoor;
@@ -11,6 +14,7 @@ use super::ask::{self, Check};
 use super::check::decide_one;
 use super::held::{Reserved, Thing};
 use super::limits::checked;
+use super::permit_id::StoredPermit;
 use super::reply::{Reply, Told, json, wrong};
 
 /// How long they are held unless the caller says otherwise, and at most.
@@ -18,18 +22,22 @@ const HELD_FOR: Duration = Duration::from_secs(60);
 const HELD_FOR_MAX: Duration = Duration::from_secs(3_600);
 
 /// How long something is to be held, from `valid_ms`.
-fn deadline_us(door: &HttpDoor, object: &Map<String, Value>) -> Result<u64, String> {
+fn valid(object: &Map<String, Value>) -> Result<Duration, String> {
     let span = ask::number(object, "valid_ms")?.map_or(HELD_FOR, Duration::from_millis);
-    if span.is_zero() || span > HELD_FOR_MAX {
-        return Err(format!("\"valid_ms\" is 1 to {}", HELD_FOR_MAX.as_millis()));
+    match span.is_zero() || span > HELD_FOR_MAX {
+        true => Err(format!("\"valid_ms\" is 1 to {}", HELD_FOR_MAX.as_millis())),
+        false => Ok(span),
     }
-    Ok(door.now_us() + u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}
+
+fn deadline_us(door: &HttpDoor, valid: Duration) -> u64 {
+    door.now_us() + u64::try_from(valid.as_micros()).unwrap_or(u64::MAX)
 }
 
 pub(super) async fn reserve(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
     let object = ask::object(body)?;
     let check = Check::read(&object, &["valid_ms"])?;
-    let deadline = deadline_us(door, &object)?;
+    let deadline = deadline_us(door, valid(&object)?);
     let one = decide_one(door, Op::Check, &check, check.cost).await?;
     if !one.decision.allowed() {
         return Ok(one.told(&check, StatusCode::TOO_MANY_REQUESTS));
@@ -76,28 +84,55 @@ pub(super) async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, Strin
     let key = ask::key(&object)?;
     let max = ask::number(&object, "max")?.filter(|max| *max > 0);
     let max = max.ok_or("\"max\" is missing: how many may be in flight, at least 1")?;
-    let deadline = deadline_us(door, &object)?;
+    let valid = valid(&object)?;
     let name = checked(ask::text(&object, "name")?.unwrap_or("api"))?;
-    let permit = door.gate.acquire(name, key.as_bytes(), max, WhenDown::Local).await;
+    let permit = door.gate.hold(name, key.as_bytes(), max, valid, WhenDown::Local).await;
     door.tell(name, &key, permit.is_some());
-    let Some(permit) = permit else {
-        return Ok(json(StatusCode::TOO_MANY_REQUESTS, &json!({ "allowed": false, "max": max })));
+    let id = match permit {
+        None => {
+            let refused = json!({ "allowed": false, "max": max });
+            return Ok(json(StatusCode::TOO_MANY_REQUESTS, &refused));
+        }
+        Some(HeldPermit::InStore(id)) => Some(StoredPermit { id, name, key }.to_string()),
+        Some(HeldPermit::InProcess(permit)) => {
+            let deadline = deadline_us(door, valid);
+            door.held.put(Thing::Permit(permit), deadline, door.now_us())
+        }
     };
-    let Some(id) = door.held.put(Thing::Permit(permit), deadline, door.now_us()) else {
-        return Ok(too_many_held());
-    };
-    Ok(json(StatusCode::OK, &json!({ "allowed": true, "max": max, "permit": id })))
+    Ok(match id {
+        Some(id) => json(StatusCode::OK, &json!({ "allowed": true, "max": max, "permit": id })),
+        None => too_many_held(),
+    })
 }
 
-pub(super) fn release(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
+pub(super) async fn release(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
     let object = ask::object(body)?;
     ask::only(&object, &["permit"])?;
     let id = ask::text(&object, "permit")?.ok_or("the permit's id is missing")?;
-    match door.held.take(id, door.now_us(), |thing| matches!(thing, Thing::Permit(_))) {
-        Some(_) => Ok(json(StatusCode::OK, &json!({ "released": true }))),
-        None => {
-            let message = "there is no such permit: it was released, or its time is over";
-            Ok(wrong(StatusCode::GONE, "GONE", message))
+    let was_held = match StoredPermit::read(id)? {
+        Some(StoredPermit { id, name, key }) => {
+            match door.gate.release(name, key.as_bytes(), id).await {
+                Ok(was_held) => was_held,
+                Err(error) => return Ok(not_released(&error)),
+            }
         }
-    }
+        None => {
+            let is_permit = |thing: &Thing| matches!(thing, Thing::Permit(_));
+            door.held.take(id, door.now_us(), is_permit).is_some()
+        }
+    };
+    Ok(match was_held {
+        true => json(StatusCode::OK, &json!({ "released": true })),
+        false => {
+            let message = "there is no such permit: it was released before, its time is over, or another \
+                 server gave it while the store was unavailable; nothing has changed";
+            wrong(StatusCode::GONE, "GONE", message)
+        }
+    })
+}
+
+fn not_released(error: &tollgate::StoreError) -> Reply {
+    let message =
+        format!("the permit could not be released, and is held until its time is over: {error}");
+    wrong(StatusCode::SERVICE_UNAVAILABLE, "STORE", &message)
 }

@@ -11,6 +11,7 @@ mod hold;
 mod limits;
 mod measured;
 mod peek;
+mod permit_id;
 mod reply;
 mod reset;
 mod routes;

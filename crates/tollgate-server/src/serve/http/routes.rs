@@ -55,7 +55,6 @@ where
     // What is asked less often is in a box, so that the answer to a check is not moved about with it.
     let answered = match route {
         Route::Check => check::answer(door, &body, Op::Check).await,
-        Route::Release => hold::release(door, &body),
         other => Box::pin(other.answer(door, &body)).await,
     };
     answered.unwrap_or_else(|message| wrong(StatusCode::BAD_REQUEST, "BAD_REQUEST", &message))
@@ -99,8 +98,9 @@ impl Route {
             Self::Reserve => hold::reserve(door, body).await,
             Self::Settle => hold::settle(door, body).await,
             Self::Acquire => hold::acquire(door, body).await,
+            Self::Release => hold::release(door, body).await,
             Self::Descriptors => Ok(descriptors(door, body).await),
-            Self::Check | Self::Release | Self::Auth => unreachable!("they are answered elsewhere"),
+            Self::Check | Self::Auth => unreachable!("they are answered elsewhere"),
         }
     }
 }

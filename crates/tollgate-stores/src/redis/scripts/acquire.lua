@@ -4,15 +4,16 @@
 -- ARGV     the permit; how many there are; how long it is held without being renewed, in
 --          milliseconds (0 gives it back); 1 if it is held already and to be renewed
 --
--- Tells whether it is held now, how many are, and in how many milliseconds the next one that is not
--- renewed becomes free.
+-- Returns whether it is held now (whether it was, if it is given back), how many are, and in how many
+-- milliseconds the next one that is not renewed becomes free.
 local permit, max, lives_ms, is_held = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 local held = redis.call('ZCARD', KEYS[1])
 if lives_ms == 0 then
-  return { 0, held - redis.call('ZREM', KEYS[1], permit), 0 }
+  local released = redis.call('ZREM', KEYS[1], permit)
+  return { released, held - released, 0 }
 end
 -- What has run out is only given again if there is room: somebody else may have got it.
 if is_held and not redis.call('ZSCORE', KEYS[1], permit) then is_held = false end
