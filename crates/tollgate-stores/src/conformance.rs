@@ -175,6 +175,7 @@ async fn follow_the_core<S: Store>(
             Op::Peek,
             Op::Charge,
             Op::Refund { charged_at },
+            Op::refund_latest(),
         ]);
         let decision = *store.apply(op, &[charge], at).await.expect("an answer");
         let expected = reference.act(op, &charge, at);
@@ -254,6 +255,9 @@ pub async fn a_reservation_settles_up_and_down<S: Store>(store: &S) {
         assert_eq!(one(store, Op::Check, charge.cost(cost(5)), 0).await.remaining(), 5);
         let down = Op::Refund { charged_at };
         assert_eq!(one(store, down, charge.cost(cost(3)), 0).await.remaining(), 8, "{algorithm}");
+        let latest = Op::refund_latest();
+        assert_eq!(one(store, latest, charge.cost(cost(1)), 0).await.remaining(), 9, "{algorithm}");
+        assert_eq!(one(store, Op::Check, charge, 0).await.remaining(), 8, "{algorithm}");
         // Up by more than there is: a debt, which has to be paid before anything passes.
         let up = one(store, Op::Charge, charge.cost(cost(12)), 0).await;
         assert_eq!(up.remaining(), 0, "{algorithm}");

@@ -21,12 +21,19 @@ pub enum Op {
     Charge,
     /// Give back what was charged at that moment, as far as it still counts.
     Refund {
-        /// When it was charged.
+        /// When it was charged, by the store's clock ([`Verdict::at`]). A later time than the present
+        /// counts as the present.
         charged_at: Micros,
     },
 }
 
 impl Op {
+    /// Refunds what was charged last: at the store's present time, which only the store knows. A caller's
+    /// own clock may be off, and then the refund would be for another window.
+    pub const fn refund_latest() -> Self {
+        Self::Refund { charged_at: Micros::MAX }
+    }
+
     /// What corrects a charge that was made at that time to what it really was; nothing, if it was
     /// right.
     pub fn correction(estimate: Cost, actual: u64, charged_at: Micros) -> Option<(Self, Cost)> {

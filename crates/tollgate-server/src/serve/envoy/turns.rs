@@ -178,7 +178,7 @@ pub(super) async fn decide(gate: &Gate, turns: &mut [Turn<'_>]) -> Result<(), In
     }
     for at in others {
         let op = match turns[at].hits {
-            Hits::GiveBack(_) if passes => Op::Refund { charged_at: gate.now() },
+            Hits::GiveBack(_) if passes => Op::refund_latest(),
             Hits::Take(_) if passes => Op::Check,
             _ => Op::Peek,
         };

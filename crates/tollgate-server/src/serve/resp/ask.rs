@@ -97,7 +97,7 @@ impl OwnedAsk {
             Deed::Check => Op::Check,
             Deed::Peek => Op::Peek,
             Deed::Charge => Op::Charge,
-            Deed::Refund => Op::Refund { charged_at: gate.now() },
+            Deed::Refund => Op::refund_latest(),
             Deed::Reset => {
                 let outcome = match gate.reset(&charge).await {
                     Ok(()) => {

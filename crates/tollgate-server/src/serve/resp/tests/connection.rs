@@ -5,15 +5,25 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
+use tollgate_core::{ALGORITHMS, Micros};
+use tollgate_testkit::RedisServer;
 
-use super::{BOUNDS, door};
+use super::{BOUNDS, NOW, door, door_of};
 use crate::drain::{Drain, Stage};
+use crate::serve::resp::RespDoor;
 use crate::serve::resp::connection::Worker;
 
 fn connect(buffer: usize) -> (DuplexStream, Drain, JoinHandle<std::io::Result<()>>) {
+    connect_to(door(&[]).0, buffer)
+}
+
+fn connect_to(
+    door: Arc<RespDoor>,
+    buffer: usize,
+) -> (DuplexStream, Drain, JoinHandle<std::io::Result<()>>) {
     let (client, server) = duplex(buffer);
     let drain = Drain::default();
-    let worker = Arc::new(Worker::new(door(&[]).0, drain.clone()));
+    let worker = Arc::new(Worker::new(door, drain.clone()));
     (client, drain, tokio::spawn(async move { worker.converse(server).await }))
 }
 
@@ -165,4 +175,28 @@ async fn a_client_that_does_not_say_who_it_is_is_cut_off() {
     client.write_all(b"AUTH secret\r\n").await.unwrap();
     let serving = tokio::time::timeout(Duration::from_secs(30), worker.converse(server));
     assert!(serving.await.is_err(), "one that has said it may stay");
+}
+
+/// A node whose clock is years off, before or after the store's.
+#[tokio::test]
+async fn a_refund_goes_by_the_clock_of_the_store() {
+    let redis = RedisServer::start();
+    let policy =
+        format!("version: 1\nstore: {{ url: '{}', deadline: 10s }}\nlimits: []\n", redis.url());
+    // The first teaches the store its scripts, which may change the order of commands.
+    for (clock, now) in [NOW, Micros::new(1), Micros::MAX].into_iter().enumerate() {
+        let (mut client, _, served) = connect_to(door_of(&policy, now, &[]).0, 1 << 20);
+        for algorithm in ALGORITHMS {
+            let key = format!("{clock}-{algorithm} 10/day ALGORITHM {algorithm}");
+            let commands = format!("TG.CHECK {key} COST 6\r\nTG.REFUND {key} COST 6\r\n");
+            client.write_all(commands.as_bytes()).await.unwrap();
+        }
+        client.write_all(b"QUIT\r\n").await.unwrap();
+        let told = rest(&mut client).await;
+        let remaining = told.split("remaining\r\n:").skip(1);
+        let remaining: Vec<_> = remaining.map(|rest| rest.lines().next().unwrap()).collect();
+        assert_eq!(remaining, ["4", "10"].repeat(ALGORITHMS.len()), "at {now:?}");
+        drop(client);
+        served.await.unwrap().unwrap();
+    }
 }

@@ -18,10 +18,17 @@ use crate::tokens::Tokens;
 
 const BOUNDS: Bounds = Bounds { idle: Duration::from_secs(60), stuck: Duration::from_secs(5) };
 
+const NOW: Micros = Micros::new(1_700_000_000_000_000);
+
 /// A door with counts in memory, at a time that stands still.
 fn door(passwords: &[&str]) -> (Arc<RespDoor>, ManualClock) {
-    let clock = ManualClock::at(Micros::new(1_700_000_000_000_000));
-    let policy = Policy::parse("none", "version: 1\nlimits: []\n", &NoSources).unwrap();
+    door_of("version: 1\nlimits: []\n", NOW, passwords)
+}
+
+/// A door with this policy, at a time that stands still.
+fn door_of(policy: &str, now: Micros, passwords: &[&str]) -> (Arc<RespDoor>, ManualClock) {
+    let clock = ManualClock::at(now);
+    let policy = Policy::parse("test", policy, &NoSources).unwrap();
     let gate = Gate::with_clock(policy, clock.clone()).unwrap();
     let passwords = Passwords::new(Tokens::of(passwords).into());
     (Arc::new(RespDoor::new(gate, passwords, BOUNDS, Seats::new(10))), clock)
