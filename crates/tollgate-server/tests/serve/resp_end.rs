@@ -105,3 +105,55 @@ fn every_command_that_was_charged_was_answered() {
         assert_eq!(remaining(told), [QUOTA - answered.len()], "client {n}");
     }
 }
+
+const CONNECTIONS: usize = 200;
+
+/// Sends a pipeline on each connection, ends the server before it has read anything of them, and gives how
+/// many replies each got.
+fn replies_after_the_end(server: &mut Server, connections: usize, commands: usize) -> Vec<usize> {
+    let mut streams: Vec<_> = (0..connections).map(|_| connect(server)).collect();
+    let pipeline = "TG.CHECK k 1000000000/day ALGORITHM fixed_window\r\n".repeat(commands);
+    server.signal("-STOP");
+    for stream in &mut streams {
+        // What does not fit into the buffers of both ends has not been sent.
+        stream.set_write_timeout(Some(LIMIT)).unwrap();
+        stream.write_all(pipeline.as_bytes()).unwrap();
+    }
+    server.signal("-TERM");
+    server.signal("-CONT");
+    let replies = thread::scope(|scope| {
+        let read = |mut stream: TcpStream| {
+            let mut replies = Vec::new();
+            // Also if the connection is reset in the end.
+            let _ = stream.read_to_end(&mut replies);
+            remaining(&String::from_utf8(replies).unwrap()).len()
+        };
+        let reading: Vec<_> =
+            streams.into_iter().map(|stream| scope.spawn(move || read(stream))).collect();
+        reading.into_iter().map(|reading| reading.join().unwrap()).collect()
+    });
+    assert!(server.wait().success());
+    replies
+}
+
+#[test]
+fn what_was_sent_before_the_end_is_answered() {
+    // The last is more than the server's receive buffer holds.
+    for (connections, commands) in [(CONNECTIONS, 1), (CONNECTIONS, 50), (20, 5_000)] {
+        let mut server = start(&["--workers", "2"]);
+        let replies = replies_after_the_end(&mut server, connections, commands);
+        assert_eq!(replies, vec![commands; connections]);
+    }
+}
+
+#[test]
+fn what_was_sent_before_the_end_is_answered_over_redis() {
+    let redis = RedisServer::start();
+    let store = format!("store: {{ url: '{}', deadline: 20s }}\nlimits: []", redis.url());
+    let policy = policy(&store);
+    for (connections, commands) in [(CONNECTIONS, 1), (CONNECTIONS, 50), (2, 5_000)] {
+        let mut server = start(&["--workers", "2", path(policy.path())]);
+        let replies = replies_after_the_end(&mut server, connections, commands);
+        assert_eq!(replies, vec![commands; connections]);
+    }
+}

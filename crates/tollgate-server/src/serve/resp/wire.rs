@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::Bounds;
@@ -19,9 +18,13 @@ use crate::drain::{Drain, Stage, StageWatch};
 const READ: usize = 16 << 10;
 /// A buffer that has grown beyond this is given back when it is empty.
 const KEEP: usize = 64 << 10;
-/// Once the end has begun, this often what has come is still answered. Then the client is one that does
-/// not stop.
-const LAST_READS: u32 = 64;
+/// Once the server drains, so many bytes are still read: about ten thousand commands, so that a pipeline
+/// that was sent before is answered. A client that sends more is one that does not stop.
+const DRAIN_MAX: usize = 512 << 10;
+/// While the server drains, a connection on which nothing comes for this long has nothing more on its way.
+/// What its client has sent may wait in the client's buffer until there is room here. A tenth of it has to
+/// do when idle connections are closed, so that one who asks now and then does not hold up the end.
+const DRAIN_QUIET: Duration = Duration::from_millis(100);
 /// A command that has begun has to be whole in this time.
 const COMMAND_WITHIN: Duration = Duration::from_secs(15);
 /// How long a client that has to give a password may take for it.
@@ -38,10 +41,17 @@ pub(super) struct Wire<S> {
     watch: Watch,
     stuck: Duration,
     stage: StageWatch,
-    last_reads: Option<u32>,
+    /// Set once the server drains.
+    draining: Option<Draining>,
     /// Set while a client has something to bring to its end: a command, or who it is.
     overdue: Option<Pin<Box<Sleep>>>,
     is_stranger: bool,
+}
+
+/// What is still to be read before the connection is closed.
+struct Draining {
+    bytes_left: usize,
+    quiet: Pin<Box<Sleep>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +60,7 @@ pub(super) enum Read {
     More,
     /// The client has gone.
     Gone,
-    /// The server is about to go, and everything that has come was read.
+    /// The server drains, and everything that was on its way was read.
     Last,
 }
 
@@ -63,7 +73,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             watch: Watch::new(bounds.idle),
             stuck: bounds.stuck,
             stage: StageWatch::new(drain),
-            last_reads: None,
+            draining: None,
             overdue: None,
             is_stranger: false,
         }
@@ -93,10 +103,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
 
     /// Reads more. To give up waiting for it loses nothing.
     pub(super) async fn read(&mut self) -> io::Result<Read> {
-        if self.last_reads.is_none() {
+        if self.draining.is_none() {
             match self.read_or_ending().await? {
                 Some(read) => return Ok(read),
-                None => self.last_reads = Some(LAST_READS),
+                None => {
+                    let quiet = Box::pin(sleep(DRAIN_QUIET));
+                    self.draining = Some(Draining { bytes_left: DRAIN_MAX, quiet });
+                }
             }
         }
         self.read_last().await
@@ -127,20 +140,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         .await
     }
 
-    /// Reads what is there, and does not wait.
+    /// Reads what is on its way.
     async fn read_last(&mut self) -> io::Result<Read> {
-        let left = self.last_reads.unwrap_or_default();
-        if left == 0 {
+        self.make_room();
+        let Self { stream, input, draining, stage, .. } = self;
+        let Some(Draining { bytes_left, quiet }) = draining else { return Ok(Read::Last) };
+        if *bytes_left == 0 {
             return Ok(Read::Last);
         }
-        self.last_reads = Some(left - 1);
-        // So that the runtime looks at the sockets once more.
-        yield_now().await;
-        self.make_room();
-        let Self { stream, input, .. } = self;
-        poll_fn(|context| match pin!(stream.read_buf(input)).poll(context) {
-            Poll::Ready(read) => Poll::Ready(read.map(read_of)),
-            Poll::Pending => Poll::Ready(Ok(Read::Last)),
+        poll_fn(|context| {
+            if let Poll::Ready(read) = pin!(stream.read_buf(input)).poll(context) {
+                *bytes_left = bytes_left.saturating_sub(*read.as_ref().unwrap_or(&0));
+                let wait = match stage.poll_stage(context) {
+                    Stage::CloseIdle => DRAIN_QUIET / 10,
+                    _ => DRAIN_QUIET,
+                };
+                quiet.as_mut().reset(Instant::now() + wait);
+                return Poll::Ready(read.map(read_of));
+            }
+            quiet.as_mut().poll(context).map(|()| Ok(Read::Last))
         })
         .await
     }
