@@ -170,8 +170,8 @@ fn every_question_is_a_span_and_the_last_are_sent_at_the_end() {
         ("http login allowed false", 3),
         ("http login denied false", 1),
         ("http login other false", 1),
-        ("resp cl.throttle allowed false", 3),
-        ("resp cl.throttle denied false", 1),
+        ("resp api allowed false", 3),
+        ("resp api denied false", 1),
     ];
     assert_eq!(tally(&spans), expected.map(|(line, n)| (line.to_string(), n)).into());
     for span in &spans {
@@ -222,7 +222,7 @@ fn a_decision_without_the_store_says_so() {
         "auth checkout allowed true",
         "grpc test.user allowed true",
         "http login allowed true",
-        "resp cl.throttle allowed true",
+        "resp api allowed true",
     ] {
         assert!(tally.contains_key(line), "{line} is not in {tally:?}");
     }

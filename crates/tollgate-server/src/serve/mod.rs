@@ -4,6 +4,7 @@
 //! share one gate, so one policy and one store. The first thread looks after files, signals and the end.
 
 mod announce;
+mod caller_limit;
 mod doors;
 mod envoy;
 #[cfg(feature = "fuzzing")]

@@ -1,5 +1,7 @@
 //! The HTTP door.
 
+use std::io::{Read, Write};
+
 use serde_json::{Value, json};
 use tollgate_testkit::{RedisServer, wait_until};
 
@@ -209,4 +211,40 @@ fn a_proxy_that_does_not_say_what_it_asks_about_is_refused() {
 #[test]
 fn probes_of_envoyproxy_ratelimit_are_answered() {
     assert_eq!(Server::start(&[]).connect().get("/healthcheck").status(), 200);
+}
+
+/// What is left of this limit for the key `k`, asked over Redis' protocol.
+fn left_over_resp(server: &Server, limit: &str) -> u64 {
+    let mut stream = std::net::TcpStream::connect(server.resp()).unwrap();
+    stream.write_all(format!("TG.PEEK k {limit}\r\nQUIT\r\n").as_bytes()).unwrap();
+    let mut told = String::new();
+    stream.read_to_string(&mut told).unwrap();
+    let (_, rest) = told.split_once("remaining\r\n:").unwrap_or_else(|| panic!("{told}"));
+    rest.lines().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_limit_is_one_count_whatever_the_protocol() {
+    let redis = RedisServer::start();
+    let store = format!("store: {{ url: '{}', deadline: 5s }}\nlimits: []", redis.url());
+    let in_redis = policy(&store);
+    for file in [&[][..], &[in_redis.path().to_str().unwrap()]] {
+        let server = Server::start(&[&["--resp", "127.0.0.1:0"], file].concat());
+        for (rate, resp) in [
+            (json!({"rate": "10/hour"}), "10/hour"),
+            (json!({"rate": "10/hour burst 10"}), "\"10/hour burst 10\""),
+            (
+                json!({"rate": "10/hour", "algorithm": "fixed_window"}),
+                "10/hour ALGORITHM fixed_window",
+            ),
+            (json!({"rate": "10/hour", "name": "exports"}), "10/hour NAME exports"),
+        ] {
+            let mut check = rate;
+            check["key"] = json!("k");
+            check["cost"] = json!(3);
+            assert_eq!(left_over_resp(&server, resp), 10, "{check}: nobody else has charged it");
+            assert_eq!(server.post("/v1/check", &check).1["remaining"], 7);
+            assert_eq!(left_over_resp(&server, resp), 7, "{check}");
+        }
+    }
 }

@@ -13,9 +13,9 @@ use super::HttpDoor;
 use super::ask::{self, Check};
 use super::check::decide_one;
 use super::held::{Reserved, Thing};
-use super::limits::checked;
 use super::permit_id::StoredPermit;
 use super::reply::{Reply, Told, json, wrong};
+use crate::serve::caller_limit::{DEFAULT_NAME, checked_name};
 
 /// How long they are held unless the caller says otherwise, and at most.
 const HELD_FOR: Duration = Duration::from_secs(60);
@@ -85,7 +85,7 @@ pub(super) async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, Strin
     let max = ask::number(&object, "max")?.filter(|max| *max > 0);
     let max = max.ok_or("\"max\" is missing: how many may be in flight, at least 1")?;
     let valid = valid(&object)?;
-    let name = checked(ask::text(&object, "name")?.unwrap_or("api"))?;
+    let name = checked_name(ask::text(&object, "name")?.unwrap_or(DEFAULT_NAME))?;
     let permit = door.gate.hold(name, key.as_bytes(), max, valid, WhenDown::Local).await;
     door.tell(name, &key, permit.is_some());
     let id = match permit {

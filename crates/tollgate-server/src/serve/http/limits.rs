@@ -4,16 +4,14 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tollgate::{Algorithm, Limit, LimitError, Rate, RateError};
+use tollgate::{Limit, LimitError};
 
 use super::ask::Wrong;
+use crate::serve::caller_limit;
 
 /// The most limits that a thread keeps. Beyond that, all are forgotten and made again: whoever has so
 /// many does not ask for the same ones twice.
 const KEPT_MAX: usize = 1_024;
-/// The longest text that can be a rate.
-const RATE_MAX: usize = 128;
-const NAME: &str = "api";
 
 /// A limit as a caller writes it.
 #[derive(Clone, Copy)]
@@ -40,11 +38,6 @@ impl Asked<'_> {
     }
 
     fn limit_of(self, kept: &mut Kept) -> Result<Arc<Limit>, Wrong> {
-        if self.rate.len() > RATE_MAX {
-            return Err(format!(
-                "a rate has at most {RATE_MAX} characters, such as \"100/minute\""
-            ));
-        }
         let Kept { limits, wanted } = kept;
         wanted.clear();
         // None of these can have a zero byte in it and be a limit.
@@ -64,24 +57,9 @@ impl Asked<'_> {
     }
 
     fn made(self) -> Result<Limit, Wrong> {
-        let rate: Rate =
-            self.rate.parse().map_err(|error: RateError| error.message().to_string())?;
-        let algorithm = match self.algorithm {
-            Some(name) => name.parse().map_err(|error: LimitError| error.to_string())?,
-            None if rate.burst().is_some() => Algorithm::TokenBucket,
-            None => Algorithm::default(),
-        };
-        let limit = Limit::new(rate, algorithm).map_err(|error| error.to_string())?;
-        Ok(limit.named(checked(self.name.unwrap_or(NAME))?))
-    }
-}
-
-/// Names are answered in headers.
-pub(super) fn checked(name: &str) -> Result<&str, Wrong> {
-    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':');
-    match !name.is_empty() && name.len() <= 64 && name.chars().all(is_fine) {
-        true => Ok(name),
-        false => Err("a name is letters, digits, - _ . / : and at most 64 of them".into()),
+        let algorithm = self.algorithm.map(str::parse).transpose();
+        let algorithm = algorithm.map_err(|error: LimitError| error.to_string())?;
+        caller_limit::build(self.rate, algorithm, self.name)
     }
 }
 
@@ -114,7 +92,7 @@ mod tests {
         }
         let before = kept.limits.len();
         assert!(asked("5/fortnight").limit_of(kept).is_err());
-        assert!(asked(&(" ".repeat(RATE_MAX) + "5/s")).limit_of(kept).is_err());
+        assert!(asked(&(" ".repeat(128) + "5/s")).limit_of(kept).is_err());
         assert_eq!(kept.limits.len(), before);
     }
 }

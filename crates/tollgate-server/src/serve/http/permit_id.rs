@@ -9,7 +9,7 @@ use std::fmt;
 use tollgate::shared::PermitId;
 
 use super::ask::{self, Wrong};
-use super::limits::checked;
+use crate::serve::caller_limit::checked_name;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StoredPermit<'a> {
@@ -25,7 +25,7 @@ impl<'a> StoredPermit<'a> {
         let parts = || {
             let (key, name) = place.split_once('-')?;
             let key = String::from_utf8(from_hex(key)?).ok()?;
-            let (name, key) = (checked(name).ok()?, ask::checked_key(&key).ok()?);
+            let (name, key) = (checked_name(name).ok()?, ask::checked_key(&key).ok()?);
             Some(Self { id: id.parse().ok()?, name, key })
         };
         parts().map(Some).ok_or_else(|| {

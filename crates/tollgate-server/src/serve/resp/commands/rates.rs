@@ -6,12 +6,12 @@ use super::numbers::whole;
 use super::{Command, Handler, quote};
 use crate::serve::resp::ask::{Ask, Deed, Form};
 use crate::serve::resp::codec::Args;
-use crate::serve::resp::limits::Limits;
+use crate::serve::resp::limits::{Asked, Limits};
 
-const USAGE: &str = "key rate [ALGORITHM name] [COST n]";
+const USAGE: &str = "key rate [ALGORITHM name] [COST n] [NAME name]";
 
 const fn command(name: &'static str, summary: &'static str, handler: Handler) -> Command {
-    Command { name, args: 3..=7, usage: USAGE, summary, is_for_strangers: false, handler }
+    Command { name, args: 3..=9, usage: USAGE, summary, is_for_strangers: false, handler }
 }
 
 pub(super) const CHECK: Command = command(
@@ -39,8 +39,8 @@ pub(super) const REFUND: Command = command(
 );
 
 pub(super) const RESET: Command = Command {
-    args: 3..=5,
-    usage: "key rate [ALGORITHM name]",
+    args: 3..=7,
+    usage: "key rate [ALGORITHM name] [NAME name]",
     ..command(
         "TG.RESET",
         "Makes the key as good as new.",
@@ -49,13 +49,17 @@ pub(super) const RESET: Command = Command {
 };
 
 fn ask<'a>(deed: Deed, args: Args<'a>, limits: &'a mut Limits) -> Result<Ask<'a>, String> {
-    let (mut algorithm, mut cost) = (Algorithm::default(), Cost::ONE);
+    let mut asked = Asked { rate: args.at(2), algorithm: None, name: None };
+    let mut cost = Cost::ONE;
     let mut at = 3;
     while let Some(option) = args.get(at) {
         let value = args.get(at + 1);
         let value = value.ok_or_else(|| format!("'{}' needs a value", quote(option)))?;
         match () {
-            () if option.eq_ignore_ascii_case(b"ALGORITHM") => algorithm = read_algorithm(value)?,
+            () if option.eq_ignore_ascii_case(b"ALGORITHM") => {
+                asked.algorithm = Some(read_algorithm(value)?);
+            }
+            () if option.eq_ignore_ascii_case(b"NAME") => asked.name = Some(value),
             () if option.eq_ignore_ascii_case(b"COST") && deed != Deed::Reset => {
                 cost = read_cost(value)?;
             }
@@ -63,7 +67,7 @@ fn ask<'a>(deed: Deed, args: Args<'a>, limits: &'a mut Limits) -> Result<Ask<'a>
         }
         at += 2;
     }
-    let limit = limits.rate(args.at(2), algorithm)?;
+    let limit = limits.rate(asked)?;
     Ok(Ask { deed, limit, key: args.at(1), cost, form: Form::Named })
 }
 
@@ -77,6 +81,9 @@ fn read_cost(text: &[u8]) -> Result<Cost, String> {
 }
 
 fn unknown_option(deed: Deed, option: &[u8]) -> String {
-    let options = if deed == Deed::Reset { "ALGORITHM" } else { "ALGORITHM and COST" };
+    let options = match deed {
+        Deed::Reset => "ALGORITHM and NAME",
+        _ => "ALGORITHM, COST and NAME",
+    };
     format!("syntax error: unknown option '{}'; there is {options}", quote(option))
 }

@@ -187,21 +187,24 @@ fn what_is_no_limit_is_told() {
     check(&[
         (
             "TG.CHECK k",
-            "ERR wrong number of arguments for 'tg.check' command; usage: TG.CHECK key rate [ALGORITHM name] [COST n]",
+            "ERR wrong number of arguments for 'tg.check' command; usage: TG.CHECK key rate [ALGORITHM name] [COST n] [NAME name]",
         ),
         ("TG.CHECK k 5/s COST", "ERR 'COST' needs a value"),
         ("TG.CHECK k 5/s COST 0", "ERR a cost must be at least 1; to look without charging, peek"),
         (
             "TG.CHECK k 5/s PRICE 1",
-            "ERR syntax error: unknown option 'PRICE'; there is ALGORITHM and COST",
+            "ERR syntax error: unknown option 'PRICE'; there is ALGORITHM, COST and NAME",
         ),
-        ("TG.RESET k 5/s COST 1", "ERR syntax error: unknown option 'COST'; there is ALGORITHM"),
+        (
+            "TG.RESET k 5/s COST 1",
+            "ERR syntax error: unknown option 'COST'; there is ALGORITHM and NAME",
+        ),
         (
             "TG.CHECK k 5/s ALGORITHM magic",
             "ERR unknown algorithm \"magic\"; there are fixed_window, sliding_log, sliding_counter, token_bucket, leaky_bucket",
         ),
         (
-            "TG.CHECK k \"5/s burst 10\"",
+            "TG.CHECK k \"5/s burst 10\" ALGORITHM sliding_counter",
             "ERR sliding_counter has no burst; leave it out, or use token_bucket or leaky_bucket",
         ),
         ("TG.CHECK k 0/s", "ERR the count is 0; it must be at least 1"),
@@ -210,12 +213,28 @@ fn what_is_no_limit_is_told() {
 }
 
 #[test]
-fn the_two_kinds_of_commands_count_apart() {
+fn the_same_limit_is_one_count_and_another_name_is_another() {
     check(&[
-        ("CL.THROTTLE k 4 5 1 5", "[0 5 0 -1 1]"),
+        ("CL.THROTTLE k 4 5 1 3", "[0 5 2 -1 1]"),
         (
-            "TG.PEEK k \"5/s burst 5\" ALGORITHM token_bucket",
+            "TG.PEEK k \"5/s burst 5\"",
+            "[allowed 1 limit 5 remaining 2 retry_after_ms -1 reset_after_ms 600 delay_ms 0 never 0 degraded 0]",
+        ),
+        (
+            "TG.PEEK k \"5/s burst 5\" NAME exports",
             "[allowed 1 limit 5 remaining 5 retry_after_ms -1 reset_after_ms 0 delay_ms 0 never 0 degraded 0]",
+        ),
+        (
+            "TG.PEEK k 5/s",
+            "[allowed 1 limit 5 remaining 5 retry_after_ms -1 reset_after_ms 0 delay_ms 0 never 0 degraded 0]",
+        ),
+        ("TG.RESET k \"5/s burst 5\" NAME exports", "OK"),
+        ("CL.THROTTLE k 4 5 1 3", "[1 5 2 1 1]"),
+        ("TG.RESET k \"5/s burst 5\"", "OK"),
+        ("CL.THROTTLE k 4 5 1 3", "[0 5 2 -1 1]"),
+        (
+            "TG.PEEK k 5/s NAME \"a b\"",
+            "ERR a name is letters, digits, - _ . / : and at most 64 of them",
         ),
     ]);
 }
