@@ -21,6 +21,7 @@ use crate::drain::Drain;
 use crate::metrics::{self, Page};
 use crate::patient::{Patient, Pulse};
 use crate::policy_file::PolicyFile;
+use crate::reload::reload;
 use crate::tls::Tls;
 use crate::tokens::Tokens;
 
@@ -62,10 +63,13 @@ impl Door for Admin {
         let pulse = Pulse::new();
         let io = TokioIo::new(Patient::new(stream, Arc::clone(&pulse)));
         let service = service_fn(move |request: Request<Incoming>| {
-            pulse.begin_answer();
-            let answer = answer(&self, &request);
-            pulse.end_answer();
-            async { Ok::<_, Infallible>(answer) }
+            let (admin, pulse) = (Arc::clone(&self), Arc::clone(&pulse));
+            async move {
+                pulse.begin_answer();
+                let answer = answer(&admin, &request).await;
+                pulse.end_answer();
+                Ok::<_, Infallible>(answer)
+            }
         });
         let mut http = http1::Builder::new();
         http.header_read_timeout(None);
@@ -82,7 +86,7 @@ pub(crate) async fn serve(listener: StdListener, admin: Arc<Admin>, tls: Option<
     }
 }
 
-fn answer<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>> {
+async fn answer<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>> {
     let is_probe = matches!(request.uri().path(), "/healthz" | "/readyz");
     if !is_probe && !admin.tokens.allow(request.headers()) {
         let mut answer = text(StatusCode::UNAUTHORIZED, "a valid bearer token is needed\n".into());
@@ -99,9 +103,9 @@ fn answer<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>> {
             text(StatusCode::OK, page.into_text())
         }
         (&Method::GET, "/v1/policy") => json(StatusCode::OK, &policy(admin)),
-        (&Method::POST, "/v1/policy/reload") => match admin.policy.reload() {
-            Ok(()) => json(StatusCode::OK, &policy(admin)),
-            Err(_) => json(StatusCode::UNPROCESSABLE_ENTITY, &policy(admin)),
+        (&Method::POST, "/v1/policy/reload") => match reload(&admin.policy).await {
+            true => json(StatusCode::OK, &policy(admin)),
+            false => json(StatusCode::UNPROCESSABLE_ENTITY, &policy(admin)),
         },
         (&Method::GET, "/v1/top") => top(admin, request.uri().query()),
         (&Method::GET, "/v1/envoy") => match &admin.envoy {

@@ -18,6 +18,7 @@ mod patient;
 mod policy_file;
 mod policy_input;
 mod process;
+mod reload;
 mod remote;
 mod schema;
 mod serve;

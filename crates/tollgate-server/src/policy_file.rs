@@ -1,16 +1,18 @@
 //! The policy file of a running server, taken up again when it changes.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use tollgate::files::LoadError;
 use tollgate::gate::{FileSources, read_policy};
 use tollgate::policy::NoSources;
 use tollgate::shared::StoreState;
-use tollgate::{Gate, GateError, Policy, PolicyErrors};
+use tollgate::{Gate, Policy, PolicyErrors};
 
 use crate::failure::Failure;
+use crate::reload::{Reload, ReloadState, When};
 use crate::top::Top;
 
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
@@ -27,6 +29,7 @@ pub(crate) struct PolicyFile {
     /// Proxies that the command line trusts, beside those of the file.
     trusted: Vec<IpNet>,
     seen: Mutex<Option<FileSources>>,
+    reload: ReloadState,
     top: Arc<Top>,
 }
 
@@ -52,8 +55,8 @@ impl PolicyFile {
         let top = Arc::new(Top::default());
         let of_gate = Arc::clone(&top);
         gate.on_decision(move |decision| of_gate.see(decision));
-        let (trusted, seen) = (trusted.to_vec(), Mutex::new(seen));
-        Ok(Self { gate, path, otherwise, trusted, seen, top })
+        let (trusted, seen, reload) = (trusted.to_vec(), Mutex::new(seen), ReloadState::default());
+        Ok(Self { gate, path, otherwise, trusted, seen, reload, top })
     }
 
     /// The keys that were asked about most. What a policy decides is among it.
@@ -70,10 +73,27 @@ impl PolicyFile {
         let _ = tokio::time::timeout(LEAVE_WITHIN, self.gate.leave()).await;
     }
 
-    /// Reads the file again. Whatever comes of it is in the log.
-    pub(crate) fn reload(&self) -> Result<(), GateError> {
-        let (policy, seen) = read(self.path.as_deref(), &self.otherwise, &self.trusted);
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+    fn seen(&self) -> MutexGuard<'_, Option<FileSources>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reload for PolicyFile {
+    type Fresh = (Result<Policy, PolicyErrors>, Option<FileSources>);
+
+    fn state(&self) -> &ReloadState {
+        &self.reload
+    }
+
+    fn read(&self, when: When) -> Option<Self::Fresh> {
+        let seen = self.seen().clone();
+        let have_changed = || seen.as_ref().is_some_and(FileSources::have_changed);
+        (when == When::Always || have_changed())
+            .then(|| read(self.path.as_deref(), &self.otherwise, &self.trusted))
+    }
+
+    fn apply(&self, (policy, seen): Self::Fresh) -> bool {
+        *self.seen() = seen;
         let offered = self.gate.offer(policy);
         match &offered {
             Ok(()) => {
@@ -84,16 +104,14 @@ impl PolicyFile {
             }
             Err(error) => tracing::error!("the policy stays as it was:\n{error}"),
         }
-        offered
+        offered.is_ok()
     }
 
-    /// Reads the file again if it, or one that it refers to, is not as it was.
-    pub(crate) fn reload_if_changed(&self) {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let have_changed = seen.as_ref().is_some_and(FileSources::have_changed);
-        drop(seen);
-        if have_changed {
-            let _ = self.reload();
+    fn reject(&self, error: &LoadError, is_first: bool) {
+        let name = self.path.as_ref().map_or("no policy".into(), |path| path.display().to_string());
+        let offered = self.gate.offer(Err(PolicyErrors::unreadable(&name, error)));
+        if let (Err(error), true) = (offered, is_first) {
+            tracing::error!("the policy stays as it was:\n{error}");
         }
     }
 }

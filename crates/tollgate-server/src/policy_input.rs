@@ -1,8 +1,9 @@
 //! A policy file as it is named on the command line.
 
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
+use tollgate::files::{POLICY_BYTES_MAX, ReadError, read_bounded};
 use tollgate::gate::{FileSources, read_policy};
 use tollgate::policy::StoreSettings;
 use tollgate::{Policy, PolicyErrors, RedisConfig};
@@ -14,11 +15,9 @@ pub(crate) fn read(path: &Path) -> Result<Policy, PolicyErrors> {
         return read_policy(path, &sources);
     }
     let name = "standard input";
-    let mut bytes = Vec::new();
-    let unreadable = |error: io::Error| PolicyErrors::unreadable(name, error);
-    io::stdin().lock().read_to_end(&mut bytes).map_err(unreadable)?;
-    let text = String::from_utf8(bytes)
-        .map_err(|_| PolicyErrors::unreadable(name, "it is not UTF-8 text"))?;
+    let unreadable = |error: ReadError| PolicyErrors::unreadable(name, error);
+    let bytes = read_bounded(io::stdin().lock(), POLICY_BYTES_MAX).map_err(unreadable)?;
+    let text = String::from_utf8(bytes).map_err(|_| unreadable(ReadError::NotText))?;
     Policy::parse(name, &text, &sources)
 }
 

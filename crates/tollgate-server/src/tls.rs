@@ -16,9 +16,11 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tollgate::files::{FILE_BYTES_MAX, LoadError, read};
 
 use crate::failure::Failure;
-use crate::watched::WatchedFiles;
+use crate::reload::{Reload, ReloadState, When};
+use crate::watched::{Stamps, WatchedFiles};
 
 /// How clients are to be served over TLS, if they are.
 #[derive(Args, Clone, Debug)]
@@ -66,6 +68,7 @@ pub(crate) struct Tls {
     files: Files,
     watched: WatchedFiles,
     config: ArcSwap<ServerConfig>,
+    reload: ReloadState,
 }
 
 impl Tls {
@@ -73,7 +76,7 @@ impl Tls {
         let all = [&files.cert, &files.key].into_iter().chain(&files.client_ca);
         let watched = WatchedFiles::new(all.cloned().collect());
         let config = ArcSwap::from_pointee(files.read()?);
-        Ok(Self { files, watched, config })
+        Ok(Self { files, watched, config, reload: ReloadState::default() })
     }
 
     /// Agrees with a client on one of these protocols, the first that it knows.
@@ -86,22 +89,41 @@ impl Tls {
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         TlsAcceptor::from(Arc::new(config)).accept(stream).await
     }
+}
 
-    /// Reads the files again if they have changed since.
-    pub(crate) fn reload_if_changed(&self) {
-        if self.watched.have_changed() {
-            self.reload();
-        }
+impl Reload for Tls {
+    type Fresh = (Result<ServerConfig, String>, Stamps);
+
+    fn state(&self) -> &ReloadState {
+        &self.reload
     }
 
-    /// Reads the files again. All stays as it is if they cannot be used.
-    pub(crate) fn reload(&self) {
-        match self.files.read() {
+    fn read(&self, when: When) -> Option<Self::Fresh> {
+        // Before they are read, so that what changes meanwhile is noticed.
+        let stamps = self.watched.stamps();
+        let is_due = when == When::Always || self.watched.have_changed(&stamps);
+        is_due.then(|| (self.files.read(), stamps))
+    }
+
+    fn apply(&self, (config, stamps): Self::Fresh) -> bool {
+        self.watched.loaded(stamps);
+        match config {
             Ok(fresh) => {
                 self.config.store(Arc::new(fresh));
                 tracing::info!(file = %self.files.cert.display(), "certificate reloaded");
+                true
             }
-            Err(error) => tracing::error!(%error, "certificate not reloaded, the old one stays"),
+            Err(error) => {
+                tracing::error!(%error, "certificate not reloaded, the old one stays");
+                false
+            }
+        }
+    }
+
+    fn reject(&self, error: &LoadError, is_first: bool) {
+        if is_first {
+            let file = self.files.cert.display();
+            tracing::error!(%file, %error, "certificate not reloaded, the old one stays");
         }
     }
 }
@@ -130,7 +152,8 @@ impl Files {
         let Self { cert, key, .. } = self;
         let chain = certificates(cert).map_err(|error| cannot("the certificate", cert, &error))?;
         let unusable = |error: &str| cannot("the key", key, error);
-        let der = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
+        let pem = read(key, FILE_BYTES_MAX).map_err(|error| unusable(&error.to_string()))?;
+        let der = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| match error {
             pem::Error::NoItemsFound => unusable("there is no private key in it"),
             error => unusable(&error.to_string()),
         })?;
@@ -172,7 +195,8 @@ fn trust(roots: &mut RootCertStore, path: &Path) -> Result<(), String> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    let pem = read(path, FILE_BYTES_MAX).map_err(|error| error.to_string())?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let chain = chain.map_err(|error| error.to_string())?;
     if chain.is_empty() { Err("there is no certificate in it".to_string()) } else { Ok(chain) }
 }

@@ -7,9 +7,11 @@ use arc_swap::ArcSwap;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 use subtle::{Choice, ConstantTimeEq};
+use tollgate::files::{FILE_BYTES_MAX, LoadError, read_text};
 
 use crate::failure::Failure;
-use crate::watched::WatchedFiles;
+use crate::reload::{Reload, ReloadState, When};
+use crate::watched::{Stamps, WatchedFiles};
 
 /// In what a proxy shows its token that asks about somebody else's request.
 const PROXY_TOKEN: HeaderName = HeaderName::from_static("x-tollgate-token");
@@ -20,6 +22,7 @@ pub(crate) struct Tokens {
     known: ArcSwap<Vec<Vec<u8>>>,
     /// Where they come from.
     file: Option<(PathBuf, WatchedFiles)>,
+    reload: ReloadState,
 }
 
 impl Tokens {
@@ -27,27 +30,13 @@ impl Tokens {
     pub(crate) fn read(file: &Path) -> Result<Self, Failure> {
         let watched = WatchedFiles::new(vec![file.to_path_buf()]);
         let known = read(file).map_err(Failure::input)?;
-        Ok(Self { known: ArcSwap::from_pointee(known), file: Some((file.to_path_buf(), watched)) })
+        let (known, file) = (ArcSwap::from_pointee(known), Some((file.to_path_buf(), watched)));
+        Ok(Self { known, file, reload: ReloadState::default() })
     }
 
     /// From a file, or none.
     pub(crate) fn read_if_named(file: Option<&Path>) -> Result<Arc<Self>, Failure> {
         file.map(Self::read).transpose().map(|tokens| Arc::new(tokens.unwrap_or_default()))
-    }
-
-    /// Accepts what the file says now, if it has changed. If it cannot be used, the old ones stay.
-    pub(crate) fn reload_if_changed(&self) {
-        let Some((file, watched)) = &self.file else { return };
-        if !watched.have_changed() {
-            return;
-        }
-        match read(file) {
-            Ok(known) => {
-                tracing::info!(file = %file.display(), tokens = known.len(), "tokens reloaded");
-                self.known.store(Arc::new(known));
-            }
-            Err(error) => tracing::error!(%error, "tokens not reloaded, the old ones stay"),
-        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -77,8 +66,47 @@ impl Tokens {
     }
 }
 
+impl Reload for Tokens {
+    type Fresh = (Result<Vec<Vec<u8>>, String>, Stamps);
+
+    fn state(&self) -> &ReloadState {
+        &self.reload
+    }
+
+    fn read(&self, when: When) -> Option<Self::Fresh> {
+        let (file, watched) = self.file.as_ref()?;
+        // Before it is read, so that what changes meanwhile is noticed.
+        let stamps = watched.stamps();
+        let is_due = when == When::Always || watched.have_changed(&stamps);
+        is_due.then(|| (read(file), stamps))
+    }
+
+    fn apply(&self, (known, stamps): Self::Fresh) -> bool {
+        let Some((file, watched)) = &self.file else { return true };
+        watched.loaded(stamps);
+        match known {
+            Ok(known) => {
+                tracing::info!(file = %file.display(), tokens = known.len(), "tokens reloaded");
+                self.known.store(Arc::new(known));
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "tokens not reloaded, the old ones stay");
+                false
+            }
+        }
+    }
+
+    fn reject(&self, error: &LoadError, is_first: bool) {
+        if let (Some((file, _)), true) = (&self.file, is_first) {
+            let file = file.display();
+            tracing::error!(%file, %error, "tokens not reloaded, the old ones stay");
+        }
+    }
+}
+
 fn read(file: &Path) -> Result<Vec<Vec<u8>>, String> {
-    let text = std::fs::read_to_string(file)
+    let text = read_text(file, FILE_BYTES_MAX)
         .map_err(|error| format!("cannot read the tokens in {}: {error}", file.display()))?;
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -96,7 +124,7 @@ mod tests {
     impl Tokens {
         pub(crate) fn of(tokens: &[&str]) -> Self {
             let known = tokens.iter().map(|token| token.as_bytes().to_vec()).collect();
-            Self { known: ArcSwap::from_pointee(known), file: None }
+            Self { known: ArcSwap::from_pointee(known), ..Self::default() }
         }
     }
 

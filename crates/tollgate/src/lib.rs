@@ -37,6 +37,8 @@
 pub mod clock;
 mod concurrency;
 #[cfg(feature = "policy")]
+pub mod files;
+#[cfg(feature = "policy")]
 pub mod gate;
 pub mod histogram;
 #[cfg(feature = "tower")]

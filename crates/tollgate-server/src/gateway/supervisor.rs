@@ -3,20 +3,18 @@
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::interval;
 
 use super::health;
 use super::shared::Shared;
 use crate::admin::{self, Admin};
 use crate::policy_file::PolicyFile;
+use crate::reload::{self, reload, reload_if_changed};
 use crate::tls::Tls;
 use crate::tokens::Tokens;
-
-const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct Supervisor {
     runtime: Runtime,
@@ -82,34 +80,41 @@ impl Supervisor {
 
 /// What may change while the gateway runs.
 struct Files<'f> {
-    policy: &'f PolicyFile,
+    policy: &'f Arc<PolicyFile>,
     tls: Option<Arc<Tls>>,
     admin_tokens: Option<Arc<Tokens>>,
 }
 
 impl Files<'_> {
-    fn reload(&self) {
-        // What came of it is in the log.
-        let _ = self.policy.reload();
-        self.tls.iter().for_each(|tls| tls.reload());
+    /// Keeps what is loaded up to date. All files are looked at together, so that none waits for
+    /// another that hangs. What comes of it is in the log.
+    async fn keep_loaded(&self, hang_up: &mut Signal) {
+        let mut looks = reload::looks();
+        loop {
+            tokio::select! {
+                _ = hang_up.recv() => self.reload().await,
+                _ = looks.tick() => self.look().await,
+            }
+        }
     }
 
-    fn look(&self) {
-        self.policy.reload_if_changed();
-        self.tls.iter().for_each(|tls| tls.reload_if_changed());
-        self.admin_tokens.iter().for_each(|tokens| tokens.reload_if_changed());
+    async fn reload(&self) {
+        let tls = join_all(self.tls.iter().map(reload));
+        tokio::join!(reload(self.policy), tls, join_all(self.admin_tokens.iter().map(reload)));
+    }
+
+    async fn look(&self) {
+        let tls = join_all(self.tls.iter().map(reload_if_changed));
+        let tokens = join_all(self.admin_tokens.iter().map(reload_if_changed));
+        tokio::join!(reload_if_changed(self.policy), tls, tokens);
     }
 }
 
 async fn until_asked(signals: &mut Signals, files: &Files<'_>) {
-    let mut look = interval(LOOK_AT_FILES_EVERY);
-    loop {
-        let Signals { terminate, interrupt, hang_up } = signals;
-        tokio::select! {
-            _ = terminate.recv() => return,
-            _ = interrupt.recv() => return,
-            _ = hang_up.recv() => files.reload(),
-            _ = look.tick() => files.look(),
-        }
+    let Signals { terminate, interrupt, hang_up } = signals;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        () = files.keep_loaded(hang_up) => {}
     }
 }

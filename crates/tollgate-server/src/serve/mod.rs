@@ -19,9 +19,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use ipnet::IpNet;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::interval;
 
 use crate::accept::listen;
@@ -29,6 +30,7 @@ use crate::admin::{self, Admin, Told};
 use crate::drain::{Drain, Stage};
 use crate::failure::Failure;
 use crate::policy_file::PolicyFile;
+use crate::reload::{self, reload, reload_if_changed};
 use crate::tls::Tls;
 use crate::tokens::Tokens;
 use crate::{log, process};
@@ -38,7 +40,7 @@ use meters::Meters;
 use options::DoorName;
 pub(crate) use options::Serve;
 
-const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Proxies on this machine may say whom they ask for.
 const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1/128"];
 
@@ -176,33 +178,51 @@ impl Server {
         }
     }
 
+    /// Files and what callers hold are looked after until somebody asks for an end.
     async fn until_asked(&self, end: &mut Ends) -> io::Result<()> {
-        let mut hang_up = signal(SignalKind::hangup())?;
-        let mut look = interval(LOOK_AT_FILES_EVERY);
+        let hang_up = signal(SignalKind::hangup())?;
+        tokio::select! {
+            () = end.come() => {}
+            () = self.keep_loaded(hang_up) => {}
+            () = self.keep_swept() => {}
+        }
+        Ok(())
+    }
+
+    async fn keep_swept(&self) {
+        let mut sweeps = interval(SWEEP_EVERY);
+        loop {
+            sweeps.tick().await;
+            self.http.sweep();
+        }
+    }
+
+    async fn keep_loaded(&self, mut hang_up: Signal) {
+        let mut looks = reload::looks();
         loop {
             tokio::select! {
-                () = end.come() => return Ok(()),
-                _ = hang_up.recv() => self.reload(),
-                _ = look.tick() => self.look(),
+                _ = hang_up.recv() => self.reload().await,
+                _ = looks.tick() => self.look().await,
             }
         }
     }
 
-    fn reload(&self) {
-        // What came of it is in the log.
-        let _ = self.policy.reload();
-        self.envoy.iter().for_each(|door| door.reload());
-        self.tls.iter().for_each(|tls| tls.reload());
+    /// All at once, so that none waits for another that hangs. What comes of it is in the log.
+    async fn reload(&self) {
+        let envoy = join_all(self.envoy.iter().map(reload));
+        let tls = join_all(self.tls.iter().map(reload));
+        tokio::join!(reload(&self.policy), envoy, tls, join_all(self.secrets().map(reload)));
     }
 
-    fn look(&self) {
-        self.http.sweep();
-        self.policy.reload_if_changed();
-        self.envoy.iter().for_each(|door| door.reload_if_changed());
-        self.tls.iter().for_each(|tls| tls.reload_if_changed());
-        for secrets in [&self.tokens, &self.admin_tokens, &self.resp_passwords] {
-            secrets.reload_if_changed();
-        }
+    async fn look(&self) {
+        let envoy = join_all(self.envoy.iter().map(reload_if_changed));
+        let tls = join_all(self.tls.iter().map(reload_if_changed));
+        let secrets = join_all(self.secrets().map(reload_if_changed));
+        tokio::join!(reload_if_changed(&self.policy), envoy, tls, secrets);
+    }
+
+    fn secrets(&self) -> [&Arc<Tokens>; 3] {
+        [&self.tokens, &self.admin_tokens, &self.resp_passwords]
     }
 }
 

@@ -13,6 +13,7 @@ mod drain;
 mod http;
 mod permits;
 mod process;
+mod reload;
 mod resp_end;
 mod tls;
 mod tokens;

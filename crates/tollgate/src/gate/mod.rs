@@ -19,6 +19,7 @@ use tollgate_rules::{Policy, PolicyErrors, Request, Resolution, Sources};
 use tollgate_stores::{Charge, ChargesError, MemoryStore, Op, StoreError, Verdict};
 
 use crate::clock::{Clock, SystemClock};
+use crate::files::{self, Loader, POLICY_BYTES_MAX, read_text};
 use crate::histogram::{Durations, Sampled};
 
 pub use admission::{Admission, Admitted, Refusal, Refused, Speaker};
@@ -35,6 +36,8 @@ use meter::Meters;
 
 /// How often a policy that is watched is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long it may take to read one.
+const READ_WITHIN: Duration = Duration::from_secs(5);
 
 /// A policy over a store: decides about requests, and can be given another policy at any time
 /// without losing a count.
@@ -122,7 +125,8 @@ impl Gate {
 
     /// Looks at the file, and at those that it refers to, every second for as long as there is this gate,
     /// and reads it again when one has changed. Whatever comes of that goes to `tell`. Must be called
-    /// in a tokio runtime.
+    /// in a tokio runtime, and reads the file once before it returns; later it is read on a thread of
+    /// its own, within five seconds.
     ///
     /// ```no_run
     /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
@@ -145,12 +149,26 @@ impl Gate {
         // What else the policy refers to is known once it has been read.
         let _ = read_policy(&path, &seen);
         tokio::spawn(async move {
+            let (loader, mut is_late) = (Loader::default(), false);
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
                 let Some(inner) = inner.upgrade() else { return };
-                if seen.have_changed() {
-                    seen = FileSources::beside(&path);
-                    tell(Gate { inner }.offer(read_policy(&path, &seen)));
+                let gate = Gate { inner };
+                let (file, before) = (path.clone(), seen.clone());
+                let look = move || (is_late || before.have_changed()).then(|| read_anew(&file));
+                match loader.load(READ_WITHIN, look).await {
+                    Ok(files::Loaded { value: None, .. }) => {}
+                    Ok(files::Loaded { value: Some((policy, sources)), .. }) => {
+                        (seen, is_late) = (sources, false);
+                        tell(gate.offer(policy));
+                    }
+                    // It hangs still, which has been told.
+                    Err(_) if is_late => {}
+                    Err(error) => {
+                        is_late = true;
+                        let name = path.display().to_string();
+                        tell(gate.offer(Err(PolicyErrors::unreadable(&name, error))));
+                    }
                 }
             }
         });
@@ -446,6 +464,12 @@ impl Inner {
     }
 }
 
+/// A policy file as it is now, and what it refers to.
+fn read_anew(path: &Path) -> (Result<Policy, PolicyErrors>, FileSources) {
+    let sources = FileSources::beside(path);
+    (read_policy(path, &sources), sources)
+}
+
 /// Deadlines, the choice when it is down, and the number of keys are not where it is; but they are
 /// settled when a store is opened.
 fn is_same_place(old: &tollgate_rules::StoreSettings, new: &tollgate_rules::StoreSettings) -> bool {
@@ -456,12 +480,11 @@ fn is_same_place(old: &tollgate_rules::StoreSettings, new: &tollgate_rules::Stor
     settled(old) == settled(new)
 }
 
-/// Reads a policy file.
+/// Reads a policy file: a regular file of at most [`POLICY_BYTES_MAX`] bytes.
 pub fn read_policy(path: &Path, sources: &dyn Sources) -> Result<Policy, PolicyErrors> {
     let name = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(|error| PolicyErrors::unreadable(&name, error))?;
-    let text = String::from_utf8(bytes)
-        .map_err(|_| PolicyErrors::unreadable(&name, "it is not UTF-8 text"))?;
+    let text = read_text(path, POLICY_BYTES_MAX);
+    let text = text.map_err(|error| PolicyErrors::unreadable(&name, error))?;
     Policy::parse(&name, &text, sources)
 }
 

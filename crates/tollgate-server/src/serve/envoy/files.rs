@@ -4,11 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tollgate::files::{FILE_BYTES_MAX, LoadError, read_text};
 use tollgate::gate::Loaded;
 use tollgate::policy::envoy::{EnvoyConfig, EnvoyErrors};
 use tollgate::{Micros, PolicyErrors};
 
 use crate::metrics::{Page, one};
+use crate::reload::When;
+
+/// How many entries the folder may have, and how much its files together.
+const ENTRIES_MAX: usize = 10_000;
+const ALL_BYTES_MAX: u64 = 16 << 20;
 
 /// The names and texts of files, sorted by name.
 type Texts = Vec<(String, String)>;
@@ -22,6 +28,20 @@ pub(super) struct EnvoyFiles {
 struct State {
     seen: Result<Texts, String>,
     loaded: Loaded,
+}
+
+/// What was read, and what it says.
+pub(crate) struct Fresh {
+    texts: Result<Texts, String>,
+    parsed: Result<EnvoyConfig, String>,
+}
+
+impl State {
+    fn failed(&mut self, error: String, now: Micros) {
+        self.loaded.failures += 1;
+        self.loaded.error = Some(error);
+        self.loaded.failed_at = Some(now);
+    }
 }
 
 impl EnvoyFiles {
@@ -53,29 +73,31 @@ impl EnvoyFiles {
         page.counter("tollgate_envoy_config_failures_total", help, one(loaded.failures));
     }
 
-    /// Reads the folder again, and returns what is in it if that is new and good.
-    pub(super) fn reload_if_changed(&self, now: Micros) -> Option<EnvoyConfig> {
-        let texts = self.read();
-        if self.lock().seen == texts {
+    /// Reads the folder again; `None` if nothing has changed and it need not be read. May block.
+    pub(super) fn read(&self, when: When) -> Option<Fresh> {
+        let texts = read(&self.folder).map_err(|errors| errors.to_string());
+        if when == When::Changed && self.lock().seen == texts {
             return None;
         }
-        self.take_up(texts, now)
-    }
-
-    /// Reads the folder again, and returns what is in it if that is good.
-    pub(super) fn reload(&self, now: Micros) -> Option<EnvoyConfig> {
-        self.take_up(self.read(), now)
-    }
-
-    fn read(&self) -> Result<Texts, String> {
-        read(&self.folder).map_err(|errors| errors.to_string())
-    }
-
-    fn take_up(&self, texts: Result<Texts, String>, now: Micros) -> Option<EnvoyConfig> {
         let parsed = match &texts {
             Ok(texts) => EnvoyConfig::parse(texts).map_err(|errors| errors.to_string()),
             Err(error) => Err(error.clone()),
         };
+        Some(Fresh { texts, parsed })
+    }
+
+    /// Notes that the folder could not be read in time.
+    pub(super) fn reject(&self, error: &LoadError, is_first: bool, now: Micros) {
+        let error = format!("{}: {error}", self.folder.display());
+        if is_first {
+            tracing::error!("the limits stay as they were:\n{error}");
+        }
+        self.lock().failed(error, now);
+    }
+
+    /// Takes note of what was read, and returns it if it is good.
+    pub(super) fn take_up(&self, fresh: Fresh, now: Micros) -> Option<EnvoyConfig> {
+        let Fresh { texts, parsed } = fresh;
         let mut state = self.lock();
         state.seen = texts;
         match &parsed {
@@ -83,11 +105,7 @@ impl EnvoyFiles {
                 let (version, failures) = (state.loaded.version + 1, state.loaded.failures);
                 state.loaded = Loaded { version, at: now, failures, ..Loaded::default() };
             }
-            Err(error) => {
-                state.loaded.failures += 1;
-                state.loaded.error = Some(error.clone());
-                state.loaded.failed_at = Some(now);
-            }
+            Err(error) => state.failed(error.clone(), now),
         }
         match &parsed {
             Ok(config) => {
@@ -110,13 +128,21 @@ fn read(folder: &Path) -> Result<Texts, Box<PolicyErrors>> {
         Box::new(PolicyErrors::unreadable(&path.display().to_string(), error))
     };
     let entries = fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
-    let mut texts = Texts::new();
-    for entry in entries {
+    let (mut texts, mut bytes) = (Texts::new(), 0);
+    for (index, entry) in entries.enumerate() {
         let path = entry.map_err(|error| unreadable(folder, &error))?.path();
+        if index >= ENTRIES_MAX {
+            return Err(unreadable(folder, &format!("it has more than {ENTRIES_MAX} entries")));
+        }
         if !is_config(&path) {
             continue;
         }
-        let text = fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
+        let text = read_text(&path, FILE_BYTES_MAX).map_err(|error| unreadable(&path, &error))?;
+        bytes += text.len() as u64;
+        if bytes > ALL_BYTES_MAX {
+            let why = format!("its files have more than {} MiB together", ALL_BYTES_MAX >> 20);
+            return Err(unreadable(folder, &why));
+        }
         texts.push((path.display().to_string(), text));
     }
     texts.sort();
@@ -126,5 +152,7 @@ fn read(folder: &Path) -> Result<Texts, Box<PolicyErrors>> {
 fn is_config(path: &Path) -> bool {
     let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
     let is_yaml = path.extension().is_some_and(|kind| kind == "yaml" || kind == "yml");
-    is_yaml && !is_hidden && path.is_file()
+    // A link that leads nowhere is one that is being replaced.
+    let is_there = || fs::metadata(path).is_ok_and(|about| !about.is_dir());
+    is_yaml && !is_hidden && is_there()
 }

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use serde_json::{Value, json};
+use tollgate::files::LoadError;
 use tollgate::gate::NearLimit;
 use tollgate::policy::Answers;
 use tollgate::policy::envoy::{EnvoyConfig, EnvoyErrors};
@@ -36,8 +37,9 @@ pub(crate) use service::Worker;
 
 use super::meters::{Meters, Outcome, Tally};
 use crate::metrics::{Labels, Page, one};
+use crate::reload::{Reload, ReloadState, When};
 use crate::trace::{self, About, Parent, Question};
-use files::EnvoyFiles;
+use files::{EnvoyFiles, Fresh};
 use limit_meters::{LimitMeters, count};
 use proto::{RateLimitRequest, RateLimitResponse};
 use turns::Turn;
@@ -47,6 +49,7 @@ pub(crate) struct EnvoyDoor {
     gate: Gate,
     config: ArcSwap<EnvoyConfig>,
     files: Option<EnvoyFiles>,
+    reload: ReloadState,
     settings: DoorSettings,
     counters: Counters,
     limit_meters: ArcSwap<LimitMeters>,
@@ -92,6 +95,30 @@ impl From<ChargesError> for Invalid {
     }
 }
 
+/// Counts are kept, and a bad set of files changes nothing.
+impl Reload for EnvoyDoor {
+    type Fresh = Fresh;
+
+    fn state(&self) -> &ReloadState {
+        &self.reload
+    }
+
+    fn read(&self, when: When) -> Option<Fresh> {
+        self.files.as_ref()?.read(when)
+    }
+
+    fn apply(&self, fresh: Fresh) -> bool {
+        let files = self.files.as_ref();
+        let config = files.and_then(|files| files.take_up(fresh, self.gate.now()));
+        config.map(|config| self.replace(config)).is_some()
+    }
+
+    fn reject(&self, error: &LoadError, is_first: bool) {
+        let now = self.gate.now();
+        self.files.iter().for_each(|files| files.reject(error, is_first, now));
+    }
+}
+
 impl EnvoyDoor {
     /// A door with the limits of a folder.
     pub(crate) fn open(
@@ -108,29 +135,13 @@ impl EnvoyDoor {
             ArcSwap::from_pointee(LimitMeters::new(&config, &LimitMeters::default()));
         let config = ArcSwap::from_pointee(config);
         let (counters, meters) = (Counters::default(), Arc::default());
-        Self { gate, config, files: None, settings, counters, limit_meters, meters }
+        let reload = ReloadState::default();
+        Self { gate, config, files: None, reload, settings, counters, limit_meters, meters }
     }
 
     /// The same, with what it does for everybody to see.
     pub(crate) fn watched_by(self, meters: &Arc<Meters>) -> Self {
         Self { meters: Arc::clone(meters), ..self }
-    }
-
-    /// Decides by what is new in the folder from now on. Counts are kept, and a bad set of files
-    /// changes nothing.
-    pub(crate) fn reload_if_changed(&self) {
-        if let Some(config) =
-            self.files.as_ref().and_then(|files| files.reload_if_changed(self.gate.now()))
-        {
-            self.replace(config);
-        }
-    }
-
-    /// Reads the folder again, whether it has changed or not.
-    pub(crate) fn reload(&self) {
-        if let Some(config) = self.files.as_ref().and_then(|files| files.reload(self.gate.now())) {
-            self.replace(config);
-        }
     }
 
     fn replace(&self, config: EnvoyConfig) {

@@ -9,6 +9,7 @@ use tollgate::{ALGORITHMS, Gate, ManualClock, Micros, Policy};
 
 use super::{DoorSettings, EnvoyDoor};
 use crate::metrics::Page;
+use crate::reload::{When, load_here};
 
 const FILE: &str = "
 domain: d
@@ -337,24 +338,24 @@ fn what_is_wrong_with_the_files_is_known_until_it_is_put_right() {
 
     std::fs::write(&path, FILE.replace("minute", "minuet")).unwrap();
     for _ in 0..2 {
-        door.reload_if_changed();
+        load_here(&door, When::Changed);
         let told = error().expect("the unit is misspelt");
         assert!(told.contains("limits.yaml:4:") && told.contains("minuet"), "{told}");
-        door.reload();
+        load_here(&door, When::Always);
         assert!(error().is_some());
     }
     assert_eq!(door.config().limits().len(), limits, "the limits stay as they were");
 
     std::fs::write(&path, FILE).unwrap();
-    door.reload_if_changed();
+    load_here(&door, When::Changed);
     assert_eq!(error(), None, "they are again what is in force");
 
     let elsewhere = folder.path().with_extension("gone");
     std::fs::rename(folder.path(), &elsewhere).unwrap();
-    door.reload();
+    load_here(&door, When::Always);
     assert!(error().is_some());
     std::fs::rename(&elsewhere, folder.path()).unwrap();
-    door.reload_if_changed();
+    load_here(&door, When::Changed);
     assert_eq!(error(), None);
 }
 

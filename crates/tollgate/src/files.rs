@@ -1,0 +1,280 @@
+//! Reads configuration files so that none can hang or fill the process: regular files only, up to a
+//! bound, on a thread of their own and within a time limit.
+
+use std::error::Error;
+use std::fmt::{self, Display, Formatter};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
+use tokio::time::timeout;
+
+/// The largest policy file.
+pub const POLICY_BYTES_MAX: u64 = 4 << 20;
+
+/// The largest of the other configuration files: keys, certificates, secrets.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Why a configuration file cannot be read.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The system says no.
+    Io(io::Error),
+    /// It is not a regular file, but for example a named pipe.
+    NotRegular(&'static str),
+    /// It is larger than this many bytes.
+    TooLarge(u64),
+    /// It is not UTF-8 text.
+    NotText,
+}
+
+impl Display for ReadError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::NotRegular(kind) => write!(f, "it is {kind}; use a regular file"),
+            Self::TooLarge(max) => write!(f, "it is larger than {} KiB, the maximum", max >> 10),
+            Self::NotText => f.write_str("it is not UTF-8 text"),
+        }
+    }
+}
+
+impl Error for ReadError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Returns the content of a regular file of at most `bytes_max` bytes.
+///
+/// # Errors
+///
+/// If there is no such file, it is not a regular file, or it is too large. Whatever the path names,
+/// opening it does not block, and no more than `bytes_max` bytes are held.
+pub fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, ReadError> {
+    let file = open(path)?;
+    // Of the descriptor, not of the path, which may name something else by now.
+    let about = file.metadata()?;
+    if !about.is_file() {
+        return Err(ReadError::NotRegular(kind(about.file_type())));
+    }
+    if about.len() > bytes_max {
+        return Err(ReadError::TooLarge(bytes_max));
+    }
+    read_bounded(file, bytes_max)
+}
+
+/// Returns the text of a regular file of at most `bytes_max` bytes.
+///
+/// # Errors
+///
+/// As [`read`], and if it is not UTF-8.
+pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, ReadError> {
+    String::from_utf8(read(path, bytes_max)?).map_err(|_| ReadError::NotText)
+}
+
+/// Returns all that a reader has, if that is at most `bytes_max` bytes.
+///
+/// # Errors
+///
+/// If it cannot be read, or has more.
+pub fn read_bounded(reader: impl Read, bytes_max: u64) -> Result<Vec<u8>, ReadError> {
+    let mut bytes = Vec::new();
+    reader.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(ReadError::TooLarge(bytes_max));
+    }
+    Ok(bytes)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // To open a named pipe would wait for a writer otherwise.
+        options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    }
+    options.open(path)
+}
+
+fn kind(of: std::fs::FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if of.is_fifo() {
+            return "a named pipe";
+        }
+        if of.is_char_device() || of.is_block_device() {
+            return "a device";
+        }
+        if of.is_socket() {
+            return "a socket";
+        }
+    }
+    if of.is_dir() { "a directory" } else { "no regular file" }
+}
+
+/// Why files were not loaded.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// It took longer than this.
+    TimedOut(Duration),
+    /// The thread could not start, or it ended without a result.
+    NoThread(io::Error),
+}
+
+impl Display for LoadError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut(within) => write!(f, "reading it took longer than {within:?}"),
+            Self::NoThread(error) => write!(f, "it could not be read: {error}"),
+        }
+    }
+}
+
+impl Error for LoadError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::TimedOut(_) => None,
+            Self::NoThread(error) => Some(error),
+        }
+    }
+}
+
+/// Loads files on a thread of its own, one load at a time and within a time limit.
+///
+/// A load that is abandoned at its limit keeps its thread until the system returns from it. No other
+/// load begins meanwhile, so there is never more than one such thread.
+#[derive(Debug, Default)]
+pub struct Loader {
+    turn: Arc<Mutex<()>>,
+}
+
+/// What was loaded. The next load begins when this is dropped, so that loads take effect in order.
+#[derive(Debug)]
+pub struct Loaded<T> {
+    /// What the work returned.
+    pub value: T,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Loader {
+    /// Whether a load is under way, perhaps one that was abandoned.
+    pub fn is_busy(&self) -> bool {
+        self.turn.try_lock().is_err()
+    }
+
+    /// Runs `work`, which may block, on a thread of its own. Waits for the load before it. Must be
+    /// called in a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// If there is no result within the time limit. A result that comes later is dropped.
+    pub async fn load<T: Send + 'static>(
+        &self,
+        within: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Loaded<T>, LoadError> {
+        let loaded = async {
+            let turn = Arc::clone(&self.turn).lock_owned().await;
+            let (done, result) = oneshot::channel();
+            let run = move || drop(done.send(Loaded { value: work(), _turn: turn }));
+            thread::Builder::new().name("load-files".into()).spawn(run)?;
+            result.await.map_err(|_| io::Error::other("the thread panicked"))
+        };
+        let loaded = timeout(within, loaded).await.map_err(|_| LoadError::TimedOut(within))?;
+        loaded.map_err(LoadError::NoThread)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_regular_file_is_read_up_to_its_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "abc").unwrap();
+        assert_eq!(read(&path, 3).unwrap(), b"abc");
+        assert!(matches!(read(&path, 2), Err(ReadError::TooLarge(2))));
+        std::fs::write(&path, [0xff]).unwrap();
+        assert!(matches!(read_text(&path, 3), Err(ReadError::NotText)));
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_without_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for (path, kind) in [
+            (pipe.as_path(), "a named pipe"),
+            (Path::new("/dev/zero"), "a device"),
+            (folder.path(), "a directory"),
+        ] {
+            let error = read(path, 100).unwrap_err();
+            assert!(matches!(error, ReadError::NotRegular(is) if is == kind), "{path:?}: {error}");
+        }
+        let missing = read(&folder.path().join("missing"), 100).unwrap_err();
+        assert!(missing.to_string().contains("No such file"), "{missing}");
+    }
+
+    #[test]
+    fn a_file_that_is_larger_than_memory_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(3 << 30).unwrap();
+        assert!(matches!(read(file.path(), 1 << 20), Err(ReadError::TooLarge(_))));
+    }
+
+    #[test]
+    fn a_reader_without_an_end_is_given_up_at_the_bound() {
+        assert!(matches!(read_bounded(io::repeat(b'x'), 1_000), Err(ReadError::TooLarge(1_000))));
+    }
+
+    /// With the clock paused, the limit is over as soon as there is nothing else to do.
+    #[tokio::test(start_paused = true)]
+    async fn a_load_that_hangs_is_abandoned_and_no_other_begins_meanwhile() {
+        let (loader, within) = (Loader::default(), Duration::from_secs(5));
+        let (release, hang) = mpsc::channel::<()>();
+        let hung = loader.load(within, move || _ = hang.recv()).await;
+        assert!(matches!(hung, Err(LoadError::TimedOut(_))));
+        assert!(loader.is_busy());
+        let next = loader.load(within, || panic!("a second load began")).await;
+        assert!(matches!(next, Err(LoadError::TimedOut(_))));
+
+        release.send(()).unwrap();
+        tokio::time::resume();
+        let loaded = loader.load(Duration::from_secs(60), || 7).await.unwrap();
+        assert_eq!(loaded.value, 7);
+        assert!(loader.is_busy(), "until it has taken effect");
+        drop(loaded);
+        assert!(!loader.is_busy());
+    }
+
+    #[tokio::test]
+    async fn a_load_that_panics_is_an_error() {
+        let loader = Loader::default();
+        let loaded = loader.load(Duration::from_secs(60), || panic!("expected by the test")).await;
+        assert!(matches!(loaded, Err::<Loaded<()>, _>(LoadError::NoThread(_))));
+    }
+}
