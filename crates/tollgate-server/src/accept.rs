@@ -56,6 +56,8 @@ pub(crate) trait Door: Send + Sync + 'static {
 pub(crate) struct Port {
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) seats: Arc<Seats>,
+    /// Of which each connection takes one.
+    pub(crate) descriptors: Arc<Room>,
     pub(crate) drain: Drain,
 }
 
@@ -89,6 +91,11 @@ pub(crate) async fn serve<D: Door>(
 }
 
 fn begin<D: Door>(stream: TcpStream, peer: SocketAddr, door: &Arc<D>, port: &Port) {
+    let Some(descriptor) = port.descriptors.enter_owned() else {
+        port.seats.refuse();
+        tracing::warn!("no file descriptors are left for connections; raise the limit (ulimit -n)");
+        return;
+    };
     let Some(seat) = port.seats.take() else {
         // Over TLS that would take a handshake.
         if port.tls.is_none() {
@@ -104,7 +111,7 @@ fn begin<D: Door>(stream: TcpStream, peer: SocketAddr, door: &Arc<D>, port: &Por
     match port.tls.clone() {
         None => tokio::spawn(async move {
             door.serve(stream, peer).await;
-            drop((seat, live));
+            drop((seat, descriptor, live));
         }),
         Some(tls) => {
             let drain = port.drain.clone();
@@ -113,7 +120,7 @@ fn begin<D: Door>(stream: TcpStream, peer: SocketAddr, door: &Arc<D>, port: &Por
                     Ok(stream) => door.serve(stream, peer).await,
                     Err(error) => tracing::debug!(%peer, %error, "no TLS"),
                 }
-                drop((seat, live));
+                drop((seat, descriptor, live));
             })
         }
     };
@@ -134,14 +141,17 @@ async fn back_off(error: &io::Error) {
     }
 }
 
-/// How many questions a worker may have under way, and has.
+/// How many of something there may be at a time, and are: questions under way, file descriptors.
 pub(crate) struct Room {
     max: usize,
     taken: AtomicUsize,
 }
 
-/// A question's place, free again when this is dropped.
+/// One's place, free again when this is dropped.
 pub(crate) struct Place<'r>(&'r Room);
+
+/// The same, for those who outlive the room's owner.
+pub(crate) struct OwnedPlace(Arc<Room>);
 
 impl Room {
     pub(crate) fn new(max: usize) -> Self {
@@ -153,9 +163,25 @@ impl Room {
         let place = Place(self);
         (taken < self.max).then_some(place)
     }
+
+    pub(crate) fn enter_owned(self: &Arc<Self>) -> Option<OwnedPlace> {
+        let taken = self.taken.fetch_add(1, Ordering::Relaxed);
+        let place = OwnedPlace(Arc::clone(self));
+        (taken < self.max).then_some(place)
+    }
+
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for OwnedPlace {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, Ordering::Relaxed);
     }
@@ -185,6 +211,11 @@ impl Seats {
         let counter = if is_free { &self.accepted } else { &self.refused };
         counter.fetch_add(1, Ordering::Relaxed);
         is_free.then_some(seat)
+    }
+
+    /// Counts a connection that has no seat for another reason.
+    fn refuse(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn max(&self) -> usize {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tollgate::shared::StoreState;
 
-use crate::accept::{self, Door, Port, Seats};
+use crate::accept::{self, Door, Port, Room, Seats};
 use crate::drain::Drain;
 use crate::metrics::{self, Page};
 use crate::patient::{Patient, Pulse};
@@ -80,7 +80,10 @@ impl Door for Admin {
 
 /// Answers for as long as the runtime runs, also while the other doors come to their end.
 pub(crate) async fn serve(listener: StdListener, admin: Arc<Admin>, tls: Option<Arc<Tls>>) {
-    let port = Port { tls, seats: Seats::new(CONNECTIONS_MAX), drain: Drain::default() };
+    // The other listeners leave enough for its few.
+    let descriptors = Arc::new(Room::new(usize::MAX));
+    let seats = Seats::new(CONNECTIONS_MAX);
+    let port = Port { tls, seats, descriptors, drain: Drain::default() };
     if let Err(error) = accept::serve(listener, admin, port).await {
         tracing::error!(%error, "the admin side cannot listen");
     }

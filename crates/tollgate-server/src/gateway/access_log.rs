@@ -1,9 +1,11 @@
-//! A line for each request, written by a thread of its own: when that cannot keep up, lines are
-//! dropped and counted, and requests do not wait.
+//! A line for each request, written by a thread of its own: when that cannot keep up or cannot write, lines
+//! are dropped and counted, and requests do not wait.
 
 use std::fmt::Write as _;
-use std::io::{self, BufWriter, Stdout, Write};
+use std::fs::File;
+use std::io::{self, Write};
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -11,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
+use memchr::memchr_iter;
 use tollgate::{Clock, SystemClock};
 
 use super::client::Client;
@@ -23,13 +26,26 @@ const WAITING_MAX: usize = 32 * 1024;
 /// How often they are. To wake the thread for each would cost requests more than all the rest.
 const WRITE_EVERY: Duration = Duration::from_millis(50);
 
+/// How much is gathered before it is written.
+const BATCH: usize = 64 * 1024;
+
 /// Clones write to one log.
 #[derive(Clone)]
 pub(super) struct AccessLogger {
     lines: SyncSender<Box<Line>>,
     flushes: SyncSender<Flush>,
-    dropped: Arc<AtomicU64>,
+    lost: Arc<Lost>,
 }
+
+/// Lines that were lost so far.
+#[derive(Default)]
+struct Lost {
+    queue_full: AtomicU64,
+    unwritable: AtomicU64,
+}
+
+/// What is told where there is no access log.
+pub(super) const NOTHING_LOST: [(&str, u64); 2] = [("queue_full", 0), ("unwritable", 0)];
 
 /// Is told when everything so far is written.
 type Flush = SyncSender<()>;
@@ -38,9 +54,20 @@ type Flush = SyncSender<()>;
 struct Writer {
     lines: Receiver<Box<Line>>,
     flushes: Receiver<Flush>,
-    dropped: Arc<AtomicU64>,
+    lost: Arc<Lost>,
+    /// Those of a full queue that were told of.
+    told: u64,
     write: fn(&Line, &mut String) -> std::fmt::Result,
-    out: BufWriter<Stdout>,
+    out: Output<File>,
+}
+
+/// Whole lines to a file or a pipe that may fail, and may work again later.
+struct Output<W> {
+    to: W,
+    batch: Vec<u8>,
+    is_failing: bool,
+    /// Whether the last write broke off within a line.
+    is_mid_line: bool,
 }
 
 /// A request that is being answered. It is logged when this is dropped.
@@ -76,10 +103,11 @@ impl AccessLogger {
         };
         let (lines, all_lines) = sync_channel(WAITING_MAX);
         let (flushes, all_flushes) = sync_channel(1);
-        let dropped = Arc::new(AtomicU64::new(0));
-        let log = Self { lines, flushes, dropped: Arc::clone(&dropped) };
-        let out = BufWriter::with_capacity(64 * 1024, io::stdout());
-        let writer = Writer { lines: all_lines, flushes: all_flushes, dropped, write, out };
+        let lost = Arc::<Lost>::default();
+        let log = Self { lines, flushes, lost: Arc::clone(&lost) };
+        // Not `Stdout`, which keeps what it could not write and would write it twice.
+        let out = Output::new(File::from(io::stdout().as_fd().try_clone_to_owned()?));
+        let writer = Writer { lines: all_lines, flushes: all_flushes, lost, told: 0, write, out };
         let thread = thread::Builder::new().name("access-log".to_string());
         thread.spawn(move || writer.run())?;
         Ok(Some(log))
@@ -118,8 +146,18 @@ impl AccessLogger {
 
     fn log(&self, line: Box<Line>) {
         if let Err(TrySendError::Full(_)) = self.lines.try_send(line) {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.lost.queue_full.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// How many lines were lost, by reason.
+    pub(super) fn lost(&self) -> [(&'static str, u64); 2] {
+        let Lost { queue_full, unwritable } = &*self.lost;
+        let mut lost = NOTHING_LOST;
+        for ((_, lines), counter) in lost.iter_mut().zip([queue_full, unwritable]) {
+            *lines = counter.load(Ordering::Relaxed);
+        }
+        lost
     }
 }
 
@@ -161,17 +199,77 @@ impl Writer {
 
     fn write_all(&mut self) {
         let mut text = String::new();
-        for line in self.lines.try_iter() {
+        while let Ok(line) = self.lines.try_recv() {
             text.clear();
-            // Writing to a string does not fail, and nobody can be told of a broken pipe.
+            // Writing to a string does not fail.
             _ = (self.write)(&line, &mut text);
-            _ = self.out.write_all(text.as_bytes());
+            if self.out.push(&text) {
+                self.flush();
+            }
         }
-        _ = self.out.flush();
-        let lost = self.dropped.swap(0, Ordering::Relaxed);
-        if lost > 0 {
-            tracing::warn!(lost, "access log cannot keep up");
+        self.flush();
+        let queue_full = self.lost.queue_full.load(Ordering::Relaxed);
+        if queue_full > self.told {
+            self.told = queue_full;
+            tracing::warn!("access log cannot keep up, lines are lost; the metrics say how many");
         }
+    }
+
+    fn flush(&mut self) {
+        let was_failing = self.out.is_failing;
+        let flushed = self.out.flush();
+        match flushed {
+            Ok(()) if was_failing && !self.out.is_failing => {
+                tracing::info!("access log is written again");
+            }
+            Ok(()) => {}
+            Err((error, lines)) => {
+                self.lost.unwritable.fetch_add(lines, Ordering::Relaxed);
+                if !was_failing {
+                    tracing::error!(%error, "access log cannot be written, lines are lost");
+                }
+            }
+        }
+    }
+}
+
+impl<W: Write> Output<W> {
+    fn new(to: W) -> Self {
+        Self { to, batch: Vec::with_capacity(BATCH), is_failing: false, is_mid_line: false }
+    }
+
+    /// Takes a line. Returns whether it is time to flush.
+    fn push(&mut self, line: &str) -> bool {
+        self.batch.extend_from_slice(line.as_bytes());
+        self.batch.len() >= BATCH
+    }
+
+    /// Writes what there is. If it fails, how many lines are lost by that.
+    fn flush(&mut self) -> Result<(), (io::Error, u64)> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        let mut rest = &self.batch[..];
+        let mut written = Ok(());
+        if self.is_mid_line {
+            written = self.to.write_all(b"\n");
+            self.is_mid_line = written.is_err();
+        }
+        while written.is_ok() && !rest.is_empty() {
+            match self.to.write(rest) {
+                Ok(0) => written = Err(io::ErrorKind::WriteZero.into()),
+                Ok(length) => {
+                    self.is_mid_line = rest[length - 1] != b'\n';
+                    rest = &rest[length..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => written = Err(error),
+            }
+        }
+        let lost = memchr_iter(b'\n', rest).count() as u64;
+        self.batch.clear();
+        self.is_failing = written.is_err();
+        written.map_err(|error| (error, lost))
     }
 }
 
@@ -261,5 +359,43 @@ mod tests {
         assert_eq!(text(951_782_399_999_999), "2000-02-28T23:59:59.999Z");
         assert_eq!(text(951_782_400_000_000), "2000-02-29T00:00:00.000Z");
         assert_eq!(text(1_794_796_453_123_456), "2026-11-16T02:34:13.123Z");
+    }
+    /// Takes so many bytes, and then none until there is room again.
+    #[derive(Default)]
+    struct Disk {
+        written: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for &mut Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let length = bytes.len().min(self.room);
+            if length == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room -= length;
+            self.written.extend_from_slice(&bytes[..length]);
+            Ok(length)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_loses_lines_and_whole_lines_follow_when_there_is_room() {
+        let mut disk = Disk { room: 6, ..Disk::default() };
+        let mut out = Output::new(&mut disk);
+        ["one\n", "two\n", "three\n"].iter().for_each(|line| _ = out.push(line));
+        let (error, lost) = out.flush().unwrap_err();
+        assert_eq!((error.kind(), lost), (io::ErrorKind::StorageFull, 2));
+        out.push("four\n");
+        assert_eq!(out.flush().unwrap_err().1, 1);
+        assert!(out.is_failing);
+        out.to.room = 100;
+        out.push("five\n");
+        assert!(out.flush().is_ok() && !out.is_failing);
+        assert_eq!(disk.written, b"one\ntw\nfive\n");
     }
 }

@@ -9,6 +9,7 @@ use http::HeaderValue;
 
 use super::options::Timeouts;
 use super::ticks::Ticks;
+use crate::accept::OwnedPlace;
 use crate::drain::LiveConnection;
 
 /// One client's connection. Its requests carry it in their extensions.
@@ -20,8 +21,13 @@ pub(super) struct Client {
     /// Its address, as `X-Forwarded-For` has it.
     pub(super) ip: HeaderValue,
     pub(super) activity: Activity,
-    /// Counts the connection for as long as anything of it is left, such as a tunnel.
-    _live: LiveConnection,
+    _counted: Counted,
+}
+
+/// Counts a connection for as long as anything of it is left, such as a tunnel.
+pub(super) struct Counted {
+    pub(super) _live: LiveConnection,
+    pub(super) _descriptor: OwnedPlace,
 }
 
 impl Client {
@@ -30,11 +36,12 @@ impl Client {
         is_tls: bool,
         is_trusted: bool,
         ticks: Ticks,
-        live: LiveConnection,
+        counted: Counted,
     ) -> Arc<Self> {
         let address = peer.ip().to_canonical();
         let ip = HeaderValue::try_from(address.to_string()).expect("an address is ASCII");
-        Arc::new(Self { peer, is_tls, is_trusted, ip, activity: Activity::new(ticks), _live: live })
+        let activity = Activity::new(ticks);
+        Arc::new(Self { peer, is_tls, is_trusted, ip, activity, _counted: counted })
     }
 
     pub(super) fn scheme(&self) -> HeaderValue {

@@ -18,14 +18,14 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tower_service::Service;
 
-use super::client::Client;
+use super::client::{Client, Counted};
 use super::client_io::ClientIo;
 use super::error::chain;
 use super::front;
 use super::options::Bounds;
 use super::shared::{Shared, Worker};
 use super::watch::{Graceful, Watched};
-use crate::drain::{LiveConnection, Stage};
+use crate::drain::Stage;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -33,7 +33,6 @@ const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FIRST_READ: usize = 8 * 1024;
 const HTTP1_HEADERS: u16 = 100;
-const STREAMS_MAX: u32 = 128;
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -65,7 +64,7 @@ impl Server {
         service: S,
         stream: TcpStream,
         peer: SocketAddr,
-        live: LiveConnection,
+        counted: Counted,
     ) -> io::Result<()>
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
@@ -78,7 +77,7 @@ impl Server {
         let shared = &self.worker.shared;
         let is_tls = shared.tls.is_some();
         let is_trusted = shared.trusts(peer.ip());
-        let client = Client::new(peer, is_tls, is_trusted, shared.ticks, live);
+        let client = Client::new(peer, is_tls, is_trusted, shared.ticks, counted);
         match &shared.tls {
             None => self.run(service, greet(shared, sniff(stream)).await?, client).await,
             Some(tls) => {
@@ -148,7 +147,7 @@ fn http2_builder(bounds: &Bounds) -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
+        .max_concurrent_streams(bounds.max_streams)
         .max_header_list_size(bounds.max_header_size)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

@@ -4,8 +4,10 @@ use std::error::Error;
 use std::fmt::{self, Display, Formatter};
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONNECTION, CONTENT_TYPE};
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
+
+use super::shared::Overload;
 
 /// Why a request gets an answer of the gateway's own.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub(super) enum ProxyError {
     /// An upstream was reached, and failed while it had the request.
     Upstream(String),
     UpstreamTimeout,
+    /// There is too much under way.
+    Overloaded(Overload),
     /// What stands before the proxy failed.
     Internal(String),
 }
@@ -39,6 +43,7 @@ impl ProxyError {
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::Unreachable(_) | Self::Upstream(_) => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::Overloaded(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -54,6 +59,7 @@ impl ProxyError {
             Self::Unreachable(_) => "UPSTREAM_UNAVAILABLE",
             Self::Upstream(_) => "UPSTREAM_FAILED",
             Self::UpstreamTimeout => "UPSTREAM_TIMEOUT",
+            Self::Overloaded(_) => "OVERLOADED",
             Self::Internal(_) => "INTERNAL",
         }
     }
@@ -70,6 +76,7 @@ impl ProxyError {
             Self::Unreachable(_) => "no upstream could be reached",
             Self::Upstream(_) => "the upstream failed while answering",
             Self::UpstreamTimeout => "the upstream did not answer in time",
+            Self::Overloaded(_) => "the gateway has too many requests in flight; try again later",
             Self::Internal(_) => "the gateway failed",
         }
     }
@@ -89,6 +96,9 @@ impl ProxyError {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if is_http1 && self.ends_connection() {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if matches!(self, Self::Overloaded(_)) {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         if matches!(self, Self::Connect) {
             let allowed = "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH, TRACE";
@@ -110,6 +120,7 @@ impl Display for ProxyError {
             Self::Unreachable(why) | Self::Upstream(why) | Self::Internal(why) => {
                 write!(f, ": {why}")
             }
+            Self::Overloaded(bound) => write!(f, ": {bound:?}"),
             _ => Ok(()),
         }
     }

@@ -21,7 +21,8 @@ use super::check::check;
 use super::client::Client;
 use super::error::ProxyError;
 use super::proxy::AnsweredBy;
-use super::shared::Worker;
+use super::shared::{Overload, Worker};
+use crate::accept::OwnedPlace;
 use crate::drain::Stage;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -37,8 +38,8 @@ where
     S: Service<Request<Incoming>, Response = Response<B>>,
     S::Error: Into<BoxError>,
 {
-    let in_flight = InFlight::begin(&client);
     let shared = &worker.shared;
+    let in_flight = InFlight::begin(&client, shared.in_flight.enter_owned());
     let name = &shared.request_id_header;
     let id = match client.is_trusted {
         true => worker.ids.take_over(request.headers(), name),
@@ -49,6 +50,10 @@ where
     let log = shared.access_log.as_ref().map(|log| log.begin(&client, &request, &id, shared.ticks));
 
     let answered = match check(&request, usize::from(shared.bounds.max_headers)) {
+        Ok(()) if in_flight.place.is_none() => {
+            shared.note_overload(Overload::InFlight);
+            Err(ProxyError::Overloaded(Overload::InFlight))
+        }
         Ok(()) => call(service, client, request).await,
         Err(error) => Err(error),
     };
@@ -88,12 +93,14 @@ struct InFlight {
     client: Arc<Client>,
     /// Whether a part of the answer waits for the client.
     is_owed: bool,
+    /// `None` for one too many.
+    place: Option<OwnedPlace>,
 }
 
 impl InFlight {
-    fn begin(client: &Arc<Client>) -> Self {
+    fn begin(client: &Arc<Client>, place: Option<OwnedPlace>) -> Self {
         client.activity.begin_request();
-        Self { client: Arc::clone(client), is_owed: false }
+        Self { client: Arc::clone(client), is_owed: false, place }
     }
 
     fn owe(&mut self) {

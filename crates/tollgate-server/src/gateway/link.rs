@@ -23,6 +23,7 @@ use super::error::ProxyError;
 use super::request_body::{RequestBody, blame};
 use super::shared::Upstream;
 use super::stream::{Listening, UpstreamStream};
+use crate::accept::OwnedPlace;
 
 /// What is read ahead of an answer, and how large its head may be.
 const BUFFER_MAX: usize = 64 * 1024;
@@ -37,6 +38,14 @@ pub(super) struct Link {
     /// One timer for all requests: to move it on is cheaper than to make another.
     deadline: Pin<Box<Sleep>>,
     is_done: bool,
+    places: Places,
+}
+
+/// What a connection takes of the bounds, until this is dropped.
+pub(super) struct Places {
+    /// `None` while it waits in the pool.
+    in_use: Option<OwnedPlace>,
+    _descriptor: OwnedPlace,
 }
 
 /// Why a request was not answered.
@@ -47,7 +56,11 @@ pub(super) enum SendError {
 }
 
 impl Link {
-    pub(super) async fn open(upstream: &Upstream, patience: Duration) -> io::Result<Box<Self>> {
+    pub(super) async fn open(
+        upstream: &Upstream,
+        patience: Duration,
+        descriptor: OwnedPlace,
+    ) -> io::Result<Box<Self>> {
         let stream = timeout(patience, connect(upstream)).await??;
         let handshake = Builder::new()
             .max_buf_size(BUFFER_MAX)
@@ -55,7 +68,13 @@ impl Link {
             .await;
         let (sender, connection) = handshake.map_err(io::Error::other)?;
         let deadline = Box::pin(sleep_until(Instant::now()));
-        Ok(Box::new(Self { sender, connection, deadline, is_done: false }))
+        let places = Places { in_use: None, _descriptor: descriptor };
+        Ok(Box::new(Self { sender, connection, deadline, is_done: false, places }))
+    }
+
+    /// Counts it as one that is in use, or no longer.
+    pub(super) fn set_in_use(&mut self, place: Option<OwnedPlace>) {
+        self.places.in_use = place;
     }
 
     /// Lets the connection do what it can. The context's task is woken when it can do more.
@@ -79,7 +98,7 @@ impl Link {
         patience: Duration,
     ) -> Result<Response<Incoming>, SendError> {
         let progress = request.body().progress();
-        let Self { sender, connection, deadline, is_done } = self;
+        let Self { sender, connection, deadline, is_done, .. } = self;
         deadline.as_mut().reset(Instant::now() + patience);
         let mut answer = pin!(sender.try_send_request(request));
         poll_fn(|cx| {
@@ -106,13 +125,14 @@ impl Link {
         .await
     }
 
-    /// What is left when the upstream has switched protocols: the stream, and what was read of it.
-    pub(super) async fn into_stream(mut self) -> hyper::Result<(UpstreamStream, Bytes)> {
+    /// What is left when the upstream has switched protocols: the stream, what was read of it, and what
+    /// it takes of the bounds.
+    pub(super) async fn into_stream(mut self) -> hyper::Result<(UpstreamStream, Bytes, Places)> {
         if !self.is_done {
             poll_fn(|cx| self.connection.poll_without_shutdown(cx)).await?;
         }
         let parts = self.connection.into_parts();
-        Ok((parts.io.into_inner().into_inner(), parts.read_buf))
+        Ok((parts.io.into_inner().into_inner(), parts.read_buf, self.places))
     }
 }
 

@@ -42,7 +42,7 @@ use tokio_rustls::TlsConnector;
 use tollgate::TollgateLayer;
 use tower_layer::Stack;
 
-use crate::accept::listen;
+use crate::accept::{Room, listen};
 use crate::admin::Admin;
 use crate::drain::{Drain, Stage};
 use crate::failure::Failure;
@@ -53,7 +53,7 @@ use crate::tls::{self, Tls};
 use crate::tokens::Tokens;
 use access_log::AccessLogger;
 pub(crate) use options::Gateway;
-use shared::{Shared, Upstream};
+use shared::{Overloads, Shared, Upstream};
 use stale::StaleLayer;
 use upstream::{Address, EjectionRule, Fitness, UPSTREAMS_MAX};
 
@@ -103,6 +103,9 @@ impl Gateway {
             tls,
             drain: Drain::default(),
             ticks: ticks::Ticks::begin(),
+            in_flight: Arc::new(Room::new(self.bounds.max_in_flight as usize)),
+            descriptors: process::descriptors(self.workers()),
+            overloads: Overloads::default(),
         }))
     }
 
@@ -112,7 +115,8 @@ impl Gateway {
         }
         let is_tls = self.upstreams.iter().any(|address| address.is_tls);
         let connector = is_tls.then(|| tls::connector(self.upstream_ca.as_deref())).transpose()?;
-        self.upstreams.iter().map(|address| upstream(address, connector.as_ref())).collect()
+        let max = self.bounds.max_upstream_connections as usize;
+        self.upstreams.iter().map(|address| upstream(address, connector.as_ref(), max)).collect()
     }
 
     fn listen(&self) -> Result<TcpListener, Failure> {
@@ -172,7 +176,11 @@ impl Gateway {
     }
 }
 
-fn upstream(address: &Address, connector: Option<&TlsConnector>) -> Result<Upstream, Failure> {
+fn upstream(
+    address: &Address,
+    connector: Option<&TlsConnector>,
+    connections_max: usize,
+) -> Result<Upstream, Failure> {
     let unusable = |error: &dyn std::fmt::Display| Failure::input(format!("{address}: {error}"));
     let name = || ServerName::try_from(address.host.clone()).map_err(|error| unusable(&error));
     let tls = match connector.filter(|_| address.is_tls) {
@@ -181,5 +189,6 @@ fn upstream(address: &Address, connector: Option<&TlsConnector>) -> Result<Upstr
     };
     let host = HeaderValue::try_from(address.to_string()).map_err(|error| unusable(&error))?;
     let (name, fitness) = (address.to_string().into(), Fitness::default());
-    Ok(Upstream { address: address.clone(), tls, host, name, fitness })
+    let in_use = Arc::new(Room::new(connections_max));
+    Ok(Upstream { address: address.clone(), tls, host, name, fitness, in_use })
 }

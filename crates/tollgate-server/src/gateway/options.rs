@@ -185,6 +185,19 @@ pub(super) struct Bounds {
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_connections: u32,
 
+    /// The most requests in flight; one more gets 503 with Retry-After
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) max_in_flight: u32,
+
+    /// The most HTTP/2 streams of one connection at a time
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(super) max_streams: u32,
+
+    /// The most connections to one upstream in use at a time, tunnels among them; a request that no
+    /// upstream has one for gets 503 with Retry-After
+    #[arg(long, value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) max_upstream_connections: u32,
+
     /// The most unused connections that a worker keeps to one upstream
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(super) upstream_pool: u16,

@@ -40,6 +40,7 @@ impl Pool {
         if !link.is_ready(&mut unwoken()) {
             return;
         }
+        link.set_in_use(None);
         let patience = allowed.map_or(self.patience, |allowed| allowed.min(self.patience));
         let until = Instant::now() + patience;
         let mut idle = self.idle();

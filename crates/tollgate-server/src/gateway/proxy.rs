@@ -18,7 +18,7 @@ use super::error::{ProxyError, chain};
 use super::headers;
 use super::link::{Link, SendError};
 use super::request_body::RequestBody;
-use super::shared::Worker;
+use super::shared::{Overload, Shared, Worker};
 use super::tunnel;
 use super::upstream::Tried;
 
@@ -116,7 +116,7 @@ async fn send_to_any(
     mut request: Request<RequestBody>,
 ) -> Result<Answer, ProxyError> {
     let turn = worker.next_turn();
-    let (mut tried, mut why) = (Tried::default(), String::new());
+    let (mut tried, mut why, mut overload) = (Tried::default(), String::new(), None);
     while let Some(upstream) = worker.pick(turn, tried) {
         tried.add(upstream);
         match send_to(worker, upstream, request).await {
@@ -124,6 +124,10 @@ async fn send_to_any(
             Err(Unanswered::Unsent(unsent, error)) => {
                 worker.note_failure(upstream, &error);
                 (request, why) = (*unsent, error);
+            }
+            // Which is no fault of the upstream's.
+            Err(Unanswered::Overloaded(unsent, bound)) => {
+                (request, overload) = (*unsent, Some(bound))
             }
             Err(Unanswered::Failed(error)) => {
                 if matches!(error, ProxyError::Upstream(_) | ProxyError::UpstreamTimeout) {
@@ -133,12 +137,20 @@ async fn send_to_any(
             }
         }
     }
-    Err(ProxyError::Unreachable(why))
+    match overload {
+        Some(bound) => {
+            worker.shared.note_overload(bound);
+            Err(ProxyError::Overloaded(bound))
+        }
+        None => Err(ProxyError::Unreachable(why)),
+    }
 }
 
 enum Unanswered {
     /// Nothing was sent: another upstream may have it.
     Unsent(Box<Request<RequestBody>>, String),
+    /// It may not have another connection.
+    Overloaded(Box<Request<RequestBody>>, Overload),
     Failed(ProxyError),
 }
 
@@ -148,20 +160,30 @@ async fn send_to(
     upstream: usize,
     mut request: Request<RequestBody>,
 ) -> Result<Answer, Unanswered> {
-    let timeouts = &worker.shared.timeouts;
+    let Shared { timeouts, upstreams, descriptors, .. } = &*worker.shared;
+    let Some(in_use) = upstreams[upstream].in_use.enter_owned() else {
+        return Err(Unanswered::Overloaded(Box::new(request), Overload::UpstreamConnections));
+    };
     while let Some(mut link) = worker.pools[upstream].take() {
         match link.send(request, timeouts.response).await {
-            Ok(response) => return Ok(Answer { upstream, link, response }),
+            Ok(response) => {
+                link.set_in_use(Some(in_use));
+                return Ok(Answer { upstream, link, response });
+            }
             // It was closed while it was idle. There are others.
             Err(SendError::Unsent(unsent)) => request = *unsent,
             Err(SendError::Failed(error)) => return Err(Unanswered::Failed(error)),
         }
     }
-    let link = Link::open(&worker.shared.upstreams[upstream], timeouts.connect).await;
+    let Some(descriptor) = descriptors.enter_owned() else {
+        return Err(Unanswered::Overloaded(Box::new(request), Overload::Descriptors));
+    };
+    let link = Link::open(&upstreams[upstream], timeouts.connect, descriptor).await;
     let mut link = match link {
         Ok(link) => link,
         Err(error) => return Err(Unanswered::Unsent(Box::new(request), chain(&error))),
     };
+    link.set_in_use(Some(in_use));
     match link.send(request, timeouts.response).await {
         Ok(response) => Ok(Answer { upstream, link, response }),
         Err(SendError::Unsent(unsent)) => {

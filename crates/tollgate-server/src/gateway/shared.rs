@@ -2,20 +2,21 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use http::{HeaderName, HeaderValue};
 use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
-use super::access_log::AccessLogger;
+use super::access_log::{AccessLogger, NOTHING_LOST};
 use super::options::{Bounds, HealthOptions, Timeouts};
 use super::pool::Pool;
 use super::request_id::RequestIds;
 use super::ticks::Ticks;
 use super::upstream::{Address, EjectionRule, Fitness, Tried, pick};
+use crate::accept::Room;
 use crate::drain::Drain;
-use crate::metrics::{Labels, Page};
+use crate::metrics::{Labels, Page, one};
 use crate::policy_file::PolicyFile;
 use crate::tls::Tls;
 
@@ -32,7 +33,31 @@ pub(super) struct Shared {
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) drain: Drain,
     pub(super) ticks: Ticks,
+    pub(super) in_flight: Arc<Room>,
+    /// For connections of clients and to upstreams.
+    pub(super) descriptors: Arc<Room>,
+    pub(super) overloads: Overloads,
 }
+
+/// A bound at which a connection or a request is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overload {
+    Connections,
+    InFlight,
+    UpstreamConnections,
+    Descriptors,
+}
+
+const OVERLOADS: [(&str, Overload); 4] = [
+    ("connections", Overload::Connections),
+    ("in_flight", Overload::InFlight),
+    ("upstream_connections", Overload::UpstreamConnections),
+    ("file_descriptors", Overload::Descriptors),
+];
+
+/// How much was rejected at each.
+#[derive(Default)]
+pub(super) struct Overloads([AtomicU64; OVERLOADS.len()]);
 
 pub(super) struct Upstream {
     pub(super) address: Address,
@@ -41,6 +66,8 @@ pub(super) struct Upstream {
     pub(super) host: HeaderValue,
     pub(super) name: Arc<str>,
     pub(super) fitness: Fitness,
+    /// The connections that are in use.
+    pub(super) in_use: Arc<Room>,
 }
 
 /// What the connections of one worker share.
@@ -57,9 +84,37 @@ impl Shared {
         self.policy.gate().live().policy().client_ip().is_trusted(peer)
     }
 
+    /// Counts what was rejected at a bound.
+    pub(super) fn note_overload(&self, overload: Overload) {
+        self.overloads.0[overload as usize].fetch_add(1, Ordering::Relaxed);
+        if overload == Overload::Descriptors {
+            tracing::warn!(
+                "no file descriptors are left for connections; raise the limit (ulimit -n)"
+            );
+        }
+    }
+
     pub(super) fn tell_metrics(&self, page: &mut Page) {
         let connections = [(Labels::default(), self.drain.live())];
         page.gauge("tollgate_gateway_connections", "Connections of clients.", connections);
+        let help = "Requests in flight.";
+        page.gauge("tollgate_gateway_requests_in_flight", help, one(self.in_flight.taken()));
+        let in_use = self
+            .upstreams
+            .iter()
+            .map(|upstream| (Labels(vec![("upstream", &*upstream.name)]), upstream.in_use.taken()));
+        let help = "Connections to upstreams in use.";
+        page.gauge("tollgate_gateway_upstream_connections", help, in_use);
+        let rejected = OVERLOADS.map(|(reason, overload)| {
+            let count = self.overloads.0[overload as usize].load(Ordering::Relaxed);
+            (Labels(vec![("reason", reason)]), count)
+        });
+        let help = "Connections and requests that were rejected because there were too many.";
+        page.counter("tollgate_gateway_rejected_total", help, rejected);
+        let lost = self.access_log.as_ref().map(AccessLogger::lost).unwrap_or(NOTHING_LOST);
+        let lost = lost.map(|(reason, lines)| (Labels(vec![("reason", reason)]), lines));
+        let help = "Lines of the access log that were lost.";
+        page.counter("tollgate_gateway_access_log_lost_total", help, lost);
         let now_us = self.ticks.now_us();
         let fit = self.upstreams.iter().map(|upstream| {
             let is_fit = u8::from(upstream.fitness.is_fit(|| now_us));

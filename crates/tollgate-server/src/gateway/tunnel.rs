@@ -27,7 +27,7 @@ pub(super) async fn run(worker: Arc<Worker>, client: Arc<Client>, link: Link, up
 }
 
 async fn join(link: Link, upgrade: OnUpgrade, ticks: Ticks, patience: Duration) -> io::Result<()> {
-    let (upstream, early) = link.into_stream().await.map_err(io::Error::other)?;
+    let (upstream, early, _places) = link.into_stream().await.map_err(io::Error::other)?;
     let client = TokioIo::new(upgrade.await.map_err(io::Error::other)?);
     let (client_reads, mut client_writes) = split(client);
     let (upstream_reads, upstream_writes) = split(upstream);

@@ -17,11 +17,13 @@ use tokio::time::{interval, sleep, timeout};
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::client::Counted;
 use super::connection::Server;
 use super::error;
 use super::proxy::Proxy;
-use super::shared::{Shared, Worker};
-use crate::drain::{LiveConnection, Stage};
+use super::shared::{Overload, Shared, Worker};
+use crate::accept::OwnedPlace;
+use crate::drain::Stage;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -53,10 +55,10 @@ where
     let worker = Arc::new(Worker::new(shared, index));
     let service = wrap.layer(Proxy::new(Arc::clone(&worker)));
     let server = Arc::new(Server::new(Arc::clone(&worker)));
-    let serve = move |stream, peer, live| {
+    let serve = move |stream, peer, counted| {
         let (server, service) = (Arc::clone(&server), service.clone());
         tokio::spawn(async move {
-            if let Err(error) = server.serve(service, stream, peer, live).await {
+            if let Err(error) = server.serve(service, stream, peer, counted).await {
                 tracing::debug!(%peer, %error, "connection failed");
             }
         });
@@ -76,13 +78,19 @@ where
 async fn accept_all(
     listener: StdListener,
     shared: &Arc<Shared>,
-    serve: impl Fn(TcpStream, SocketAddr, LiveConnection),
+    serve: impl Fn(TcpStream, SocketAddr, Counted),
 ) -> io::Result<()> {
     let _listening = shared.drain.listen();
     let listener = TcpListener::from_std(listener)?;
-    let accept = |(stream, peer)| match shared.drain.connect(shared.bounds.max_connections) {
-        Some(live) => serve(stream, peer, live),
-        None => refuse(shared, stream),
+    let accept = |(stream, peer)| {
+        let Some(descriptor) = shared.descriptors.enter_owned() else {
+            shared.note_overload(Overload::Descriptors);
+            return;
+        };
+        match shared.drain.connect(shared.bounds.max_connections) {
+            Some(live) => serve(stream, peer, Counted { _live: live, _descriptor: descriptor }),
+            None => refuse(shared, stream, descriptor),
+        }
     };
     loop {
         let drain = shared.drain.changed();
@@ -114,7 +122,8 @@ async fn back_off(error: &io::Error) {
 }
 
 /// Tells a client that there are too many. Not over TLS, where that would take a handshake.
-fn refuse(shared: &Arc<Shared>, stream: TcpStream) {
+fn refuse(shared: &Arc<Shared>, stream: TcpStream, descriptor: OwnedPlace) {
+    shared.note_overload(Overload::Connections);
     let max = shared.bounds.max_connections.saturating_add(REFUSALS_MAX);
     if shared.tls.is_some() {
         return;
@@ -122,7 +131,7 @@ fn refuse(shared: &Arc<Shared>, stream: TcpStream) {
     if let Some(live) = shared.drain.connect(max) {
         tokio::spawn(async move {
             _ = timeout(REFUSAL, write_refusal(stream)).await;
-            drop(live);
+            drop((live, descriptor));
         });
     }
 }

@@ -77,6 +77,7 @@ impl Serve {
         Port {
             tls: server.tls.clone().filter(|_| self.is_tls(door)),
             seats,
+            descriptors: Arc::clone(&server.descriptors),
             drain: server.drain.clone(),
         }
     }
@@ -102,7 +103,7 @@ impl Serve {
         listener.local_addr().map_err(Failure::io)
     }
 
-    fn workers(&self) -> usize {
+    pub(super) fn workers(&self) -> usize {
         let cores = || available_parallelism().map_or(1, usize::from);
         self.workers.map_or_else(cores, usize::from)
     }

@@ -25,7 +25,7 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::interval;
 
-use crate::accept::listen;
+use crate::accept::{Room, listen};
 use crate::admin::{self, Admin, Told};
 use crate::drain::{Drain, Stage};
 use crate::failure::Failure;
@@ -41,6 +41,8 @@ use options::DoorName;
 pub(crate) use options::Serve;
 
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// HTTP, gRPC and Redis' protocol, which have workers.
+const DOORS: usize = 3;
 /// Proxies on this machine may say whom they ask for.
 const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1/128"];
 
@@ -53,6 +55,8 @@ struct Server {
     tokens: Arc<Tokens>,
     admin_tokens: Arc<Tokens>,
     resp_passwords: Arc<Tokens>,
+    /// For the connections of all doors but the admin side's.
+    descriptors: Arc<Room>,
     drain: Drain,
     meters: Arc<Meters>,
 }
@@ -96,6 +100,7 @@ impl Serve {
             tokens,
             admin_tokens: Tokens::read_if_named(self.admin_tokens.as_deref())?,
             resp_passwords: Tokens::read_if_named(self.resp_passwords.as_deref())?,
+            descriptors: process::descriptors(DOORS * self.workers()),
             drain: Drain::default(),
             meters,
         })

@@ -1,6 +1,7 @@
 //! `tollgate gateway` as a process, between real sockets.
 
 mod backend;
+mod bounds;
 mod client;
 mod drain;
 mod flash_sale;
