@@ -64,6 +64,8 @@ pub(super) struct Activity {
     owed: AtomicU32,
     taken_at: AtomicU64,
     is_tunnel: AtomicBool,
+    /// Requests whose answer is known.
+    answered: AtomicU64,
 }
 
 /// For a client that still sends although it has its answer, and would lose that to a reset.
@@ -89,11 +91,21 @@ impl Activity {
             owed: AtomicU32::new(0),
             taken_at: AtomicU64::new(0),
             is_tunnel: AtomicBool::new(false),
+            answered: AtomicU64::new(0),
         }
     }
 
     pub(super) fn begin_request(&self) {
         self.requests.fetch_add(1, Relaxed);
+    }
+
+    /// It is known how a request is answered, and whether that switches to another protocol.
+    pub(super) fn note_answer(&self) {
+        self.answered.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn answered(&self) -> u64 {
+        self.answered.load(Relaxed)
     }
 
     pub(super) fn end_request(&self) {

@@ -5,16 +5,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::client::Client;
 use super::framing::Framing;
 
+/// How much is read ahead of the answer to a request for another protocol.
+const AHEAD_MAX: usize = 64 * 1024;
+
 pub(super) struct ClientIo<S> {
     stream: S,
-    /// What was read to see which protocol it is.
-    start: Bytes,
+    /// What was read and not passed on: at the start to see which protocol it is, and later what follows
+    /// a request for another protocol.
+    ahead: BytesMut,
     /// `None` for HTTP/2, whose frames cannot be taken for another's.
     framing: Option<Framing>,
     client: Arc<Client>,
@@ -24,23 +28,36 @@ pub(super) struct ClientIo<S> {
 }
 
 impl<S> ClientIo<S> {
-    pub(super) fn new(stream: S, start: Bytes, is_http1: bool, client: Arc<Client>) -> Self {
+    pub(super) fn new(stream: S, start: BytesMut, is_http1: bool, client: Arc<Client>) -> Self {
         let framing = is_http1.then(Framing::default);
         let (is_in_head, is_stalled, is_lingering) = (false, false, false);
-        Self { stream, start, framing, client, is_in_head, is_stalled, is_lingering }
+        Self { stream, ahead: start, framing, client, is_in_head, is_stalled, is_lingering }
     }
 
-    fn look(&mut self, fresh: &mut [u8]) {
-        let Some(framing) = &mut self.framing else { return };
-        if self.client.activity.is_tunnel() {
-            self.framing = None;
-            return;
-        }
-        framing.follow(fresh);
+    /// Looks at what came next. Returns how much of it may be passed on.
+    fn look(&mut self, fresh: &mut [u8]) -> usize {
+        let Some(framing) = &mut self.framing else { return fresh.len() };
+        let followed = framing.follow(fresh);
         if framing.in_head() != self.is_in_head {
             self.is_in_head = framing.in_head();
             self.client.activity.set_head(self.is_in_head);
         }
+        followed
+    }
+
+    /// Whether what follows may be of another protocol, which the answer will tell.
+    fn awaits_answer(&mut self) -> bool {
+        let Some(framing) = &mut self.framing else { return false };
+        if self.client.activity.is_tunnel() {
+            self.framing = None;
+            return false;
+        }
+        let Some(messages) = framing.awaits_answer() else { return false };
+        let is_answered = self.client.activity.answered() >= messages;
+        if is_answered {
+            framing.resume();
+        }
+        !is_answered
     }
 
     fn watch<T>(&mut self, written: Poll<T>) -> Poll<T> {
@@ -52,21 +69,55 @@ impl<S> ClientIo<S> {
     }
 }
 
+impl<S: AsyncRead + Unpin> ClientIo<S> {
+    /// Reads ahead while nothing may be passed on: not too much, and to see whether the client goes.
+    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.ahead.len() < AHEAD_MAX {
+            if ready!(poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.ahead))? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Pending
+    }
+}
+
+fn poll_read_buf<S: AsyncRead>(
+    stream: Pin<&mut S>,
+    cx: &mut Context<'_>,
+    into: &mut BytesMut,
+) -> Poll<io::Result<usize>> {
+    let mut scratch = [0; 4096];
+    let mut buf = ReadBuf::new(&mut scratch);
+    ready!(stream.poll_read(cx, &mut buf))?;
+    into.extend_from_slice(buf.filled());
+    Poll::Ready(Ok(buf.filled().len()))
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for ClientIo<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.awaits_answer() {
+            return self.poll_ahead(cx);
+        }
         let before = buf.filled().len();
-        if self.start.is_empty() {
+        if self.ahead.is_empty() {
             ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
         } else {
-            let length = self.start.len().min(buf.remaining());
-            buf.put_slice(&self.start[..length]);
-            self.start.advance(length);
+            let length = self.ahead.len().min(buf.remaining());
+            buf.put_slice(&self.ahead.split_to(length));
         }
-        self.look(&mut buf.filled_mut()[before..]);
+        let fresh = &mut buf.filled_mut()[before..];
+        let followed = self.look(fresh);
+        if followed < fresh.len() {
+            let left = fresh[followed..].to_vec();
+            let later = self.ahead.split();
+            self.ahead.extend_from_slice(&left);
+            self.ahead.unsplit(later);
+            buf.set_filled(before + followed);
+        }
         Poll::Ready(Ok(()))
     }
 }

@@ -47,7 +47,7 @@ pub(super) struct Server {
 /// A stream that has said what it speaks.
 struct Greeted<S> {
     stream: S,
-    start: Bytes,
+    start: BytesMut,
     is_http1: bool,
 }
 
@@ -83,7 +83,7 @@ impl Server {
             Some(tls) => {
                 let stream = greet(shared, tls.accept(stream, &PROTOCOLS)).await?;
                 let is_http1 = stream.get_ref().1.alpn_protocol() != Some(b"h2");
-                let greeted = Greeted { stream, start: Bytes::new(), is_http1 };
+                let greeted = Greeted { stream, start: BytesMut::new(), is_http1 };
                 self.run(service, greeted, client).await
             }
         }
@@ -175,7 +175,7 @@ async fn sniff(mut stream: TcpStream) -> io::Result<Greeted<TcpStream>> {
         let length = start.len().min(PREFACE.len());
         let is_http1 = start[..length] != PREFACE[..length];
         if is_http1 || length == PREFACE.len() {
-            return Ok(Greeted { stream, start: start.freeze(), is_http1 });
+            return Ok(Greeted { stream, start, is_http1 });
         }
     }
 }

@@ -24,6 +24,9 @@ pub(super) struct Framing {
     last: u8,
     length: Option<u64>,
     chunked: bool,
+    asks_for_upgrade: bool,
+    /// Messages whose head is complete.
+    messages: u64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -38,6 +41,8 @@ enum State {
     Chunk(u64),
     ChunkEnd,
     Trailer,
+    /// The message asked for another protocol: what follows may be that, or the next message.
+    Upgrade,
     /// The rules were broken: there is nothing to follow any more.
     Broken,
 }
@@ -57,12 +62,25 @@ impl Framing {
         self.state == State::Start
     }
 
-    /// Takes what came next, and spoils it where it breaks the rules.
-    pub(super) fn follow(&mut self, bytes: &mut [u8]) {
+    /// If the last message asked for another protocol: how many messages there were up to it. What
+    /// follows cannot be read before that one is answered.
+    pub(super) fn awaits_answer(&self) -> Option<u64> {
+        (self.state == State::Upgrade).then_some(self.messages)
+    }
+
+    /// It was answered in the same protocol: the next message follows.
+    pub(super) fn resume(&mut self) {
+        self.state = State::Start;
+    }
+
+    /// Takes what came next, and spoils it where it breaks the rules. Returns how much it took: all, but
+    /// for what follows a message that asked for another protocol.
+    pub(super) fn follow(&mut self, bytes: &mut [u8]) -> usize {
         let mut at = 0;
-        while at < bytes.len() && self.state != State::Broken {
+        while at < bytes.len() && self.state != State::Upgrade {
             at += match self.state {
-                State::Body(left) => self.skip(left, bytes.len() - at, State::Body, State::Start),
+                State::Broken => bytes.len() - at,
+                State::Body(left) => self.skip(left, bytes.len() - at, State::Body, self.after()),
                 State::Chunk(left) => {
                     self.skip(left, bytes.len() - at, State::Chunk, State::ChunkEnd)
                 }
@@ -70,6 +88,7 @@ impl Framing {
                 _ => self.take_line(&mut bytes[at..]),
             };
         }
+        at
     }
 
     fn start(&mut self, first: u8) -> usize {
@@ -77,7 +96,7 @@ impl Framing {
         if first == b'\r' || first == b'\n' {
             return 1;
         }
-        (self.length, self.chunked) = (None, false);
+        (self.length, self.chunked, self.asks_for_upgrade) = (None, false, false);
         self.state = State::RequestLine;
         0
     }
@@ -120,14 +139,17 @@ impl Framing {
         let line = line.ok_or(Violation)?;
         match self.state {
             State::RequestLine => Ok(State::Field),
-            State::Field if line.is_empty() => Ok(self.after_head()),
+            State::Field if line.is_empty() => {
+                self.messages += 1;
+                Ok(self.after_head())
+            }
             State::Field => self.field(line).map(|()| State::Field),
             State::ChunkSize => chunk_size(line).map(|size| match size {
                 0 => State::Trailer,
                 size => State::Chunk(size),
             }),
             State::ChunkEnd if line.is_empty() => Ok(State::ChunkSize),
-            State::Trailer if line.is_empty() => Ok(State::Start),
+            State::Trailer if line.is_empty() => Ok(self.after()),
             State::Trailer => Ok(State::Trailer),
             _ => Err(Violation),
         }
@@ -136,9 +158,14 @@ impl Framing {
     fn after_head(&self) -> State {
         match self.length {
             _ if self.chunked => State::ChunkSize,
-            None | Some(0) => State::Start,
+            None | Some(0) => self.after(),
             Some(length) => State::Body(length),
         }
+    }
+
+    /// What follows a message.
+    fn after(&self) -> State {
+        if self.asks_for_upgrade { State::Upgrade } else { State::Start }
     }
 
     fn field(&mut self, line: &[u8]) -> Result<(), Violation> {
@@ -149,6 +176,10 @@ impl Framing {
             }
             b't' | b'T' => {
                 value(line, b"transfer-encoding").map_or(Ok(()), |value| self.coding(value))
+            }
+            b'u' | b'U' => {
+                self.asks_for_upgrade |= value(line, b"upgrade").is_some();
+                Ok(())
             }
             _ => Ok(()),
         }
@@ -209,9 +240,9 @@ mod tests {
     /// Follows the text at once and byte by byte: where is it spoilt, and what is the state after?
     fn follow(text: &str) -> (Option<usize>, State) {
         let (mut whole, mut framing) = (text.as_bytes().to_vec(), Framing::default());
-        framing.follow(&mut whole);
+        assert_eq!(framing.follow(&mut whole), text.len());
         let (mut pieces, mut slow) = (text.as_bytes().to_vec(), Framing::default());
-        pieces.chunks_mut(1).for_each(|piece| slow.follow(piece));
+        pieces.chunks_mut(1).for_each(|piece| assert_eq!(slow.follow(piece), 1));
         assert_eq!((&whole, framing.state), (&pieces, slow.state), "{text:?}");
         (whole.iter().position(|byte| *byte == SPOILT), framing.state)
     }
@@ -226,6 +257,26 @@ mod tests {
             "POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
         ] {
             assert_eq!(follow(text), (None, State::Start), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_follows_a_request_for_another_protocol_is_left_until_that_is_answered() {
+        let first = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        for ask in [
+            "GET / HTTP/1.1\r\nupgrade: websocket\r\n\r\n",
+            "GET / HTTP/1.1\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nab",
+            "GET / HTTP/1.1\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        ] {
+            let mut framing = Framing::default();
+            let mut bytes = format!("{first}{ask}\n\x00\n").into_bytes();
+            let before = bytes.clone();
+            assert_eq!(framing.follow(&mut bytes), first.len() + ask.len(), "{ask:?}");
+            assert_eq!((framing.awaits_answer(), &bytes), (Some(2), &before), "{ask:?}");
+            framing.resume();
+            let mut next = b"GET / HTTP/1.1\nHost: a\r\n\r\n".to_vec();
+            assert_eq!(framing.follow(&mut next), next.len());
+            assert_eq!((next[14], framing.state), (SPOILT, State::Broken));
         }
     }
 

@@ -57,6 +57,7 @@ where
         Ok(()) => call(service, client, request).await,
         Err(error) => Err(error),
     };
+    in_flight.client.activity.note_answer();
     let mut response = answered.unwrap_or_else(|error| error.into_response(is_http1));
     response.headers_mut().insert(name, id);
     if is_http1 && shared.drain.stage() > Stage::Serve {

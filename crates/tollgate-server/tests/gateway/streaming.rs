@@ -119,6 +119,85 @@ fn a_websocket_is_tunnelled_both_ways() {
     assert!(client.0.is_closed(), "the end of one side reaches the other, and comes back");
 }
 
+const UPGRADE: &str =
+    "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+
+/// Bytes of all kinds, which no rule of HTTP's fits.
+fn all_kinds() -> Vec<u8> {
+    let every: Vec<u8> = (0..=255).collect();
+    [b"\n\r\n\0 GET / HTTP/1.1\nA: b\r\n c\r\n\r\n", &every[..], b"\n\n"].concat()
+}
+
+#[test]
+fn what_is_sent_before_the_switch_reaches_the_upstream_unchanged() {
+    let (go_on, gone_on) = channel::<()>();
+    let gone_on = Mutex::new(gone_on);
+    let length = 3 * all_kinds().len();
+    let backend = Backend::start(move |head, wire| {
+        if head.get("upgrade").is_none() {
+            return answer(wire, "hello");
+        }
+        gone_on.lock().unwrap().recv().unwrap();
+        wire.send(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        );
+        let bytes = wire.exactly(length);
+        wire.stream().write_all(&bytes).unwrap();
+        false
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    for first in ["", "GET /before HTTP/1.1\r\nHost: a\r\n\r\n"] {
+        let mut client = gateway.connect();
+        let before = backend.requests();
+        // Some with the request, some between it and the switch, and some after it.
+        client.send([first.as_bytes(), UPGRADE.as_bytes(), &all_kinds()].concat());
+        let expected = before + 1 + usize::from(!first.is_empty());
+        wait_until("the request arrives", || backend.requests() == expected);
+        client.send(all_kinds());
+        go_on.send(()).unwrap();
+        if !first.is_empty() {
+            assert_eq!(client.answer().body, "hello");
+        }
+        assert_eq!(client.0.head().status(), 101);
+        client.send(all_kinds());
+        let is_unchanged = client.0.exactly(length) == all_kinds().repeat(3);
+        assert!(is_unchanged);
+    }
+}
+
+#[test]
+fn what_is_sent_before_a_switch_is_declined_is_the_next_request_and_checked_like_any() {
+    let backend = Backend::echo();
+    let gateway = Gateway::before(&backend, &[]);
+    let mut client = gateway.connect();
+    let next = "POST /next HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na\nb";
+    let bad = "GET /smuggled HTTP/1.1\nHost: a\r\n\r\n";
+    client.send([UPGRADE, next, UPGRADE, bad].concat());
+    assert!(client.answer().body.starts_with("GET /chat "));
+    let second = client.answer().body;
+    assert!(second.starts_with("POST /next ") && second.ends_with("\n\na\nb"), "{second}");
+    assert!(client.answer().body.starts_with("GET /chat "));
+    assert_eq!(client.answer().status(), 400);
+    assert!(client.0.is_closed());
+    assert_eq!(backend.requests(), 3);
+}
+
+#[test]
+fn a_client_that_goes_before_the_switch_ends_its_request() {
+    let (gone, seen) = channel();
+    let gone = Mutex::new(gone);
+    let backend = Backend::start(move |_, wire| {
+        gone.lock().unwrap().send(wire.is_closed()).unwrap();
+        false
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    let client = gateway.connect();
+    client.send([UPGRADE.as_bytes(), &all_kinds()].concat());
+    wait_until("the request arrives", || backend.requests() == 1);
+    drop(client);
+    assert_eq!(seen.recv_timeout(LIMIT), Ok(true), "the upstream's connection is closed");
+}
+
 #[test]
 fn an_upgrade_that_is_declined_is_an_ordinary_answer() {
     let backend = Backend::says("no");
