@@ -25,6 +25,9 @@ const STUCK: Duration = Duration::from_secs(30);
 /// How long a client has to take its last answer before the connection is closed on it.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// What every client of HTTP/2 says first: the preface, and the head of a SETTINGS frame.
+pub(crate) const GREETING: usize = 24 + 9;
+
 /// What a connection is doing: told by those who answer, looked at by the stream.
 pub(crate) struct Pulse {
     state: AtomicU8,
@@ -46,9 +49,9 @@ impl Pulse {
         Self::with(BETWEEN, 0)
     }
 
-    /// Of a connection that stays once it has said this much, and then asked something.
-    pub(crate) fn lasting(greeting: u32) -> Arc<Self> {
-        Self::with(IN_HEAD, greeting)
+    /// Of a connection that stays once it has greeted as HTTP/2 has it, and then asked something.
+    pub(crate) fn lasting() -> Arc<Self> {
+        Self::with(IN_HEAD, GREETING as u32)
     }
 
     fn with(state: u8, greeting: u32) -> Arc<Self> {
@@ -261,13 +264,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lasting_connection_stays_once_it_has_asked() {
-        assert!(patience(&Pulse::lasting(24), Some(b"x")).await < Duration::from_secs(30));
-        let waited = patience(&Pulse::lasting(10), Some(b"x")).await;
+        assert!(patience(&Pulse::lasting(), Some(b"x")).await < Duration::from_secs(30));
+        let waited = patience(&Pulse::lasting(), Some(b"much of a greeting")).await;
         assert!(waited > Duration::from_secs(60) && waited < Duration::from_secs(90), "{waited:?}");
-        let known = Pulse::lasting(10);
-        known.note_bytes(10);
+        let known = Pulse::lasting();
+        known.note_bytes(GREETING);
         known.begin_answer();
         assert!(patience(&known, Some(b"x")).await > Duration::from_secs(3_600));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_preface_without_more_is_cut_off() {
+        let pulse = Pulse::lasting();
+        pulse.note_bytes(24);
+        assert!(patience(&pulse, None).await < Duration::from_secs(30));
+        let greeted = Pulse::lasting();
+        greeted.note_bytes(GREETING);
+        assert!(patience(&greeted, None).await > Duration::from_secs(30));
     }
 
     #[tokio::test(start_paused = true)]

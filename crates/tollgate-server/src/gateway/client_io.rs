@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::client::Client;
 use super::framing::Framing;
+use crate::patient::GREETING;
 
 /// How much is read ahead of the answer to a request for another protocol.
 const AHEAD_MAX: usize = 64 * 1024;
@@ -21,6 +22,8 @@ pub(super) struct ClientIo<S> {
     ahead: BytesMut,
     /// `None` for HTTP/2, whose frames cannot be taken for another's.
     framing: Option<Framing>,
+    /// What is left of HTTP/2's greeting.
+    greeting_left: usize,
     client: Arc<Client>,
     is_in_head: bool,
     is_stalled: bool,
@@ -30,13 +33,37 @@ pub(super) struct ClientIo<S> {
 impl<S> ClientIo<S> {
     pub(super) fn new(stream: S, start: BytesMut, is_http1: bool, client: Arc<Client>) -> Self {
         let framing = is_http1.then(Framing::default);
+        let greeting_left = if is_http1 { 0 } else { GREETING };
+        // Who does not even greet is as slow as one who does not finish a head.
+        client.activity.set_head(!is_http1);
         let (is_in_head, is_stalled, is_lingering) = (false, false, false);
-        Self { stream, ahead: start, framing, client, is_in_head, is_stalled, is_lingering }
+        Self {
+            stream,
+            ahead: start,
+            framing,
+            greeting_left,
+            client,
+            is_in_head,
+            is_stalled,
+            is_lingering,
+        }
+    }
+
+    fn note_greeting(&mut self, length: usize) {
+        if self.greeting_left > 0 {
+            self.greeting_left = self.greeting_left.saturating_sub(length);
+            if self.greeting_left == 0 {
+                self.client.activity.set_head(false);
+            }
+        }
     }
 
     /// Looks at what came next. Returns how much of it may be passed on.
     fn look(&mut self, fresh: &mut [u8]) -> usize {
-        let Some(framing) = &mut self.framing else { return fresh.len() };
+        let Some(framing) = &mut self.framing else {
+            self.note_greeting(fresh.len());
+            return fresh.len();
+        };
         let followed = framing.follow(fresh);
         if framing.in_head() != self.is_in_head {
             self.is_in_head = framing.in_head();

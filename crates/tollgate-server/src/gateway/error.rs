@@ -18,7 +18,7 @@ pub(super) enum ProxyError {
     Connect,
     TooManyHeaders,
     BodyTooLarge,
-    /// The client stopped sending its body.
+    /// The client stopped sending its body, or sends it too slowly.
     SlowBody,
     /// The client's body ended early or broke its framing.
     BrokenBody,
@@ -72,7 +72,7 @@ impl ProxyError {
             Self::Connect => "this is no forward proxy: CONNECT is not allowed",
             Self::TooManyHeaders => "the request has too many headers",
             Self::BodyTooLarge => "the request's body is too large",
-            Self::SlowBody => "the request's body stopped arriving",
+            Self::SlowBody => "the request's body arrives too slowly",
             Self::Unreachable(_) => "no upstream could be reached",
             Self::Upstream(_) => "the upstream failed while answering",
             Self::UpstreamTimeout => "the upstream did not answer in time",

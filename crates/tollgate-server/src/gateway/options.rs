@@ -152,9 +152,15 @@ pub(super) struct Timeouts {
     #[arg(long = "header-timeout", value_name = "SPAN", value_parser = duration, default_value = "10s")]
     pub(super) header: Duration,
 
-    /// How long a client may pause in sending a body, or in taking an answer
+    /// How long a client may pause in sending a body, or in taking an answer, and how long it may take
+    /// to send a body beyond what --min-body-rate asks for
     #[arg(long = "body-timeout", value_name = "SPAN", value_parser = duration, default_value = "30s")]
     pub(super) body: Duration,
+
+    /// How many bytes a second a client has to send of a body on average, such as 240 or 1k; a slower one
+    /// gets 408. 0 allows any rate
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "240")]
+    pub(super) min_body_rate: u64,
 
     /// Close a tunnel, such as a WebSocket, that has been silent for this long
     #[arg(long = "tunnel-timeout", value_name = "SPAN", value_parser = duration, default_value = "1h")]

@@ -89,7 +89,7 @@ fn prepare(
 ) -> Result<Request<RequestBody>, ProxyError> {
     let shared = &worker.shared;
     let (mut parts, body) = request.into_parts();
-    let body = RequestBody::new(body, shared.bounds.max_body, shared.timeouts.body, shared.ticks)?;
+    let body = RequestBody::new(body, shared.bounds.max_body, &shared.timeouts, shared.ticks)?;
     if parts.version > Version::HTTP_11 {
         headers::join_cookies(&mut parts.headers);
     }

@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::error::ProxyError;
+use super::options::Timeouts;
 use super::ticks::Ticks;
 
 pub(super) struct RequestBody {
@@ -24,10 +25,35 @@ pub(super) struct RequestBody {
 
 struct Watch {
     left: u64,
-    patience: Duration,
-    /// Runs while the client lets us wait.
-    timer: Option<Pin<Box<Sleep>>>,
+    pace: Pace,
+    /// Since when the client lets us wait, and until when it may.
+    wait: Option<(Instant, Pin<Box<Sleep>>)>,
     progress: Progress,
+}
+
+/// How long a client may still let us wait for its body. What it sends earns it time, at the least rate that
+/// it has to keep, but never more than a pause may last: else a client could send much and then a byte now
+/// and then for days.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    pause_max: Duration,
+    /// In bytes a second; 0 for none.
+    rate_min: u64,
+    credit: Duration,
+}
+
+impl Pace {
+    fn new(timeouts: &Timeouts) -> Self {
+        let (pause_max, rate_min) = (timeouts.body, timeouts.min_body_rate);
+        Self { pause_max, rate_min, credit: pause_max }
+    }
+
+    /// Notes what came, and how long we waited for it.
+    fn note(&mut self, bytes: u64, waited: Duration) {
+        let earned = bytes.saturating_mul(1_000_000).checked_div(self.rate_min);
+        let earned = earned.map_or(self.pause_max, Duration::from_micros);
+        self.credit = (self.credit.saturating_sub(waited) + earned).min(self.pause_max);
+    }
 }
 
 /// When a body last moved, for the one who waits for the answer.
@@ -59,7 +85,7 @@ impl RequestBody {
     pub(super) fn new(
         incoming: Incoming,
         bytes_max: u64,
-        patience: Duration,
+        timeouts: &Timeouts,
         ticks: Ticks,
     ) -> Result<Self, ProxyError> {
         if incoming.is_end_stream() {
@@ -69,7 +95,7 @@ impl RequestBody {
             return Err(ProxyError::BodyTooLarge);
         }
         let progress = Progress { ticks, last_us: Arc::new(AtomicU64::new(ticks.now_us())) };
-        let watch = Watch { left: bytes_max, patience, timer: None, progress };
+        let watch = Watch { left: bytes_max, pace: Pace::new(timeouts), wait: None, progress };
         Ok(Self { incoming, watch: Some(Box::new(watch)) })
     }
 
@@ -80,15 +106,16 @@ impl RequestBody {
 
 impl Watch {
     fn wait(&mut self, cx: &mut Context<'_>) -> Poll<BodyError> {
-        let patience = self.patience;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(patience)));
+        let credit = self.pace.credit;
+        let (_, timer) = self.wait.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(credit))));
         timer.as_mut().poll(cx).map(|()| BodyError::Slow)
     }
 
     fn take(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, BodyError> {
-        self.timer = None;
-        self.progress.note();
         let length = frame.data_ref().map_or(0, Bytes::len) as u64;
+        let waited = self.wait.take().map_or(Duration::ZERO, |(since, _)| since.elapsed());
+        self.pace.note(length, waited);
+        self.progress.note();
         self.left = self.left.checked_sub(length).ok_or(BodyError::TooLarge)?;
         Ok(frame)
     }
@@ -145,10 +172,48 @@ impl Display for BodyError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge => f.write_str("the request's body is too large"),
-            Self::Slow => f.write_str("the request's body stopped arriving"),
+            Self::Slow => f.write_str("the request's body arrives too slowly"),
             Self::Broken(error) => write!(f, "the request's body broke: {error}"),
         }
     }
 }
 
 impl Error for BodyError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAUSE: Duration = Duration::from_secs(30);
+
+    /// How long a client can hold out that sends so many bytes at a time after so long.
+    fn holds_out(rate_min: u64, bytes: u64, every: Duration) -> Option<Duration> {
+        let mut pace = Pace { pause_max: PAUSE, rate_min, credit: PAUSE };
+        pace.note(1 << 30, Duration::ZERO);
+        let mut since = Duration::ZERO;
+        while since < Duration::from_secs(3_600) {
+            if pace.credit < every {
+                return Some(since + pace.credit);
+            }
+            since += every;
+            pace.note(bytes, every);
+        }
+        None
+    }
+
+    #[test]
+    fn a_client_below_the_least_rate_is_cut_off_whatever_it_sent_before() {
+        let cut = holds_out(240, 1, Duration::from_secs(3)).expect("it is too slow");
+        assert!(cut >= PAUSE && cut < PAUSE + Duration::from_secs(1), "{cut:?}");
+        assert!(holds_out(240, 200, Duration::from_secs(1)).is_some());
+        assert_eq!(holds_out(240, 240, Duration::from_secs(1)), None);
+        assert_eq!(holds_out(240, 7_200, PAUSE), None);
+        assert_eq!(holds_out(240, 1 << 40, PAUSE + Duration::from_secs(1)), Some(PAUSE));
+    }
+
+    #[test]
+    fn without_a_least_rate_only_a_pause_is_too_long() {
+        assert_eq!(holds_out(0, 1, Duration::from_secs(3)), None);
+        assert_eq!(holds_out(0, 1, PAUSE + Duration::from_secs(1)), Some(PAUSE));
+    }
+}

@@ -177,6 +177,40 @@ fn a_client_that_is_slow_with_its_body_is_cut_off() {
 }
 
 #[test]
+fn a_body_that_comes_in_drops_is_cut_off() {
+    let backend = Backend::start(|head, wire| wire.try_body(&head).is_ok());
+    let gateway = Gateway::before(&backend, &["--body-timeout", "1s"]);
+    let mut client = gateway.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    let stream = client.0.stream().try_clone().unwrap();
+    let drip = thread::spawn(move || {
+        // A byte now and then is never a pause of a second, and does not help.
+        wait_until("the connection is closed", || {
+            use std::io::Write;
+            (&stream).write_all(b"x").is_err()
+        });
+    });
+    let answer = client.answer();
+    assert_eq!(answer.status(), 408);
+    assert!(answer.body.contains("BODY_TIMEOUT"), "{}", answer.body);
+    assert!(client.0.is_closed());
+    drop(client);
+    drip.join().unwrap();
+}
+
+#[test]
+fn a_client_that_says_only_that_it_speaks_http2_is_cut_off() {
+    let gateway = Gateway::before(&Backend::echo(), &["--header-timeout", "1s"]);
+    for greeting in ["PRI * HTTP/2.0\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        let mut client = gateway.connect();
+        client.send(greeting);
+        // The settings that the gateway sends, and then the end.
+        client.0.rest();
+        assert!(client.0.is_closed(), "{greeting:?}");
+    }
+}
+
+#[test]
 fn a_client_that_does_not_take_its_answer_is_cut_off() {
     let backend = Backend::start(|_, wire| {
         let length = 1 << 30;

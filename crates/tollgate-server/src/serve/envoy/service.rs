@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
 use http_body_util::Full;
@@ -48,8 +49,6 @@ const STREAMS_MAX: u32 = 256;
 /// Questions about health at a time.
 const STRANGERS_MAX: usize = 64;
 const HEALTH: &str = "grpc.health.v1.Health";
-/// What every client of HTTP/2 says first.
-const PREFACE: u32 = 24;
 
 /// The questions of one thread.
 struct Questions {
@@ -137,10 +136,13 @@ impl Worker {
             return Status::unauthenticated("a valid bearer token is needed").into_http();
         }
         if service == Limits::NAME {
-            let answer = self.limits.clone().call(request).await;
-            // It has asked something, so it may stay.
-            pulse.begin_answer();
-            return answer.unwrap_or_else(|never| match never {});
+            let answer = |request| {
+                // It has asked something, so it may stay.
+                pulse.begin_answer();
+                self.limits.clone().call(request)
+            };
+            let answer = |request| answer(request).map(|answer| answer.unwrap_or_else(never));
+            return with_whole(request, answer).await;
         }
         let Some((_, answer)) = self.others.iter().find(|(name, _)| *name == service) else {
             return Status::unimplemented("there is no such service").into_http();
@@ -148,7 +150,7 @@ impl Worker {
         let answer = match is_health {
             // Anybody may ask for it, so it has no part in the room for questions.
             true => match self.strangers.enter() {
-                Some(_place) => with_whole(request, answer).await,
+                Some(_place) => with_whole(request, |request| answer(request.map(Body::new))).await,
                 None => return Status::unavailable("too many ask for health").into_http(),
             },
             false => {
@@ -160,17 +162,22 @@ impl Worker {
     }
 }
 
+fn never<T>(never: Infallible) -> T {
+    match never {}
+}
+
 /// Answers a request whose message has come, if it does in time.
-async fn with_whole<F>(
-    request: Request<Incoming>,
-    answer: impl FnOnce(Request<Body>) -> F,
+async fn with_whole<B, F>(
+    request: Request<B>,
+    answer: impl FnOnce(Request<Full<Bytes>>) -> F,
 ) -> Response<Body>
 where
+    B: http_body::Body<Data = Bytes>,
     F: Future<Output = Response<Body>>,
 {
     let (head, body) = request.into_parts();
     match whole(body, MESSAGE_MAX + MESSAGE_HEAD).await {
-        Ok(body) => answer(Request::from_parts(head, Body::new(Full::new(body)))).await,
+        Ok(body) => answer(Request::from_parts(head, Full::new(body))).await,
         Err(NoBody::TooLarge) => {
             let message =
                 format!("the message is too large or broke off; at most {MESSAGE_MAX} bytes");
@@ -228,7 +235,7 @@ where
 {
     let answer: Other = Box::new(move |request| {
         let answering = service.clone().call(request);
-        Box::pin(async { answering.await.unwrap_or_else(|never| match never {}) })
+        Box::pin(async { answering.await.unwrap_or_else(never) })
     });
     (S::NAME, answer)
 }
@@ -240,7 +247,7 @@ impl Door for Worker {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let pulse = Pulse::lasting(PREFACE);
+        let pulse = Pulse::lasting();
         let io = TokioIo::new(Patient::new(stream, Arc::clone(&pulse)));
         let (worker, of_service) = (Arc::clone(&self), Arc::clone(&pulse));
         let service = service_fn(move |request| {
@@ -264,5 +271,31 @@ impl Door for Worker {
         if let Some(Err(error)) = ended.await {
             tracing::debug!(%peer, %error, "connection failed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream::{self, StreamExt};
+    use http_body_util::StreamBody;
+    use tokio::time::{Duration, Instant, sleep};
+
+    use super::*;
+
+    /// A message that comes a byte at a time, every three seconds.
+    fn dripping() -> impl http_body::Body<Data = Bytes, Error = Infallible> {
+        let bytes = stream::repeat(()).then(|()| async {
+            sleep(Duration::from_secs(3)).await;
+            Ok(Frame::data(Bytes::from_static(b"x")))
+        });
+        StreamBody::new(bytes)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_comes_in_drops_is_given_up() {
+        let begun = Instant::now();
+        let answered = with_whole(Request::new(dripping()), |_| async { unreachable!() }).await;
+        assert_eq!(answered.headers()["grpc-status"], "4", "deadline exceeded");
+        assert!(begun.elapsed() <= Duration::from_secs(10));
     }
 }
