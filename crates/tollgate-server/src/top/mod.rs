@@ -233,6 +233,25 @@ mod tests {
     }
 
     #[test]
+    fn a_million_distinct_keys_take_no_more_memory() {
+        let top = Top::default();
+        let bytes = |top: &Top| -> usize {
+            let parts = top.asked.parts.iter().chain(&top.denied.parts);
+            parts.map(|part| part.lock().unwrap().sketch.bytes_now()).sum()
+        };
+        let before = bytes(&top);
+        // Past the sampler, so that each of them is counted.
+        for i in 0..1_000_000_u64 {
+            let denied = u64::from(i % 10 == 0);
+            top.add("api", &i.to_be_bytes(), (1, denied), NOW.get());
+        }
+        top.add(&"l".repeat(1 << 20), &vec![b'k'; 1 << 20], (1, 1), NOW.get());
+        assert_eq!(bytes(&top), before);
+        assert!(before <= MEMORY_BYTES, "{before}");
+        assert_eq!(keys(&top.tell(Some("n=200"), NOW).unwrap(), "hottest").len(), 200);
+    }
+
+    #[test]
     fn it_takes_half_a_megabyte() {
         assert!((400_000..512 * 1024).contains(&MEMORY_BYTES), "{MEMORY_BYTES}");
     }

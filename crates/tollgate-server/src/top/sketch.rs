@@ -102,7 +102,7 @@ impl Sketch {
     }
 
     #[cfg(test)]
-    fn bytes_now(&self) -> usize {
+    pub(super) fn bytes_now(&self) -> usize {
         let words = self.hashes.capacity() + self.counts.capacity();
         words * size_of::<u64>() + self.entries.capacity() * size_of::<Entry>()
     }

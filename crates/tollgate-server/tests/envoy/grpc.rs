@@ -24,6 +24,12 @@ impl Client {
         Self(RateLimitServiceClient::new(channel(address).await))
     }
 
+    /// Over a connection that is there already.
+    #[allow(dead_code, reason = "the server's tests of TLS use it")]
+    pub(crate) fn over(channel: Channel) -> Self {
+        Self(RateLimitServiceClient::new(channel))
+    }
+
     pub(crate) async fn send(
         &mut self,
         request: impl tonic::IntoRequest<RateLimitRequest>,

@@ -11,6 +11,7 @@ mod grpc;
 mod bounds;
 mod drain;
 mod http;
+mod killed;
 mod permits;
 mod process;
 mod reload;

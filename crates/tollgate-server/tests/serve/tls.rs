@@ -1,11 +1,14 @@
 //! TLS and mutual TLS at every door.
 
 use std::fs;
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::Pin;
 use std::process::Command;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -139,6 +142,72 @@ async fn every_door_speaks_tls() {
     assert_eq!(caller.is_served(&server).await, [true; 4]);
     let plain = server.post_plain();
     assert!(!plain.contains("200 OK"), "{plain}");
+}
+
+/// Gives tonic's client the connection that it asks for.
+#[derive(Clone)]
+struct Connector {
+    folder: std::path::PathBuf,
+    address: SocketAddr,
+}
+
+impl tower_service::Service<http::Uri> for Connector {
+    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Uri) -> Self::Future {
+        let Self { folder, address } = self.clone();
+        Box::pin(async move {
+            let caller = Caller { trusts: &folder, shows: None };
+            caller.connect(address, Some("h2")).await.map(TokioIo::new)
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_grpc_client_asks_over_tls_many_times_on_one_connection() {
+    let dir = certificates();
+    let server = secured(&dir, &[]);
+    let connector = Connector { folder: dir.path().to_path_buf(), address: server.grpc() };
+    let endpoint = tonic::transport::Endpoint::from_static("http://localhost");
+    let channel = endpoint.connect_with_connector(connector).await.unwrap();
+    let client = grpc::Client::over(channel);
+    let mut asked = tokio::task::JoinSet::new();
+    for _ in 0..1_200 {
+        let mut client = client.clone();
+        asked.spawn(async move { client.is_over(&[("user", "ann")]).await });
+    }
+    let over = asked.join_all().await.into_iter().filter(|is_over| *is_over).count();
+    assert_eq!(over, 200, "a thousand may pass");
+}
+
+/// The first message of a client that knows nothing newer than this version of TLS.
+fn client_hello(version: [u8; 2]) -> Vec<u8> {
+    let suites = [0xc0, 0x2f, 0xc0, 0x13, 0x00, 0x2f];
+    let hello = [&version[..], &[7; 32], &[0, 0, suites.len() as u8], &suites, &[1, 0]].concat();
+    let head = [0x16, version[0], version[1], 0, hello.len() as u8 + 4, 1, 0, 0, hello.len() as u8];
+    [&head[..], &hello].concat()
+}
+
+#[tokio::test]
+async fn versions_of_tls_before_1_2_are_refused_at_every_door() {
+    let dir = certificates();
+    let server = secured(&dir, &[]);
+    for door in [server.http(), server.grpc(), server.resp(), server.admin()] {
+        for version in [[3, 0], [3, 1], [3, 2]] {
+            let mut stream = TcpStream::connect(door).await.unwrap();
+            stream.write_all(&client_hello(version)).await.unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await.unwrap();
+            let is_fatal_alert = answer.len() == 7 && answer[0] == 0x15 && answer[5] == 2;
+            assert!(is_fatal_alert, "{version:?}: {answer:?}");
+        }
+    }
 }
 
 #[tokio::test]
