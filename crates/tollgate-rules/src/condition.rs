@@ -5,9 +5,9 @@ use std::fmt;
 
 use ipnet::IpNet;
 
+use crate::attributes::{Values, header, query};
 use crate::facts::Facts;
 use crate::path::{Glob, PathPattern};
-use crate::request::{bare_host, parameters};
 
 /// All that is given must hold; of a list, any.
 #[derive(Debug, Default)]
@@ -31,11 +31,16 @@ pub(crate) enum Test {
 }
 
 impl Test {
-    fn holds<'v>(&self, mut values: impl Iterator<Item = &'v [u8]>) -> bool {
-        match self {
-            Self::Present => values.next().is_some(),
-            Self::Absent => values.next().is_none(),
-            Self::AnyOf(globs) => values.any(|v| globs.iter().any(|glob| glob.matches(v))),
+    /// Does it hold for these values? Who reads several may take any of them.
+    fn holds(&self, values: &Values<'_>, by: Reading) -> bool {
+        let fits = |value: &Cow<'_, [u8]>, globs: &[Glob]| globs.iter().any(|g| g.matches(value));
+        match (self, by) {
+            (Self::Present, _) => !values.is_empty(),
+            (Self::Absent, _) => values.is_empty(),
+            (Self::AnyOf(globs), Reading::Any) => values.iter().any(|value| fits(value, globs)),
+            (Self::AnyOf(globs), Reading::All) => {
+                !values.is_empty() && values.iter().all(|value| fits(value, globs))
+            }
         }
     }
 }
@@ -76,7 +81,7 @@ impl fmt::Display for Mismatch<'_> {
     }
 }
 
-/// How sure it has to be, where a path can be read in several ways.
+/// How sure it has to be, where a request can be read in several ways.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     Any,
@@ -87,15 +92,23 @@ impl Reading {
     fn other(self) -> Self {
         if self == Self::Any { Self::All } else { Self::Any }
     }
+
+    /// Does it hold for any of these, or for all of them?
+    fn of<T>(self, mut readings: impl Iterator<Item = T>, holds: impl FnMut(T) -> bool) -> bool {
+        match self {
+            Self::Any => readings.any(holds),
+            Self::All => readings.all(holds),
+        }
+    }
 }
 
 impl Condition {
-    /// Why it does not hold, if it does not. It holds if it does by any reading of the path.
+    /// Why it does not hold, if it does not. It holds if it does by any reading of the request.
     pub(crate) fn mismatch<'p>(&'p self, facts: &Facts<'_, '_>) -> Option<Mismatch<'p>> {
         self.mismatch_by(facts, Reading::Any)
     }
 
-    /// Does it hold by every reading of the path? So must it be where a request gains by it.
+    /// Does it hold by every reading of the request? So must it be where a request gains by it.
     pub(crate) fn surely_holds(&self, facts: &Facts<'_, '_>) -> bool {
         self.mismatch_by(facts, Reading::All).is_none()
     }
@@ -108,30 +121,44 @@ impl Condition {
         let fits = |path: &Cow<'_, str>| {
             any_or_none(&self.paths, |p| p.matches_or(path, by == Reading::Any))
         };
-        let paths = facts.paths();
-        if !(if by == Reading::Any { paths.iter().any(fits) } else { paths.iter().all(fits) }) {
+        if !by.of(facts.paths().iter(), fits) {
             return Some(Mismatch::Path);
         }
-        let host = bare_host(request.host.unwrap_or_default()).as_bytes();
-        if !any_or_none(&self.hosts, |glob| glob.matches_ignoring_case(host)) {
+        if !self.fits_host(facts, by) {
             return Some(Mismatch::Host);
         }
-        self.mismatch_of_fields(facts).or_else(|| self.mismatch_of_caller(facts)).or_else(|| {
-            let is_excluded =
-                self.not.iter().any(|not| not.mismatch_by(facts, by.other()).is_none());
-            is_excluded.then_some(Mismatch::Excluded)
-        })
+        self.mismatch_of_fields(facts, by).or_else(|| self.mismatch_of_caller(facts)).or_else(
+            || {
+                let is_excluded =
+                    self.not.iter().any(|not| not.mismatch_by(facts, by.other()).is_none());
+                is_excluded.then_some(Mismatch::Excluded)
+            },
+        )
     }
 
-    fn mismatch_of_fields<'p>(&'p self, facts: &Facts<'_, '_>) -> Option<Mismatch<'p>> {
+    /// What is no host may be any of them to an upstream.
+    fn fits_host(&self, facts: &Facts<'_, '_>, by: Reading) -> bool {
+        match facts.host() {
+            _ if self.hosts.is_empty() => true,
+            Ok(host) => self.hosts.iter().any(|glob| glob.matches_ignoring_case(host.as_bytes())),
+            Err(_) => by == Reading::Any,
+        }
+    }
+
+    fn mismatch_of_fields<'p>(
+        &'p self,
+        facts: &Facts<'_, '_>,
+        by: Reading,
+    ) -> Option<Mismatch<'p>> {
         let request = facts.request;
         let fails =
-            |(name, test): &&(String, Test)| !test.holds(request.headers.all(name).into_iter());
+            |(name, test): &&(String, Test)| !test.holds(&header::values(request, name), by);
         if let Some((name, _)) = self.headers.iter().find(fails) {
             return Some(Mismatch::Header(name));
         }
         let fails = |(name, test): &&(String, Test)| {
-            !test.holds(parameters(request.query, name).iter().map(|value| value.as_bytes()))
+            let readings = query::readings(request.query, name);
+            !by.of(readings.iter(), |values| test.holds(values, by))
         };
         self.query.iter().find(fails).map(|(name, _)| Mismatch::Query(name))
     }

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
+use crate::attributes::{HostError, canonical_host};
 use crate::identity::{Found, Identity, Key, Missing, Source, WhenMissing};
 use crate::path;
 use crate::policy::Policy;
@@ -19,6 +20,7 @@ pub(crate) struct Facts<'p: 'r, 'r> {
     pub(crate) request: &'r Request<'r>,
     pub(crate) policy: &'p Policy,
     paths: SmallVec<[Cow<'r, str>; 1]>,
+    host: OnceCell<Result<Cow<'r, str>, HostError>>,
     client: OnceCell<Option<IpAddr>>,
     identities: SmallVec<[OnceCell<Found<'r>>; 6]>,
     tier: OnceCell<usize>,
@@ -41,6 +43,7 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
             request,
             policy,
             paths: path::readings(request.path),
+            host: OnceCell::new(),
             client: OnceCell::new(),
             identities: policy.identities.iter().map(|_| OnceCell::new()).collect(),
             tier: OnceCell::new(),
@@ -57,6 +60,15 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
     /// The same, and all that servers may take it for.
     pub(crate) fn paths(&self) -> &[Cow<'r, str>] {
         &self.paths
+    }
+
+    /// The host that the request is for, in canonical form; empty if there is none.
+    pub(crate) fn host(&self) -> Result<&str, HostError> {
+        let host = self.host.get_or_init(|| match self.request.host {
+            None | Some("") => Ok("".into()),
+            Some(host) => canonical_host(host),
+        });
+        host.as_deref().map_err(|error| *error)
     }
 
     /// The address that the request really comes from.

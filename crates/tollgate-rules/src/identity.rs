@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::attributes::{Values, cookie, header, query};
 use crate::facts::Facts;
-use crate::request::{cookies, parameters};
 
 /// A value above this is counted under its digest: nobody gains by a long name, nor pays for it.
 const VALUE_MAX: usize = 128;
@@ -49,6 +49,8 @@ pub enum Missing {
     Empty,
     /// It was sent more than once, and who reads it may take either.
     SentTwice,
+    /// It can be read in several ways, which give different values.
+    Ambiguous,
     /// The address of the client is not known.
     NoAddress,
     /// The program gave none.
@@ -67,6 +69,7 @@ impl fmt::Display for Missing {
             Self::NotSent => "it was not sent",
             Self::Empty => "it was sent empty",
             Self::SentTwice => "it was sent more than once",
+            Self::Ambiguous => "it can be read in more than one way",
             Self::NoAddress => "the client's address is not known",
             Self::NotGiven => "the program gave none",
             Self::Token(why) => return write!(f, "the token is not accepted: {why}"),
@@ -83,9 +86,11 @@ impl Source {
     pub(crate) fn find<'p: 'r, 'r>(&'p self, facts: &Facts<'p, 'r>) -> Found<'r> {
         let request = facts.request;
         match self {
-            Self::Header(name) => one(request.headers.all(name).iter().map(|v| Cow::from(*v))),
-            Self::Cookie(name) => one(cookies(request.headers, name).iter().map(|v| Cow::from(*v))),
-            Self::Query(name) => one(parameters(request.query, name).into_iter().map(bytes)),
+            Self::Header(name) => one(header::values(request, name).into_iter()),
+            Self::Cookie(name) => {
+                one(cookie::values(request, name).into_iter().map(cookie::identity))
+            }
+            Self::Query(name) => same(query::readings(request.query, name).into_iter()),
             Self::PathSegment(n) => {
                 let segment = facts.path().split('/').nth(*n).filter(|text| !text.is_empty());
                 segment.map(|text| text.as_bytes().to_vec().into()).ok_or(Missing::NotSent)
@@ -97,12 +102,23 @@ impl Source {
             Self::FirstOf(_) | Self::AllOf(_) => Err(Missing::NoneOf),
         }
     }
+
+    /// A value that a policy names, in the form in which requests have it.
+    pub(crate) fn canonical<'v>(&self, value: &'v str) -> Cow<'v, [u8]> {
+        match self {
+            Self::Header(name) => header::canonical(name, value.as_bytes()),
+            Self::Cookie(_) => cookie::identity(cookie::decoded(value.as_bytes())),
+            _ => value.as_bytes().into(),
+        }
+    }
 }
 
-fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
-    match text {
-        Cow::Borrowed(text) => text.as_bytes().into(),
-        Cow::Owned(text) => text.into_bytes().into(),
+/// The value by every reading, if they agree.
+fn same<'a>(mut readings: impl Iterator<Item = Values<'a>>) -> Found<'a> {
+    let first = one(readings.next().unwrap_or_default().into_iter());
+    match readings.all(|values| one(values.into_iter()) == first) {
+        true => first,
+        false => Err(Missing::Ambiguous),
     }
 }
 

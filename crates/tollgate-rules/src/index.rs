@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::attributes::header;
 use crate::condition::{Condition, Test};
 use crate::facts::Facts;
 use crate::path::{Glob, PathIndex, PathPattern};
-use crate::request::bare_host;
 use crate::rule::{CostRule, LimitRule};
 
 /// Places in the policy's list of limits.
@@ -105,19 +105,25 @@ impl Index {
         if let Some(ids) = self.by_method.get(method.as_ref()) {
             found.extend_from_slice(ids);
         }
-        if !self.by_host.is_empty()
-            && let Some(host) = request.host
-            && let Some(ids) = self.by_host.get(&bare_host(host).to_ascii_lowercase())
-        {
-            found.extend_from_slice(ids);
-        }
+        self.add_of_host(facts, &mut found);
         for (name, values) in &self.by_header {
-            let ids = request.headers.all(name).into_iter().filter_map(|value| values.get(value));
+            let sent = header::values(request, name);
+            let ids = sent.iter().filter_map(|value| values.get(value.as_ref()));
             ids.for_each(|ids| found.extend_from_slice(ids));
         }
         found.sort_unstable();
         found.dedup();
         found
+    }
+
+    fn add_of_host(&self, facts: &Facts<'_, '_>, found: &mut Candidates) {
+        if self.by_host.is_empty() {
+            return;
+        }
+        match facts.host() {
+            Ok(host) => found.extend(self.by_host.get(host).into_iter().flatten().copied()),
+            Err(_) => found.extend(self.by_host.values().flatten().copied()),
+        }
     }
 }
 
@@ -175,7 +181,7 @@ fn ways_of(condition: &Condition) -> Vec<Vec<Place<'_>>> {
     }
     let hosts: Option<Vec<_>> = condition.hosts.iter().map(|glob| glob.literal()).collect();
     if let Some(hosts) = hosts.filter(|hosts| !hosts.is_empty()) {
-        ways.push(hosts.iter().map(|host| Place::Host(host.to_ascii_lowercase())).collect());
+        ways.push(hosts.iter().map(|host| Place::Host((*host).to_string())).collect());
     }
     for (name, test) in &condition.headers {
         let Test::AnyOf(globs) = test else { continue };

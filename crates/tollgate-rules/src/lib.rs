@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod answers;
+pub mod attributes;
 mod build;
 pub mod client_ip;
 mod condition;
@@ -41,6 +42,7 @@ mod one_line;
 pub mod path;
 mod policy;
 mod problems;
+mod read_headers;
 mod request;
 mod resolve;
 mod rule;

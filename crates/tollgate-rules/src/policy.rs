@@ -14,6 +14,7 @@ use crate::format;
 use crate::identity::Identity;
 use crate::index::Index;
 use crate::problems::{PolicyErrors, Problem, Problems};
+use crate::read_headers::ReadHeaders;
 use crate::rule::LimitRule;
 use crate::schema::json_schema;
 use crate::shape::Shape;
@@ -33,6 +34,7 @@ pub struct Policy {
     pub(crate) exempt: Vec<Condition>,
     pub(crate) limits: Vec<Arc<LimitRule>>,
     pub(crate) index: Index,
+    pub(crate) read_headers: ReadHeaders,
     pub(crate) serves_stale: bool,
     pub(crate) answers: Answers,
     pub(crate) warnings: Vec<Problem>,

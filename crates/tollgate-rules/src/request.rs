@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 pub struct Request<'a> {
     /// Its method.
     pub method: &'a str,
-    /// The host that it is for, with or without a port.
+    /// The host that it is for, with or without a port: see
+    /// [`request_host`](crate::attributes::request_host).
     pub host: Option<&'a str>,
     /// The path as it was sent, without the query.
     pub path: &'a str,
@@ -75,39 +76,4 @@ impl dyn Headers + '_ {
         self.each(name, &mut |value| values.push(value));
         values
     }
-}
-
-/// Every value of a cookie.
-pub(crate) fn cookies<'a>(headers: &'a dyn Headers, name: &str) -> SmallVec<[&'a [u8]; 2]> {
-    let mut values = SmallVec::new();
-    headers.each("cookie", &mut |line| {
-        for pair in line.split(|byte| *byte == b';') {
-            let pair = pair.trim_ascii();
-            if let Some(at) = pair.iter().position(|byte| *byte == b'=')
-                && &pair[..at] == name.as_bytes()
-            {
-                values.push(pair[at + 1..].trim_ascii());
-            }
-        }
-    });
-    values
-}
-
-/// Every value of a parameter of the query.
-pub(crate) fn parameters<'a>(
-    query: Option<&'a str>,
-    name: &str,
-) -> SmallVec<[std::borrow::Cow<'a, str>; 2]> {
-    let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-    pairs.filter(|(known, _)| known == name).map(|(_, value)| value).collect()
-}
-
-/// A host as hosts are compared: without a user before it, and without a port or dots after it.
-pub(crate) fn bare_host(host: &str) -> &str {
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    let host = match host.rfind(':') {
-        Some(colon) if !host[colon..].contains(']') => &host[..colon],
-        _ => host,
-    };
-    host.trim_end_matches('.')
 }

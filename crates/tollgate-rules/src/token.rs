@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 
-use smallvec::SmallVec;
-
-use crate::build::values::{duration, header_name};
+use crate::attributes::{cookie, header};
+use crate::build::values::{duration, end_to_end_header};
 use crate::identity::{Found, Missing};
 use crate::jwt::{Claims, JwtKey, JwtVerifier};
 use crate::policy::Sources;
 use crate::problems::Problems;
-use crate::request::{Request, cookies};
+use crate::request::Request;
 use crate::yaml::Node;
 
 /// How tokens are found and verified.
@@ -72,7 +71,7 @@ impl Tokens {
         if let (Some(cookie), Some(_)) = (node.get("cookie"), node.get("header")) {
             problems.report(cookie.span, "a token is in a header or in a cookie, not in both");
         }
-        let header = node.get("header").and_then(|node| header_name(node, problems));
+        let header = node.get("header").and_then(|node| end_to_end_header(node, problems));
         let header = header.map(Place::Header);
         let place = text("cookie").map(Place::Cookie).or(header).unwrap_or_default();
         let (issuer, audience) = (text("issuer"), text("audience"));
@@ -97,16 +96,24 @@ impl Tokens {
         Self { verifier, place }
     }
 
+    /// The header that tokens are read from, in lower case.
+    pub(crate) fn header(&self) -> &str {
+        match &self.place {
+            Place::Header(name) => name,
+            Place::Cookie(_) => "cookie",
+        }
+    }
+
     /// The token of this request, verified.
     pub(crate) fn find(&self, request: &Request<'_>) -> Token {
-        let values: SmallVec<[&[u8]; 2]> = match &self.place {
-            Place::Header(name) => request.headers.all(name),
-            Place::Cookie(name) => cookies(request.headers, name),
+        let values = match &self.place {
+            Place::Header(name) => header::values(request, name),
+            Place::Cookie(name) => cookie::values(request, name),
         };
         Token(self.verify(&values, request.unix_secs))
     }
 
-    fn verify(&self, values: &[&[u8]], now_unix_secs: u64) -> Result<Claims, Missing> {
+    fn verify(&self, values: &[Cow<'_, [u8]>], now_unix_secs: u64) -> Result<Claims, Missing> {
         let (first, others) = values.split_first().ok_or(Missing::NotSent)?;
         if others.iter().any(|other| other != first) {
             return Err(Missing::SentTwice);

@@ -38,6 +38,8 @@ fn hosts_are_compared_without_case_port_or_dot() {
     }
     check(&on("{ host: '[::1]' }"), "GET / host=[::1]:8080", "l *");
     check(&on("{ host: '[::1]' }"), "GET / host=[::1]", "l *");
+    check(&on("{ host: '[::1]' }"), "GET / host=[0:0::1]:80", "l *");
+    check(&on("{ host: bücher.example }"), "GET / host=XN--bcher-kva.example", "l *");
 }
 
 #[test]
@@ -47,7 +49,8 @@ fn a_host_that_no_request_has_is_refused() {
     assert!(error("example.com:443").contains("no port here"));
     assert!(error("::1").contains("in brackets"));
     assert!(error("https://example.com").contains("a name alone"));
-    assert!(error("bücher.example").contains("xn--"));
+    assert!(error("*bücher.example").contains("xn--"));
+    assert!(error("a..b").contains("between dots"));
     assert!(error(".").contains("a host is missing"));
 }
 

@@ -8,6 +8,7 @@
 mod caddy;
 mod cluster;
 mod envoy;
+pub mod evasion;
 mod nginx;
 mod program;
 mod programs;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 
 use super::report_unknown;
-use super::values::{boolean, header_name, integer, name, network};
+use super::values::{boolean, end_to_end_header, integer, name, network};
 use crate::client_ip::{ClientIp, ForwardedBy};
 use crate::identity::{Identity, Source, WhenMissing};
 use crate::policy::{Sources, Tiers};
@@ -102,7 +102,9 @@ impl Callers {
             return Some(Source::AllOf(ids(node)));
         }
         if let Some(node) = value.get("header") {
-            return header_name(node, problems).map(Source::Header);
+            let name = end_to_end_header(node, problems)?;
+            warn_of_addresses(node, &name, problems);
+            return Some(Source::Header(name));
         }
         if let Some(node) = value.get("client_ip") {
             self.read_client_ip(node, problems);
@@ -192,7 +194,7 @@ impl Callers {
         for node in node.get("names").map_or(&[][..], Node::items) {
             let Some(tier) = name(node, "a tier", problems) else { continue };
             let id = tiers.id(tier);
-            tiers.by_value.insert(tier.into(), id);
+            self.add_member(&mut tiers, tier, id);
             if tiers.names.len() > TIERS_MAX {
                 problems.report(node.span, format!("a policy has at most {TIERS_MAX} tiers"));
                 break;
@@ -203,7 +205,7 @@ impl Callers {
                 continue;
             };
             let id = tiers.id(tier);
-            tiers.by_value.insert(member.into(), id);
+            self.add_member(&mut tiers, member, id);
             if tiers.names.len() > TIERS_MAX {
                 problems.report(value.span, format!("a policy has at most {TIERS_MAX} tiers"));
                 break;
@@ -213,6 +215,19 @@ impl Callers {
             tiers.default = tiers.id(default);
         }
         tiers
+    }
+
+    /// Files a tier under a value, in the form in which requests have it.
+    fn add_member(&self, tiers: &mut Tiers, value: &str, tier: usize) {
+        let of = match &self.identities[tiers.of].source {
+            Source::FirstOf(ids) => ids.as_slice(),
+            _ => std::slice::from_ref(&tiers.of),
+        };
+        for id in of {
+            // A name that is not known yet was reported.
+            let Some(identity) = self.identities.get(*id) else { continue };
+            tiers.by_value.insert(identity.source.canonical(value).into_owned(), tier);
+        }
     }
 
     /// The place of a tier in the list.
@@ -233,6 +248,16 @@ impl Tiers {
             self.names.push(name.to_string());
             self.names.len() - 1
         })
+    }
+}
+
+/// The address in these headers is whatever a caller writes, unless it is read as `client_ip` does.
+fn warn_of_addresses(node: &Node, name: &str, problems: &mut Problems) {
+    if ["x-forwarded-for", "forwarded", "x-real-ip"].contains(&name) {
+        let why = format!(
+            "callers write {name} as they like; use client_ip with trusted_proxies, which reads it safely"
+        );
+        problems.warn(node.span, why);
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::callers::Callers;
 use super::report_unknown;
-use super::values::{bare_boolean, header_name, is_token, name, network};
+use super::values::{bare_boolean, is_token, matched_header, name, network};
+use crate::attributes::{header, host_pattern};
 use crate::condition::{Condition, Test};
 use crate::path::{Glob, PathPattern};
 use crate::problems::{Problems, quoted};
-use crate::request::bare_host;
 use crate::yaml::Node;
 
 /// More than anybody tells apart.
@@ -41,23 +41,9 @@ fn method(node: &Node, problems: &mut Problems) -> Option<String> {
     Some(method)
 }
 
-/// A host as it is compared: without a dot at its end.
 fn host(node: &Node, problems: &mut Problems) -> Option<Glob> {
-    let text = node.text()?;
-    let is_address = text.starts_with('[') && text.ends_with(']');
-    let why = match bare_host(text) {
-        _ if text.contains(['/', '@', ' ', ',']) => {
-            "a host is a name alone, such as api.example.com"
-        }
-        _ if text.contains(':') && !is_address => {
-            "a host has no port here, for ports are ignored; an IPv6 address is in brackets"
-        }
-        _ if !text.is_ascii() => "write this host as requests have it, beginning with xn--",
-        "" => "a host is missing",
-        host => return Some(Glob::new(host)),
-    };
-    problems.report(node.span, why);
-    None
+    let pattern = host_pattern(node.text()?);
+    pattern.map(|text| Glob::new(&text)).map_err(|why| problems.report(node.span, why)).ok()
 }
 
 fn pattern(node: &Node, problems: &mut Problems) -> Option<PathPattern> {
@@ -71,17 +57,20 @@ fn tests(node: Option<&Node>, are_headers: bool, problems: &mut Problems) -> Vec
     let mut tests = Vec::new();
     for (key, value) in node.map_or(&[][..], Node::entries) {
         let name = match are_headers {
-            true => header_name(key, problems),
+            true => matched_header(key, problems),
             false => key.text().map(Into::into),
+        };
+        let Some(name) = name else { continue };
+        let glob = |text: &str| match are_headers {
+            true => Glob::new(&header::canonical_pattern(&name, text)),
+            false => Glob::new(text),
         };
         let test = match bare_boolean(value) {
             Some(true) => Test::Present,
             Some(false) => Test::Absent,
-            None => {
-                Test::AnyOf(value.items().iter().filter_map(Node::text).map(Glob::new).collect())
-            }
+            None => Test::AnyOf(value.items().iter().filter_map(Node::text).map(glob).collect()),
         };
-        tests.extend(name.map(|name| (name, test)));
+        tests.push((name, test));
     }
     tests
 }

@@ -10,7 +10,9 @@ use super::amounts::{rate, share};
 use super::answers;
 use super::callers::Callers;
 use super::conditions::{class, condition};
-use super::values::{cost, duration, header_name, integer, name, percentage, when_down};
+use super::values::{
+    cost, duration, end_to_end_header, header_name, integer, name, percentage, when_down,
+};
 use crate::condition::Condition;
 use crate::problems::{Problems, quoted};
 use crate::rule::{Amount, Bound, Bounds, CostRule, LimitRule, Mode, Statuses, WhenLimited};
@@ -195,7 +197,7 @@ impl Builder<'_> {
             });
             return CostRule::Routes { routes: routes.collect(), default };
         }
-        let request = node.get("request_header").and_then(|node| header_name(node, problems));
+        let request = node.get("request_header").and_then(|node| end_to_end_header(node, problems));
         if let Some(name) = request {
             return CostRule::RequestHeader { name, default, max };
         }

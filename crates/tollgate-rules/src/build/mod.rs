@@ -12,6 +12,7 @@ use crate::client_ip::ClientIp;
 use crate::index::{Index, SEARCHES_MAX, searches_of};
 use crate::policy::{Policy, Sources, StoreSettings};
 use crate::problems::{Problems, quoted};
+use crate::read_headers::ReadHeaders;
 use crate::rule::WhenLimited;
 use crate::suggest::closest;
 use crate::yaml::Node;
@@ -47,7 +48,7 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
     let searches = index.searches_max(&limits) + conditions.map(searches_of).sum::<usize>();
     check_searches(root, searches, problems);
     let Callers { identities, client_ip, tiers, .. } = callers;
-    Policy {
+    let policy = Policy {
         store,
         client_ip: client_ip.unwrap_or_else(|| ClientIp::new(Vec::new())),
         #[cfg(feature = "jwt")]
@@ -64,7 +65,9 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
         limits,
         answers: answers::answers(root.get("answers"), problems),
         warnings: Vec::new(),
-    }
+        read_headers: ReadHeaders::default(),
+    };
+    Policy { read_headers: ReadHeaders::of(&policy), ..policy }
 }
 
 /// A request that was made to cost much must not cost more than this.

@@ -98,6 +98,44 @@ pub(crate) fn header_name(node: &Node, problems: &mut Problems) -> Option<String
     Some(text.to_ascii_lowercase())
 }
 
+/// Headers between a client and the next server only. A proxy removes them, so no upstream sees them.
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "http2-settings",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "proxy-connection",
+];
+
+fn is_hop_by_hop(name: &str) -> bool {
+    HOP_BY_HOP.contains(&name) || name.starts_with("proxy-")
+}
+
+/// The name of a header that callers are known by, or that says what a request costs.
+pub(crate) fn end_to_end_header(node: &Node, problems: &mut Problems) -> Option<String> {
+    let name = header_name(node, problems)?;
+    if is_hop_by_hop(&name) {
+        let why =
+            format!("{name} is a hop-by-hop header and does not reach the upstream; use another");
+        problems.report(node.span, why);
+    }
+    Some(name)
+}
+
+/// The name of a header that requests are matched by. `Upgrade` is passed on for WebSocket.
+pub(super) fn matched_header(node: &Node, problems: &mut Problems) -> Option<String> {
+    let name = header_name(node, problems)?;
+    if is_hop_by_hop(&name) && name != "upgrade" {
+        let why =
+            format!("{name} is a hop-by-hop header: the upstream does not see what matches here");
+        problems.warn(node.span, why);
+    }
+    Some(name)
+}
+
 /// A name of one's own: it becomes part of keys and metrics.
 pub(super) fn name<'n>(node: &'n Node, what: &str, problems: &mut Problems) -> Option<&'n str> {
     let text = node.text()?;

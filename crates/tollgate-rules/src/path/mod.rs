@@ -13,6 +13,7 @@ pub use glob::Glob;
 pub(crate) use glob::work;
 pub use index::PathIndex;
 pub use normalize::normalize;
+pub(crate) use normalize::percent_decoded;
 pub use pattern::{PathPattern, PatternError};
 pub(crate) use readings::readings;
 

@@ -40,7 +40,7 @@ fn is_normal(path: &[u8]) -> bool {
 fn rewrite(path: &str) -> String {
     let slash = usize::from(!path.starts_with('/'));
     let mut normal = Segments::with_capacity(path.len() + slash);
-    for byte in Decoded(path.as_bytes()) {
+    for byte in percent_decoded(path.as_bytes()) {
         normal.push(byte);
     }
     into_text(normal.finish(), path.len() + slash)
@@ -48,10 +48,14 @@ fn rewrite(path: &str) -> String {
 
 /// A text with its escapes decoded, as they are in a path, and nothing else done to it.
 pub(super) fn decode(text: &str) -> String {
-    into_text(Decoded(text.as_bytes()).collect(), text.len())
+    into_text(percent_decoded(text.as_bytes()).collect(), text.len())
 }
 
 /// The bytes of a text, with each valid escape as the byte that it stands for.
+pub(crate) fn percent_decoded(text: &[u8]) -> impl Iterator<Item = u8> {
+    Decoded(text)
+}
+
 struct Decoded<'a>(&'a [u8]);
 
 impl Iterator for Decoded<'_> {

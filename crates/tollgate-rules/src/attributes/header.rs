@@ -1,0 +1,163 @@
+//! Header values.
+
+use std::borrow::Cow;
+
+use super::{Values, canonical_host};
+use crate::request::Request;
+
+/// The value without the optional whitespace (OWS: spaces and tabs) around it, which HTTP/1 strips and
+/// HTTP/2 does not.
+pub fn trim_ows(value: &[u8]) -> &[u8] {
+    trim(value, |byte| matches!(byte, b' ' | b'\t'))
+}
+
+/// Also without the empty elements of a list at its ends, which recipients of a list have to ignore.
+fn trim_list(value: &[u8]) -> &[u8] {
+    trim(value, |byte| matches!(byte, b' ' | b'\t' | b','))
+}
+
+fn trim(value: &[u8], is_padding: impl Fn(u8) -> bool) -> &[u8] {
+    let Some(first) = value.iter().position(|byte| !is_padding(*byte)) else { return &[] };
+    let last = value.iter().rposition(|byte| !is_padding(*byte)).unwrap_or(first);
+    &value[first..=last]
+}
+
+/// Every value of a header, in canonical form. The name is in lower case.
+pub(crate) fn values<'r>(request: &Request<'r>, name: &str) -> Values<'r> {
+    match name {
+        // HTTP/2 has it as `:authority`, and HTTP/1 may have it in the request line.
+        "host" => request.host.map(|host| canonical(name, host.as_bytes())).into_iter().collect(),
+        "cookie" => joined(request.headers.all(name).as_slice()).into_iter().collect(),
+        _ => request.headers.all(name).into_iter().map(|line| canonical(name, line)).collect(),
+    }
+}
+
+/// The canonical form of one value.
+pub(crate) fn canonical<'v>(name: &str, value: &'v [u8]) -> Cow<'v, [u8]> {
+    match name {
+        "host" => {
+            let host = std::str::from_utf8(value).ok().and_then(|text| canonical_host(text).ok());
+            match host {
+                Some(Cow::Borrowed(host)) => host.as_bytes().into(),
+                Some(Cow::Owned(host)) => host.into_bytes().into(),
+                None => trim_ows(value).into(),
+            }
+        }
+        "authorization" => credentials(trim_list(value)),
+        _ => trim_list(value).into(),
+    }
+}
+
+/// A pattern of a policy, in the form of the values that it is compared with.
+pub(crate) fn canonical_pattern(name: &str, pattern: &str) -> String {
+    let pattern = pattern.trim_matches([' ', '\t', ',']);
+    match name {
+        "host" => pattern.to_ascii_lowercase(),
+        "authorization" => {
+            let scheme = pattern.find([' ', '*']).unwrap_or(0);
+            pattern[..scheme].to_ascii_lowercase() + &pattern[scheme..]
+        }
+        _ => pattern.to_string(),
+    }
+}
+
+/// HTTP/2 may spread cookies over several lines, which are one when they reach an HTTP/1 upstream.
+fn joined<'r>(lines: &[&'r [u8]]) -> Option<Cow<'r, [u8]>> {
+    match lines {
+        [] => None,
+        [line] => Some(trim_ows(line).into()),
+        lines => {
+            let lines: Vec<_> = lines.iter().map(|line| trim_ows(line)).collect();
+            Some(lines.join(&b"; "[..]).into())
+        }
+    }
+}
+
+/// `Bearer  abc` and `bearer abc` are the same credentials. Without a scheme, case counts.
+fn credentials(value: &[u8]) -> Cow<'_, [u8]> {
+    let Some(end) = value.iter().position(|byte| matches!(byte, b' ' | b'\t')) else {
+        return value.into();
+    };
+    let mut canonical = value[..end].to_ascii_lowercase();
+    let is_basic = canonical == b"basic";
+    canonical.push(b' ');
+    match (is_basic, trim_ows(&value[end..])) {
+        (true, credentials) => push_base64(credentials, &mut canonical),
+        (false, credentials) => canonical.extend_from_slice(credentials),
+    }
+    canonical.into()
+}
+
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Appends what a lenient decoder takes from base64: no other characters, nothing after the padding, and
+/// no bits that belong to no byte.
+fn push_base64(text: &[u8], to: &mut Vec<u8>) {
+    let (start, mut padding) = (to.len(), 0);
+    for byte in text {
+        let digits = to.len() - start;
+        match byte {
+            b'=' if digits % 4 >= 2 => {
+                padding += 1;
+                if digits % 4 + padding >= 4 {
+                    break;
+                }
+            }
+            b'-' => to.push(b'+'),
+            b'_' => to.push(b'/'),
+            byte if DIGITS.contains(byte) => to.push(*byte),
+            _ => continue,
+        }
+        if *byte != b'=' {
+            padding = 0;
+        }
+    }
+    let unused_bits = match (to.len() - start) % 4 {
+        2 => 4,
+        3 => 2,
+        _ => 0,
+    };
+    if let Some(last) = to[start..].last_mut()
+        && let Some(digit) = DIGITS.iter().position(|known| known == last)
+    {
+        *last = DIGITS[digit >> unused_bits << unused_bits];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn same(name: &str, canonical_form: &str, spellings: &[&str]) {
+        for spelling in spellings {
+            let value = canonical(name, spelling.as_bytes());
+            assert_eq!(String::from_utf8_lossy(&value), canonical_form, "{spelling:?}");
+        }
+    }
+
+    #[test]
+    fn whitespace_and_empty_elements_around_a_value_are_no_part_of_it() {
+        same("x-api-key", "k", &["k", " k", "k\t", " \t k \t", "k,", ", ,k , "]);
+        same("x-api-key", "a, b", &["a, b", " a, b ,"]);
+        same("x-api-key", "", &["", " ", "\t", ",", " , ,"]);
+    }
+
+    #[test]
+    fn credentials_have_one_spelling() {
+        same("authorization", "bearer aB", &["Bearer aB", "bEARER  aB ", "bearer\taB"]);
+        same("authorization", "aB", &["aB", " aB"]);
+        let basic = ["Basic dXNlcjpwYQ==", "basic dXNlcjpwYQ", "BASIC  dXN!lcj pwYQ==junk"];
+        same("authorization", "basic dXNlcjpwYQ", &basic);
+        same("authorization", "basic dXNlcjpwYQ", &["Basic dXNlcjpwYR==", "Basic =dXNlcjpw=YQ=="]);
+        same("authorization", "basic ab+/", &["Basic ab-_"]);
+        same("x-other", "Bearer  aB", &["Bearer  aB"]);
+    }
+
+    #[test]
+    fn a_pattern_is_written_as_the_values_are() {
+        assert_eq!(canonical_pattern("authorization", "Bearer *X"), "bearer *X");
+        assert_eq!(canonical_pattern("authorization", "*X"), "*X");
+        assert_eq!(canonical_pattern("x-a", " Ab* "), "Ab*");
+    }
+}

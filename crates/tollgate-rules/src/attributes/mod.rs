@@ -1,0 +1,39 @@
+//! The attributes that a policy reads of a request, each in one canonical form.
+//!
+//! A limit holds only if it sees what the upstream sees. So every attribute has one canonical form, made
+//! here and nowhere else, whichever listener the request came through: spellings that reach an upstream
+//! as the same value have the same canonical form, and so count as one. The reverse is not promised:
+//! where upstreams differ, values that only some of them take for the same are merged.
+//!
+//! | attribute | canonical form |
+//! |---|---|
+//! | header | name in lower case; value without spaces, tabs and commas at its ends. Two lines are two values |
+//! | `authorization` | also: scheme in lower case, one space, and Basic credentials without base64 variants |
+//! | `cookie` (header) | all lines as one, joined with `; ` |
+//! | `host` (header) | the host, as below |
+//! | cookie | name as it is (case counts), value without quotes, percent-decoded once, with a space as `+` |
+//! | query | name and value percent-decoded once, `+` is a space; read with `;` as a separator and without |
+//! | path | [`path::normalize`](crate::path::normalize), and the other ways to read it |
+//! | host | name or address in lower case, without port and final dot; IDN as `xn--`; see [`canonical_host`] |
+//! | method | in upper case |
+//!
+//! An attribute with several readings is matched by a limit if any reading matches, and by an exemption
+//! or a `not` only if all do. An identity whose readings differ is missing.
+
+pub(crate) mod cookie;
+pub(crate) mod header;
+mod host;
+pub(crate) mod query;
+mod target;
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+pub use header::trim_ows;
+pub(crate) use host::host_pattern;
+pub use host::{HostError, canonical_host, request_host};
+pub use target::Target;
+
+/// The values of one attribute, in the order in which they were sent.
+pub(crate) type Values<'r> = SmallVec<[Cow<'r, [u8]>; 2]>;
