@@ -122,13 +122,14 @@ fn requests() -> impl Strategy<Value = Ask> {
         "y.test.",
         "z.test",
         "x.y",
+        "x.test:80:80",
     ]));
     let header = (
         prop::sample::select(vec!["h", "x-h", "H"]),
-        prop::sample::select(vec!["u", "v", "uu", "true", ""]),
+        prop::sample::select(vec!["u", " v\t", "uu", "true", ""]),
     );
     let query = prop::option::of(prop::sample::select(vec![
-        "q=u", "q=v&q=uu", "p=u", "q=true", "q", "q=false",
+        "q=u", "q=v&q=uu", "p=u", "q=true", "q", "q=false", "p=1;q=u", "q=v;x",
     ]));
     let peer = prop::option::of(prop::sample::select(vec![
         "192.0.2.1",

@@ -8,6 +8,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER
 use http::{Response, StatusCode};
 use serde_json::json;
 use tollgate_core::{Decision, Limit};
+use tollgate_rules::attributes::HostError;
 use tollgate_rules::{Answers, BodyKind, WhenLimited};
 
 use crate::gate::{Refusal, Refused, Speaker};
@@ -134,6 +135,16 @@ pub fn refuse(answers: &Answers, refusal: &Refusal, is_grpc: bool) -> Response<B
     }
     let (limit, when_limited) = (refusal.rule.shared_name().clone(), refusal.rule.when_limited());
     response.extensions_mut().insert(Limited { limit, when_limited });
+    response
+}
+
+/// The answer to a request that no policy can judge.
+pub(super) fn malformed(error: HostError) -> Response<Bytes> {
+    let body = json!({ "code": "BAD_REQUEST", "message": error.to_string() });
+    let mut response = Response::new(body.to_string().into());
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    let kind = HeaderValue::from_static(content_type(BodyKind::Json));
+    response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
 

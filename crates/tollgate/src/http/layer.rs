@@ -8,11 +8,12 @@ use http::request::Parts;
 use http::{HeaderMap, Request, Response, header};
 use http_body::Body;
 use tollgate_core::Micros;
+use tollgate_rules::attributes::{HostError, request_host};
 use tollgate_rules::{Headers, Policy, PolicyErrors};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::answer::refuse;
+use super::answer::{malformed, refuse};
 use super::body::ResponseBody;
 use super::future::ResponseFuture;
 use super::peer::peer;
@@ -41,6 +42,9 @@ pub fn layer(line: &str) -> Result<TollgateLayer, PolicyErrors> {
 type Custom = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
 
 /// Keeps a policy in front of a service.
+///
+/// A request whose host is malformed or contradicted is refused with 400, whatever the policy says: see
+/// [`request_host`].
 ///
 /// ```no_run
 /// # fn f() -> Result<(), Box<dyn std::error::Error>> {
@@ -142,7 +146,12 @@ where
         let is_grpc = is_grpc(&parts.headers);
         let gate = &self.shared.gate;
         let (live, now) = (gate.live(), gate.now());
-        let resolved = self.shared.resolve(&live, &parts, now);
+        let resolved = match self.shared.resolve(&live, &parts, now) {
+            Ok(resolved) => resolved,
+            Err(error) => {
+                return ResponseFuture::refused(malformed(error).map(ResponseBody::own));
+            }
+        };
         let admission = match resolved {
             Err(admission) => Ok(*admission),
             Ok(charges) => gate.admit_now(&live, charges, now),
@@ -180,12 +189,13 @@ impl<S: Clone> Tollgate<S> {
 }
 
 impl Shared {
+    /// What the policy says of a request, unless it is not clear which host it is for.
     fn resolve(
         &self,
         live: &Live,
         parts: &Parts,
         now: Micros,
-    ) -> Result<crate::gate::Charges, Box<Admission>> {
+    ) -> Result<Result<crate::gate::Charges, Box<Admission>>, HostError> {
         let custom = |name: &str| {
             let (_, find) = self.custom.iter().find(|(known, _)| known == name)?;
             find(parts)
@@ -194,10 +204,11 @@ impl Shared {
         if peer.is_none() && live.policy().counts_addresses() {
             self.warned.call_once(warn_of_no_address);
         }
-        let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let host_lines = parts.headers.get_all(header::HOST).iter().map(|host| host.as_bytes());
+        let authority = parts.uri.authority().map(|authority| authority.as_str());
         let request = tollgate_rules::Request {
             method: parts.method.as_str(),
-            host: parts.uri.host().or(host),
+            host: request_host(authority, host_lines)?,
             path: parts.uri.path(),
             query: parts.uri.query(),
             headers: &InMap(&parts.headers),
@@ -205,7 +216,7 @@ impl Shared {
             custom: &custom,
             unix_secs: now.get() / 1_000_000,
         };
-        self.gate.resolve(live, &request)
+        Ok(self.gate.resolve(live, &request))
     }
 }
 
