@@ -27,6 +27,19 @@ fn charge(url: &str, policy: &str) {
     });
 }
 
+#[test]
+fn a_host_that_a_server_refuses_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    fs::write(&file, "version: 1\nlimits: []\n").unwrap();
+    let explain = |args: &[&str]| tollgate(&[&["explain", file.to_str().unwrap()], args].concat());
+    assert_eq!(explain(&["--host", "a:80"]).0, Some(0));
+    let (code, told) = explain(&["--host", "a:80:80"]);
+    assert!(code == Some(2) && told.contains("NAME:PORT"), "{code:?} {told}");
+    let (code, told) = explain(&["--path", "http://a/", "--header", "host: b"]);
+    assert!(code == Some(2) && told.contains("is not the host"), "{code:?} {told}");
+}
+
 const POLICY: &str = "version: 1
 store: { url: URL, deadline: DEADLINE }
 limits:

@@ -73,7 +73,7 @@ pub(crate) struct Explain {
 impl Explain {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let policy = policy_input::read(&self.file).map_err(Failure::input)?;
-        let asked = Asked::new(&self);
+        let asked = Asked::new(&self)?;
         asked.check_identities(&policy)?;
         if !self.state {
             let explained = policy.explain(&asked.request());

@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 
 use tollgate::policy::Request;
+use tollgate::policy::attributes::{Target, request_host};
 use tollgate::{Clock, Policy, SystemClock};
 
 use super::Explain;
@@ -22,27 +23,25 @@ pub(super) struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    pub(super) fn new(options: &'a Explain) -> Self {
-        let target = options.path.split_once('#').map_or(options.path.as_str(), |(path, _)| path);
-        let (path, query) = match target.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
-            None => (target, None),
-        };
-        let named = |(name, _): &&(String, String)| name == "host";
-        let in_header = options.headers.iter().find(named).map(|(_, value)| value.as_str());
+    /// Fails if it is not clear which host the request is for: a server would refuse it.
+    pub(super) fn new(options: &'a Explain) -> Result<Self, Failure> {
+        let Target { authority, path, query } = Target::parse(&options.path);
+        let named = options.headers.iter().filter(|(name, _)| name == "host");
+        let lines = named.map(|(_, value)| value.as_bytes());
+        let host = request_host(options.host.as_deref().or(authority), lines);
         let custom = |name: &str| {
             let given = options.identities.iter().find(|(known, _)| known == name);
             given.map(|(_, value)| value.clone().into_bytes())
         };
-        Self {
+        Ok(Self {
             method: &options.method,
             path,
             query,
-            host: options.host.as_deref().or(in_header),
+            host: host.map_err(Failure::input)?,
             options,
             custom: Box::new(custom),
             now: OnceCell::new(),
-        }
+        })
     }
 
     pub(super) fn request(&self) -> Request<'_> {

@@ -10,6 +10,7 @@ mod grpc;
 
 mod bounds;
 mod drain;
+mod evasion;
 mod http;
 mod killed;
 mod permits;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use smallvec::{SmallVec, smallvec};
+use tollgate::policy::attributes::{Target, request_host};
 use tollgate::policy::json::{JsonError, check_unique_members};
 use tollgate::{Cost, Limit};
 
@@ -194,7 +195,7 @@ fn described(value: &Value) -> Result<Described, Wrong> {
     let object = value.as_object().ok_or("\"request\" is an object with a method and a path")?;
     only(object, &["method", "path", "host", "headers", "peer"])?;
     let target = text(object, "path")?.ok_or("the request's path is missing")?;
-    let (path, query) = split_target(target);
+    let Target { authority, path, query } = Target::parse(target);
     let peer = text(object, "peer")?.map(|peer| {
         peer.parse()
             .map_err(|_| format!("\"{peer}\" is no address; \"peer\" is one such as 192.0.2.1"))
@@ -204,11 +205,17 @@ fn described(value: &Value) -> Result<Described, Wrong> {
         Some(Value::Object(headers)) => read_headers(headers)?,
         Some(_) => return Err("\"headers\" is an object of names and values".into()),
     };
-    let named =
-        |name: &str| headers.iter().find(|(known, _)| known == name).map(|(_, v)| v.clone());
+    let named = headers.iter().filter(|(known, _)| known == "host");
+    let host = match (text(object, "host")?, authority) {
+        (Some(host), Some(authority)) => {
+            request_host(Some(authority), [host.as_bytes()].into_iter()).map_err(said)?
+        }
+        (host, authority) => host.or(authority),
+    };
+    let host = request_host(host, named.map(|(_, value)| value.as_bytes())).map_err(said)?;
     Ok(Described {
         method: text(object, "method")?.unwrap_or("GET").to_string(),
-        host: text(object, "host")?.map(Into::into).or_else(|| named("host")),
+        host: host.map(Into::into),
         path: path.to_string(),
         query: query.map(Into::into),
         peer: peer.transpose()?,
@@ -216,8 +223,8 @@ fn described(value: &Value) -> Result<Described, Wrong> {
     })
 }
 
-pub(super) fn split_target(target: &str) -> (&str, Option<&str>) {
-    target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)))
+fn said(error: impl std::fmt::Display) -> Wrong {
+    error.to_string()
 }
 
 /// A value, or a list of values for a header that was sent several times.
@@ -227,6 +234,11 @@ fn read_headers(headers: &Map<String, Value>) -> Result<Vec<(String, String)>, W
         let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         for value in values {
             let value = value.as_str().ok_or_else(|| format!("the header {name} is a text"))?;
+            if value.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') {
+                return Err(format!(
+                    "the header {name} has a line break or another control character"
+                ));
+            }
             read.push((name.to_ascii_lowercase(), value.to_string()));
         }
     }
@@ -253,6 +265,28 @@ mod tests {
         let Ok(Question::Request(request)) = Question::read(request) else { panic!("a request") };
         assert_eq!((request.path.as_str(), request.query.as_deref()), ("/a", Some("b=c")));
         assert_eq!(request.headers.len(), 2);
+    }
+
+    #[test]
+    fn a_described_request_has_one_host() {
+        let host =
+            |request: &str| match Question::read(format!("{{\"request\":{request}}}").as_bytes()) {
+                Ok(Question::Request(request)) => Ok(request.host.unwrap_or_default()),
+                Ok(_) => panic!("a request"),
+                Err(why) => Err(why),
+            };
+        assert_eq!(host(r#"{"path":"/","host":"a:80"}"#).unwrap(), "a:80");
+        assert_eq!(host(r#"{"path":"/","headers":{"Host":"a"}}"#).unwrap(), "a");
+        assert_eq!(host(r#"{"path":"http://a/b"}"#).unwrap(), "a");
+        assert_eq!(host(r#"{"path":"/","host":"a","headers":{"host":"A:80"}}"#).unwrap(), "a");
+        let wrong = |request: &str| host(request).unwrap_err();
+        assert!(wrong(r#"{"path":"/","host":"a:80:80"}"#).contains("NAME:PORT"));
+        assert!(
+            wrong(r#"{"path":"/","host":"a","headers":{"host":"b"}}"#).contains("is not the host")
+        );
+        assert!(wrong(r#"{"path":"http://a/","host":"b"}"#).contains("is not the host"));
+        assert!(wrong(r#"{"path":"/","headers":{"host":["a","a"]}}"#).contains("more than one"));
+        assert!(wrong(r#"{"path":"/","headers":{"x":"a\r\n b"}}"#).contains("line break"));
     }
 
     #[test]

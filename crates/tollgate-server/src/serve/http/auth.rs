@@ -8,9 +8,10 @@ use http::header::HOST;
 use http::{HeaderMap, Request, StatusCode};
 use tollgate::gate::Admission;
 use tollgate::policy::Headers;
+use tollgate::policy::attributes::{Target, request_host};
 
 use super::HttpDoor;
-use super::ask::{Described, split_target};
+use super::ask::Described;
 use super::reply::{Reply, empty, wrong};
 use crate::trace::{self, About};
 
@@ -45,14 +46,39 @@ impl Headers for Original<'_> {
     }
 }
 
-/// Any bytes count: a target that is no text must not become another one.
-fn text(headers: &HeaderMap, name: &str) -> Option<String> {
-    headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+/// Why it cannot be known which request a proxy asks about: a code and a message.
+type Unknown = (&'static str, String);
+
+/// Any bytes count: a target that is no text must not become another one. Of two lines, one may be the
+/// caller's.
+fn text(headers: &HeaderMap, name: &'static str) -> Result<Option<String>, Unknown> {
+    let mut lines = headers.get_all(name).iter();
+    let text = lines.next().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    match lines.next() {
+        Some(_) => Err(("AMBIGUOUS", format!("{name} was sent more than once"))),
+        None => Ok(text),
+    }
+}
+
+/// The host that the proxy names, or that of its own request.
+fn host(
+    headers: &HeaderMap,
+    name: &'static str,
+    target: &Target<'_>,
+) -> Result<Option<String>, Unknown> {
+    let named = text(headers, name)?.filter(|host| !host.is_empty());
+    let named = match (named, target.authority) {
+        (None, None) => text(headers, HOST.as_str())?,
+        (named, _) => named,
+    };
+    let lines = named.iter().map(|host| host.as_bytes());
+    let host = request_host(target.authority, lines);
+    host.map(|host| host.map(Into::into)).map_err(|error| ("INVALID_HOST", error.to_string()))
 }
 
 /// The request that the proxy asks about; or why it cannot be known. A guess could be a request without
 /// limits.
-fn original(headers: &HeaderMap) -> Result<Described, (&'static str, String)> {
+fn original(headers: &HeaderMap) -> Result<Described, Unknown> {
     let family = match (ORIGINAL.is_in(headers), FORWARDED.is_in(headers)) {
         (true, true) => {
             let message =
@@ -62,14 +88,14 @@ fn original(headers: &HeaderMap) -> Result<Described, (&'static str, String)> {
         (true, false) => ORIGINAL,
         _ => FORWARDED,
     };
-    let told = |name: &str| text(headers, name).ok_or_else(|| ("INCOMPLETE", MISSING.to_string()));
+    let told = |name| text(headers, name)?.ok_or_else(|| ("INCOMPLETE", MISSING.to_string()));
     let (method, target) = (told(family.method)?, told(family.target)?);
-    let (path, query) = split_target(&target);
+    let target = Target::parse(&target);
     Ok(Described {
+        host: host(headers, family.host, &target)?,
         method,
-        path: path.to_string(),
-        query: query.map(Into::into),
-        host: text(headers, family.host).or_else(|| text(headers, HOST.as_str())),
+        path: target.path.to_string(),
+        query: target.query.map(Into::into),
         headers: Vec::new(),
         peer: None,
     })
@@ -191,6 +217,21 @@ mod tests {
         ] {
             assert_eq!(told(&[(one, b"/a"), (other, b"/b")]), Err("AMBIGUOUS"), "{one} {other}");
         }
+    }
+
+    #[test]
+    fn a_host_that_is_none_is_refused() {
+        let ask = |host: &'static [u8]| {
+            let uri = ("x-original-uri", &b"/a#b?c"[..]);
+            told(&[uri, ("x-original-method", b"GET"), ("x-original-host", host)])
+        };
+        assert_eq!(ask(b"shop:80").unwrap(), "GET shop:80/a");
+        for host in [&b"shop:80:80"[..], b"::", b"shop\xff", b"a, b"] {
+            assert_eq!(ask(host), Err("INVALID_HOST"), "{host:?}");
+        }
+        let twice = [("x-original-uri", &b"/a"[..]), ("x-original-method", b"GET")];
+        let twice = [&twice[..], &[("x-original-uri", b"/b")]].concat();
+        assert_eq!(told(&twice), Err("AMBIGUOUS"));
     }
 
     #[test]
