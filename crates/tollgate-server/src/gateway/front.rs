@@ -17,7 +17,7 @@ use tollgate::http::{Limited, PeerAddr};
 use tower_service::Service;
 
 use super::access_log::Entry;
-use super::check::check;
+use super::check::{Rules, check};
 use super::client::Client;
 use super::error::ProxyError;
 use super::proxy::AnsweredBy;
@@ -49,7 +49,15 @@ where
     let is_http1 = request.version() <= Version::HTTP_11;
     let log = shared.access_log.as_ref().map(|log| log.begin(&client, &request, &id, shared.ticks));
 
-    let answered = match check(&request, usize::from(shared.bounds.max_headers)) {
+    let live = shared.policy.gate().live();
+    let rules = Rules {
+        headers_max: usize::from(shared.bounds.max_headers),
+        request_id_header: name,
+        policy: live.policy(),
+    };
+    let checked = check(&mut request, &rules);
+    drop(live);
+    let answered = match checked {
         Ok(()) if in_flight.place.is_none() => {
             shared.note_overload(Overload::InFlight);
             Err(ProxyError::Overloaded(Overload::InFlight))

@@ -8,7 +8,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::client::Client;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-static HOP_BY_HOP: [HeaderName; 5] = [CONNECTION, TRANSFER_ENCODING, TE, UPGRADE, KEEP_ALIVE];
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+static HOP_BY_HOP: [HeaderName; 6] =
+    [CONNECTION, TRANSFER_ENCODING, TE, UPGRADE, KEEP_ALIVE, HTTP2_SETTINGS];
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -37,8 +39,8 @@ pub(super) fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes from a request what is between the client and the gateway only. `ours` is not the
-/// client's to remove.
+/// Removes from a request what is between the client and the gateway only. `check` has refused a
+/// request that would have more removed; `ours` is not the client's to remove.
 pub(super) fn strip_request(headers: &mut HeaderMap, is_upgrade: bool, ours: &HeaderName) {
     let takes_trailers = headers.contains_key(TE) && has_token(headers, &TE, "trailers");
     let upgrade = headers.get(UPGRADE).filter(|_| is_upgrade).cloned();
@@ -92,11 +94,13 @@ fn is_for_proxies(name: &HeaderName) -> bool {
     name.as_str().starts_with("proxy-")
 }
 
-/// The headers that `Connection` names. These three are no headers.
-fn named(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
-    let is_option = |token: &&str| {
-        ["keep-alive", "close", "upgrade"].iter().any(|known| token.eq_ignore_ascii_case(known))
-    };
+/// What `Connection` may always name: these are options, or headers that are removed in any case.
+const CONNECTION_OPTIONS: [&str; 5] = ["close", "http2-settings", "keep-alive", "te", "upgrade"];
+
+/// The other headers that `Connection` names.
+pub(super) fn named(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
+    let is_option =
+        |token: &&str| CONNECTION_OPTIONS.iter().any(|known| token.eq_ignore_ascii_case(known));
     let names = tokens(headers, &CONNECTION).filter(move |token| !is_option(token));
     names.filter_map(|token| HeaderName::try_from(token).ok())
 }

@@ -90,9 +90,6 @@ fn prepare(
     let shared = &worker.shared;
     let (mut parts, body) = request.into_parts();
     let body = RequestBody::new(body, shared.bounds.max_body, &shared.timeouts, shared.ticks)?;
-    if parts.version > Version::HTTP_11 {
-        headers::join_cookies(&mut parts.headers);
-    }
     headers::strip_request(&mut parts.headers, is_upgrade, &shared.request_id_header);
     let host = take_authority(&mut parts.uri)
         .or_else(|| parts.headers.get(HOST).cloned())

@@ -30,7 +30,7 @@ pub(crate) async fn speak(
     sender
 }
 
-async fn connect(gateway: &Gateway) -> SendRequest<Full<Bytes>> {
+pub(crate) async fn connect(gateway: &Gateway) -> SendRequest<Full<Bytes>> {
     speak(TcpStream::connect(gateway.address()).await.unwrap()).await
 }
 

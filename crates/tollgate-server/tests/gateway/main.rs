@@ -4,6 +4,7 @@ mod backend;
 mod bounds;
 mod client;
 mod drain;
+mod evasion;
 mod flash_sale;
 mod headers;
 mod hostile;
