@@ -91,10 +91,7 @@ impl Source {
                 one(cookie::values(request, name).into_iter().map(cookie::identity))
             }
             Self::Query(name) => same(query::readings(request.query, name).into_iter()),
-            Self::PathSegment(n) => {
-                let segment = facts.path().split('/').nth(*n).filter(|text| !text.is_empty());
-                segment.map(|text| text.as_bytes().to_vec().into()).ok_or(Missing::NotSent)
-            }
+            Self::PathSegment(n) => path_segment(facts.paths(), *n),
             Self::Claim(path) => facts.claim(path),
             Self::ClientIp => facts.client_key().map(Cow::from).ok_or(Missing::NoAddress),
             Self::Constant(value) => Ok(value.into()),
@@ -118,6 +115,22 @@ fn same<'a>(mut readings: impl Iterator<Item = Values<'a>>) -> Found<'a> {
     let first = one(readings.next().unwrap_or_default().into_iter());
     match readings.all(|values| one(values.into_iter()) == first) {
         true => first,
+        false => Err(Missing::Ambiguous),
+    }
+}
+
+/// The segment of this number, counted from 1, by every reading of the path that has no dot segments
+/// left: nearly all servers resolve those.
+fn path_segment<'a>(readings: &[Cow<'_, str>], n: usize) -> Found<'a> {
+    let has_dots = |path: &str| path.split('/').any(|segment| matches!(segment, "." | ".."));
+    let segment = |path: &'_ Cow<'_, str>| {
+        let segment = path.split('/').filter(|segment| !segment.is_empty()).nth(n - 1);
+        segment.and_then(|segment| segment.split(';').next()).unwrap_or_default().to_string()
+    };
+    let mut segments = readings.iter().filter(|path| !has_dots(path)).map(segment);
+    let first = segments.next().filter(|segment| !segment.is_empty()).ok_or(Missing::NotSent)?;
+    match segments.all(|other| other == first) {
+        true => Ok(first.into_bytes().into()),
         false => Err(Missing::Ambiguous),
     }
 }

@@ -31,6 +31,12 @@ fn an_identity_is_what_was_sent_once() {
     check(&per("key"), "GET /?key=a&k%65y=a", "l key=a");
     check(&per("session"), "GET / cookie:a=b;+sid=s;+c=d", "l session=s");
     check(&per("tenant"), "GET /t/a%62c;x=1/d", "l tenant=abc");
+    check(&per("tenant"), "GET //x/..//t/./abc/d", "l tenant=abc");
+    check(&per("tenant"), "GET /t", "l tenant~ip=192.0.2.1");
+    // To some servers the tenant is abc, to others it is x.
+    for path in ["/t/abc/..%2fx/d", "/t/abc/..;/x/d", "/t/abc/f/..\\..\\..\\t\\x"] {
+        check(&per("tenant"), &format!("GET {path}"), "l tenant~ip=192.0.2.1");
+    }
     check(&per("ip"), "GET / peer=2001:db8::1", "l ip=2001:db8::/64");
 }
 

@@ -11,7 +11,7 @@
 //! | `authorization` | also: scheme in lower case, one space, and Basic credentials without base64 variants |
 //! | `cookie` (header) | all lines as one, joined with `; ` |
 //! | `host` (header) | the host, as below |
-//! | cookie | name as it is (case counts), value without quotes, percent-decoded once, with a space as `+` |
+//! | cookie | name as it is (case counts); value decoded once (`%7a` and `\172`), without quotes and backslashes, with a space as `+` |
 //! | query | name and value percent-decoded once, `+` is a space; read with `;` as a separator and without |
 //! | path | [`path::normalize`](crate::path::normalize), and the other ways to read it |
 //! | host | name or address in lower case, without port and final dot; IDN as `xn--`; see [`canonical_host`] |
