@@ -1,5 +1,7 @@
 //! Clients that write a request in another way, so that it is not counted.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::Full;
@@ -111,6 +113,33 @@ fn ten_spellings_of_one_key_are_one_key() {
     });
     assert_eq!(statuses, [200, 200, 200, 200, 429, 429, 429, 429, 429, 429]);
     assert_eq!(backend.requests(), 4);
+}
+
+/// Every value of these characters: those that the upstream sees as the same are counted together.
+#[test]
+fn what_the_upstream_sees_as_one_value_is_counted_as_one() {
+    let rate = PER_KEY.replace("4/hour burst 4", "1000/year burst 1000");
+    let (gateway, _file) = gateway(&Backend::echo(), &rate);
+    let mut values = vec![String::new()];
+    for n in 0..340 {
+        values.push(format!("{}{}", values[n / 4], [" ", "\t", "k", ","][n % 4]));
+    }
+    let mut left: HashMap<String, u32> = HashMap::new();
+    run(async {
+        let mut sender = connect(&gateway).await;
+        for value in values {
+            let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
+            let request = Request::get("http://a/").header("x-api-key", &value);
+            let answer = sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
+            let told = answer.headers()["ratelimit"].to_str().unwrap();
+            let now = told.split(['=', ';']).nth(2).unwrap().parse().unwrap();
+            let body = text(answer).await;
+            let seen = body.lines().find_map(|line| line.strip_prefix("x-api-key:")).unwrap();
+            let before = left.insert(seen.trim().to_string(), now);
+            assert!(before.is_none_or(|before| now < before), "{value:?}: {before:?}, then {now}");
+        }
+    });
+    assert!(left.len() > 10, "{left:?}");
 }
 
 /// The policy would count the key, and the upstream would not get it.
