@@ -31,6 +31,8 @@ pub struct PathIndex<T> {
 #[derive(Clone, Debug)]
 struct Node<T> {
     literals: HashMap<String, Node<T>>,
+    /// No literal is longer, so that a longer segment need not be hashed.
+    literal_bytes_max: usize,
     any: Option<Box<Node<T>>>,
     globs: ByEnds<HashMap<Glob, Node<T>>>,
     /// Of patterns that end here.
@@ -76,6 +78,7 @@ impl<T> Default for Node<T> {
     fn default() -> Self {
         Self {
             literals: HashMap::new(),
+            literal_bytes_max: 0,
             any: None,
             globs: ByEnds::default(),
             closed: Vec::new(),
@@ -87,7 +90,10 @@ impl<T> Default for Node<T> {
 impl<T> Node<T> {
     fn child(&mut self, segment: &Segment) -> &mut Self {
         match segment {
-            Segment::Literal(text) => self.literals.entry(text.clone()).or_default(),
+            Segment::Literal(text) => {
+                self.literal_bytes_max = self.literal_bytes_max.max(text.len());
+                self.literals.entry(text.clone()).or_default()
+            }
             Segment::Any => self.any.get_or_insert_default(),
             Segment::Glob(glob) => self.globs.entry(glob).entry(glob.clone()).or_default(),
         }
@@ -99,7 +105,9 @@ impl<T> Node<T> {
         let Some((segment, rest)) = split_first(path) else {
             return self.closed.iter().for_each(found);
         };
-        if let Some(node) = self.literals.get(segment) {
+        if segment.len() <= self.literal_bytes_max
+            && let Some(node) = self.literals.get(segment)
+        {
             node.visit(rest, found);
         }
         if let Some(node) = &self.any {

@@ -39,15 +39,20 @@ pub(super) enum Segment {
 }
 
 impl Segment {
-    fn matches(&self, segment: &str, when_too_long: Option<bool>) -> bool {
-        match self {
-            Self::Literal(literal) => literal == segment,
-            Self::Any => true,
-            Self::Glob(glob) => match when_too_long {
-                Some(assumed) => glob.matches_or(segment.as_bytes(), assumed),
-                None => glob.matches(segment.as_bytes()),
-            },
+    /// What follows this segment of a path, if the path begins with it. A literal is compared without
+    /// a look for the end of the path's own segment, which may be far.
+    fn rest_of<'p>(&self, path: &'p str, when_too_long: Option<bool>) -> Option<&'p str> {
+        if let Self::Literal(literal) = self {
+            let rest = path.strip_prefix(literal)?;
+            return if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') };
         }
+        let (segment, rest) = split_first(path)?;
+        let fits = match (self, when_too_long) {
+            (Self::Glob(glob), Some(assumed)) => glob.matches_or(segment.as_bytes(), assumed),
+            (Self::Glob(glob), None) => glob.matches(segment.as_bytes()),
+            _ => true,
+        };
+        fits.then_some(rest)
     }
 }
 
@@ -114,9 +119,9 @@ impl PathPattern {
     fn fits(&self, normalized: &str, when_too_long: Option<bool>) -> bool {
         let mut rest = normalized.strip_prefix('/').unwrap_or(normalized);
         for segment in &self.segments {
-            match split_first(rest) {
-                Some((first, after)) if segment.matches(first, when_too_long) => rest = after,
-                _ => return false,
+            match segment.rest_of(rest, when_too_long) {
+                Some(after) => rest = after,
+                None => return false,
             }
         }
         self.open || rest.is_empty()
