@@ -25,8 +25,6 @@ use crate::reload::reload;
 use crate::tls::Tls;
 use crate::tokens::Tokens;
 
-const CONNECTIONS_MAX: usize = 64;
-
 const HELP: &str = "\
 GET  /healthz           is the process there?
 GET  /readyz            may it be sent requests?
@@ -79,10 +77,15 @@ impl Door for Admin {
 }
 
 /// Answers for as long as the runtime runs, also while the other doors come to their end.
-pub(crate) async fn serve(listener: StdListener, admin: Arc<Admin>, tls: Option<Arc<Tls>>) {
-    // The other listeners leave enough for its few.
+pub(crate) async fn serve(
+    listener: StdListener,
+    admin: Arc<Admin>,
+    tls: Option<Arc<Tls>>,
+    connections_max: usize,
+) {
+    // The other listeners leave that many.
     let descriptors = Arc::new(Room::new(usize::MAX));
-    let seats = Seats::new(CONNECTIONS_MAX);
+    let seats = Seats::new(connections_max);
     let port = Port { tls, seats, descriptors, drain: Drain::default() };
     if let Err(error) = accept::serve(listener, admin, port).await {
         tracing::error!(%error, "the admin side cannot listen");

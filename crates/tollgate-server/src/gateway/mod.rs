@@ -48,7 +48,7 @@ use crate::drain::{Drain, Stage};
 use crate::failure::Failure;
 use crate::log;
 use crate::policy_file::PolicyFile;
-use crate::process;
+use crate::process::{self, Descriptors};
 use crate::tls::{self, Tls};
 use crate::tokens::Tokens;
 use access_log::AccessLogger;
@@ -104,7 +104,7 @@ impl Gateway {
             drain: Drain::default(),
             ticks: ticks::Ticks::begin(),
             in_flight: Arc::new(Room::new(self.bounds.max_in_flight as usize)),
-            descriptors: process::descriptors(self.workers()),
+            descriptors: Descriptors::new(self.workers()),
             overloads: Overloads::default(),
         }))
     }

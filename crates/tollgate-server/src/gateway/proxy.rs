@@ -124,7 +124,7 @@ async fn send_to_any(
             }
             // Which is no fault of the upstream's.
             Err(Unanswered::Overloaded(unsent, bound)) => {
-                (request, overload) = (*unsent, Some(bound))
+                (request, overload) = (*unsent, Some(bound));
             }
             Err(Unanswered::Failed(error)) => {
                 if matches!(error, ProxyError::Upstream(_) | ProxyError::UpstreamTimeout) {
@@ -172,7 +172,7 @@ async fn send_to(
             Err(SendError::Failed(error)) => return Err(Unanswered::Failed(error)),
         }
     }
-    let Some(descriptor) = descriptors.enter_owned() else {
+    let Some(descriptor) = descriptors.connections.enter_owned() else {
         return Err(Unanswered::Overloaded(Box::new(request), Overload::Descriptors));
     };
     let link = Link::open(&upstreams[upstream], timeouts.connect, descriptor).await;

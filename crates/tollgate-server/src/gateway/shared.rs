@@ -18,6 +18,7 @@ use crate::accept::Room;
 use crate::drain::Drain;
 use crate::metrics::{Labels, Page, one};
 use crate::policy_file::PolicyFile;
+use crate::process::Descriptors;
 use crate::tls::Tls;
 
 /// What all workers share.
@@ -34,8 +35,7 @@ pub(super) struct Shared {
     pub(super) drain: Drain,
     pub(super) ticks: Ticks,
     pub(super) in_flight: Arc<Room>,
-    /// For connections of clients and to upstreams.
-    pub(super) descriptors: Arc<Room>,
+    pub(super) descriptors: Descriptors,
     pub(super) overloads: Overloads,
 }
 

@@ -67,7 +67,8 @@ impl Supervisor {
             let admin_tokens = side_door.as_ref().map(|(_, admin)| Arc::clone(&admin.tokens));
             if let Some((listener, admin)) = side_door {
                 let tls = tls.clone().filter(|_| is_admin_tls);
-                tokio::spawn(admin::serve(listener, admin, tls));
+                let max = shared.descriptors.admin_max;
+                tokio::spawn(admin::serve(listener, admin, tls, max));
             }
             shared.policy.gate().start();
             let files = Files { policy: &shared.policy, tls, admin_tokens };

@@ -83,7 +83,7 @@ async fn accept_all(
     let _listening = shared.drain.listen();
     let listener = TcpListener::from_std(listener)?;
     let accept = |(stream, peer)| {
-        let Some(descriptor) = shared.descriptors.enter_owned() else {
+        let Some(descriptor) = shared.descriptors.connections.enter_owned() else {
             shared.note_overload(Overload::Descriptors);
             return;
         };

@@ -77,7 +77,7 @@ impl Serve {
         Port {
             tls: server.tls.clone().filter(|_| self.is_tls(door)),
             seats,
-            descriptors: Arc::clone(&server.descriptors),
+            descriptors: Arc::clone(&server.descriptors.connections),
             drain: server.drain.clone(),
         }
     }

@@ -25,11 +25,12 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::interval;
 
-use crate::accept::{Room, listen};
+use crate::accept::listen;
 use crate::admin::{self, Admin, Told};
 use crate::drain::{Drain, Stage};
 use crate::failure::Failure;
 use crate::policy_file::PolicyFile;
+use crate::process::Descriptors;
 use crate::reload::{self, reload, reload_if_changed};
 use crate::tls::Tls;
 use crate::tokens::Tokens;
@@ -55,8 +56,7 @@ struct Server {
     tokens: Arc<Tokens>,
     admin_tokens: Arc<Tokens>,
     resp_passwords: Arc<Tokens>,
-    /// For the connections of all doors but the admin side's.
-    descriptors: Arc<Room>,
+    descriptors: Descriptors,
     drain: Drain,
     meters: Arc<Meters>,
 }
@@ -100,7 +100,7 @@ impl Serve {
             tokens,
             admin_tokens: Tokens::read_if_named(self.admin_tokens.as_deref())?,
             resp_passwords: Tokens::read_if_named(self.resp_passwords.as_deref())?,
-            descriptors: process::descriptors(DOORS * self.workers()),
+            descriptors: Descriptors::new(DOORS * self.workers()),
             drain: Drain::default(),
             meters,
         })
@@ -157,7 +157,8 @@ impl Serve {
             server.policy.gate().start();
             if let Some(listener) = admin {
                 let tls = server.tls.clone().filter(|_| self.is_tls(DoorName::Admin));
-                tokio::spawn(admin::serve(listener, Arc::new(server.admin()), tls));
+                let max = server.descriptors.admin_max;
+                tokio::spawn(admin::serve(listener, Arc::new(server.admin()), tls, max));
             }
             server.until_asked(&mut end).await?;
             server.drain.end(self.drain, end.come()).await;

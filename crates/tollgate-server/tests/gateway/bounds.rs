@@ -140,6 +140,37 @@ fn streams_of_a_connection_are_bounded_as_told() {
     assert_eq!(told.chunks(6).find(is_streams), Some(&[0, 3, 0, 0, 0, 7][..]));
 }
 
+/// Opens streams of HTTP/2 and resets each at once.
+fn opened_and_reset(streams: u32) -> Vec<u8> {
+    // GET http://a/, all of it in HPACK's static table but for the host.
+    let headers = [0x82, 0x86, 0x84, 0x41, 1, b'a'];
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let mut bytes = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings].concat();
+    for id in (0..streams).map(|i| (2 * i + 1).to_be_bytes()) {
+        bytes.extend([0, 0, headers.len() as u8, 1, 5]);
+        bytes.extend([&id[..], &headers].concat());
+        bytes.extend([0, 0, 4, 3, 0]);
+        bytes.extend([&id[..], &[0, 0, 0, 8]].concat());
+    }
+    bytes
+}
+
+#[test]
+fn connections_that_are_reset_do_not_fill_the_log() {
+    let gateway = Gateway::before(&Backend::says("hello"), &[]);
+    for _ in 0..50 {
+        let mut client = gateway.connect();
+        // It may have had enough before all is sent.
+        let _ = client.0.try_send(opened_and_reset(500));
+        client.0.rest();
+        assert!(client.0.is_closed());
+    }
+    gateway.wait_for_log("WARN");
+    let warnings = gateway.log().matches("WARN").count();
+    assert!(warnings < 10, "{warnings} warnings");
+    assert_eq!(gateway.connect().get("/").status(), 200);
+}
+
 /// Starts the program from a shell that has done this before.
 fn start_in_shell(shell: &str, args: &[&str], ready: &str) -> Program {
     let mut command = Command::new("bash");

@@ -43,8 +43,10 @@ impl Config {
     }
 }
 
-/// What a path may name that is no configuration file, and what is said of it.
-const UNUSABLE: [(fn(&Path), &str); 5] = [
+/// Makes something at a path that is no configuration file; and what is said of it.
+type Unusable = (fn(&Path), &'static str);
+
+const UNUSABLE: [Unusable; 5] = [
     (make_pipe, "it is a named pipe; use a regular file"),
     (|path| symlink("/dev/zero", path).unwrap(), "it is a device; use a regular file"),
     (|path| fs::create_dir(path).unwrap(), "it is a directory; use a regular file"),

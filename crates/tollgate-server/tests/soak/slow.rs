@@ -63,6 +63,7 @@ fn ordinary_clients_are_served_beside_slow_ones() {
             ("resp", ask(server.resp(), "CL.THROTTLE k 1000000 1000000 1\r\n", "*5")),
             ("grpc", ask_grpc(server.grpc())),
             ("gateway", ask(gateway.address(), get, ok)),
+            ("admin", ask(server.admin(), "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n", ok)),
         ]
     };
     let alone = ask_all();
@@ -72,6 +73,7 @@ fn ordinary_clients_are_served_beside_slow_ones() {
         slow_ones(server.http(), &check[..check.len() - 1], count),
         slow_ones(server.resp(), "*5\r\n$11\r\nCL.THR", count),
         slow_ones(server.grpc(), "PRI * HTTP/2.0\r\n\r\nSM", count),
+        slow_ones(server.admin(), "GET /healthz HTTP/1.1\r\nHo", count.min(300)),
         slow_ones(gateway.address(), "GET / HTTP/1.1\r\nHo", count),
         slow_ones(
             gateway.address(),
