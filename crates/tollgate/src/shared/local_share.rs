@@ -14,8 +14,16 @@ const SHARES_MAX: usize = 1_024;
 /// the share too, so that a node that has just used its share has none left when the store fails.
 pub(super) struct LocalShare {
     store: MemoryStore,
-    /// By the number of the limit's usage and its rate: the number of nodes, and the share of one.
-    shares: RwLock<HashMap<(u64, Rate), (u32, Arc<Limit>)>>,
+    shares: RwLock<HashMap<ShareKey, Share>>,
+}
+
+/// The id of a limit's usage, and its rate.
+type ShareKey = (u64, Rate);
+
+#[derive(Clone)]
+struct Share {
+    of_nodes: u32,
+    limit: Arc<Limit>,
 }
 
 impl LocalShare {
@@ -63,16 +71,16 @@ impl LocalShare {
     fn share(&self, limit: &Limit, nodes: u32) -> Arc<Limit> {
         let key = (limit.usage_id(), limit.rate());
         let known = self.shares.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-        if let Some((of, share)) = known
-            && of == nodes
-            && share.name() == limit.name()
+        if let Some(share) = known
+            && share.of_nodes == nodes
+            && share.limit.name() == limit.name()
         {
-            return share;
+            return share.limit;
         }
         let share = Arc::new(share_of(limit, nodes));
         let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
         if shares.len() < SHARES_MAX || shares.contains_key(&key) {
-            shares.insert(key, (nodes, share.clone()));
+            shares.insert(key, Share { of_nodes: nodes, limit: share.clone() });
         }
         share
     }

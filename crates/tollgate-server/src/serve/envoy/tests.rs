@@ -294,6 +294,7 @@ fn headers_speak_of_the_tightest() {
 fn nonsense_is_refused_with_reasons() {
     let bench = bench();
     let entries = json!([{ "key": "two", "value": "1" }]);
+    let both = json!([{ "key": "both", "value": "1" }]);
     let cases = [
         (json!({ "descriptors": [{ "entries": entries }] }), "the domain is empty"),
         (json!({ "domain": "d" }), "there are no descriptors"),
@@ -305,7 +306,11 @@ fn nonsense_is_refused_with_reasons() {
         (json!([]), "this is no rate limit request"),
         (
             json!({ "domain": "d", "descriptors": vec![json!({ "entries": entries }); 257] }),
-            "257 limits; at most 256",
+            "257 descriptors; at most 256",
+        ),
+        (
+            json!({ "domain": "d", "descriptors": vec![json!({ "entries": both }); 129] }),
+            "258 limits; at most 256",
         ),
     ];
     for (request, why) in cases {

@@ -59,6 +59,11 @@ pub(super) fn check_request(request: &RateLimitRequest) -> Result<(), Invalid> {
     if request.descriptors.is_empty() {
         return Err(Invalid("there are no descriptors, so there is nothing to decide".into()));
     }
+    // Before any of them is looked up: a client can put tens of thousands into one message.
+    if request.descriptors.len() > TURNS_MAX {
+        let count = request.descriptors.len();
+        return Err(Invalid(format!("the request has {count} descriptors; at most {TURNS_MAX}")));
+    }
     for (i, descriptor) in request.descriptors.iter().enumerate() {
         if let Some(limit) = &descriptor.limit
             && Unit::from_number(limit.unit).is_none()
