@@ -33,7 +33,14 @@ struct Inner {
     clock: ManualClock,
     failing: Failing,
     is_up: AtomicBool,
-    waiting: Mutex<Vec<(Op, OwnedCharge, oneshot::Sender<Option<Micros>>)>>,
+    waiting: Mutex<Vec<Waiting>>,
+}
+
+/// A call that has not been carried out yet.
+struct Waiting {
+    op: Op,
+    charge: OwnedCharge,
+    reply: oneshot::Sender<Option<Micros>>,
 }
 
 impl FlakyStore {
@@ -45,7 +52,7 @@ impl FlakyStore {
     fn set_up(&self, is_up: bool) {
         self.0.is_up.store(is_up, Ordering::Relaxed);
         let waiting = std::mem::take(&mut *self.0.waiting.lock().unwrap());
-        for (op, charge, reply) in waiting {
+        for Waiting { op, charge, reply } in waiting {
             let _ = reply.send(self.charged_at(op, &charge.as_charge()));
         }
     }
@@ -93,13 +100,14 @@ impl SharedStore for FlakyStore {
         let Err(error) = self.check_up() else {
             return Ok(self.0.store.apply_now(op, charges, self.0.clock.now()).unwrap());
         };
-        let (sender, receiver) = oneshot::channel();
+        let (reply, receiver) = oneshot::channel();
         match self.0.failing {
-            Failing::Gone => drop(sender.send(None)),
+            Failing::Gone => drop(reply.send(None)),
             Failing::Stalled => {
-                self.0.waiting.lock().unwrap().push((op, (&charges[0]).into(), sender));
+                let charge = (&charges[0]).into();
+                self.0.waiting.lock().unwrap().push(Waiting { op, charge, reply });
             }
-            Failing::Slow => drop(sender.send(self.charged_at(op, &charges[0]))),
+            Failing::Slow => drop(reply.send(self.charged_at(op, &charges[0]))),
         }
         let late = Box::pin(async move { receiver.await.ok().flatten() });
         Err(ApplyFailure { error, shard: 0, late: Some(late) })
