@@ -28,27 +28,15 @@ struct Node {
     admitted: Arc<AtomicU64>,
     /// Held during a check: whoever holds it stops the node.
     turn: Arc<Mutex<()>>,
-    load: tokio::task::JoinHandle<()>,
+    load: tokio::task::AbortHandle,
 }
 
 impl Node {
     fn start(url: &str) -> Node {
         let store = RedisConfig::new(url).with_deadline(Duration::from_millis(50)).open().unwrap();
         let (admitted, turn) = (Arc::<AtomicU64>::default(), Arc::<Mutex<()>>::default());
-        let load = block_on(async {
-            let (store, admitted, turn) = (store.clone(), admitted.clone(), turn.clone());
-            tokio::spawn(async move {
-                let limit = quota();
-                loop {
-                    let turn = turn.lock().await;
-                    let checked = check(&store, Charge::new(&limit, KEY)).await;
-                    let is_admitted = checked.is_ok_and(|verdict| verdict.allowed());
-                    admitted.fetch_add(u64::from(is_admitted), Ordering::SeqCst);
-                    drop(turn);
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                }
-            })
-        });
+        let checks = check_all_the_time(store.clone(), admitted.clone(), turn.clone());
+        let load = block_on(async { tokio::spawn(checks).abort_handle() });
         Node { store, admitted, turn, load }
     }
 
@@ -60,6 +48,18 @@ impl Node {
     fn wait_for(&self, more: u64) {
         let before = self.admitted();
         wait_until("a node goes on", || self.admitted() >= before + more);
+    }
+}
+
+async fn check_all_the_time(store: RedisStore, admitted: Arc<AtomicU64>, turn: Arc<Mutex<()>>) {
+    let limit = quota();
+    loop {
+        let turn = turn.lock().await;
+        let checked = check(&store, Charge::new(&limit, KEY)).await;
+        let is_admitted = checked.is_ok_and(|verdict| verdict.allowed());
+        admitted.fetch_add(u64::from(is_admitted), Ordering::SeqCst);
+        drop(turn);
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
@@ -120,6 +120,32 @@ fn a_stopped_master_that_comes_back_is_not_used() {
     assert!(idle.link_stats().connected > 1, "{:?}", idle.link_stats());
     assert!(old.command(&["ROLE"]).starts_with("master"), "it has not been reconfigured");
     assert_none_is_lost(&sentinel.url(), &nodes);
+}
+
+#[test]
+fn a_late_reply_of_a_superseded_master_is_not_believed() {
+    let sentinel = RedisSentinel::start();
+    let old = master_of(&sentinel);
+    make_stubborn(old);
+    let store = redis_support::patient(&sentinel.url(), "tollgate");
+    block_on(check(&store, Charge::new(&quota(), KEY))).unwrap();
+    old.pause();
+    let (sending, sent) = std::sync::mpsc::channel();
+    let late = {
+        let store = store.clone();
+        std::thread::spawn(move || {
+            sending.send(()).unwrap();
+            block_on(check(&store, Charge::new(&quota(), KEY)))
+        })
+    };
+    sent.recv().unwrap();
+    wait_until("a replica is promoted", || sentinel.master_port() != old.port());
+    old.resume();
+    // The old master admits it, and counts it where nobody looks.
+    let error = late.join().unwrap().unwrap_err();
+    assert!(error.to_string().contains("no longer the master"), "{error}");
+    assert!(!error.is_permanent());
+    assert!(block_on(check(&store, Charge::new(&quota(), KEY))).is_ok());
 }
 
 #[test]
