@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 /// More than these are refused.
-const HELD_MAX: usize = 100_000;
+pub(super) const HELD_MAX: usize = 100_000;
 
 /// Something that is held.
 pub(super) enum Thing {

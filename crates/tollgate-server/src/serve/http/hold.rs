@@ -136,3 +136,48 @@ fn not_released(error: &tollgate::StoreError) -> Reply {
         format!("the permit could not be released, and is held until its time is over: {error}");
     wrong(StatusCode::SERVICE_UNAVAILABLE, "STORE", &message)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http_body_util::BodyExt;
+    use tollgate::policy::NoSources;
+    use tollgate::{Gate, Policy};
+
+    use super::super::held::HELD_MAX;
+    use super::*;
+    use crate::serve::meters::Meters;
+
+    async fn told(reply: Result<Reply, String>) -> (u16, Value) {
+        let (head, body) = reply.unwrap().into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        (head.status.as_u16(), serde_json::from_slice(&body).unwrap())
+    }
+
+    /// As many names and keys as there are permits.
+    async fn flood(door: &HttpDoor, n: usize) -> (u16, Value) {
+        let body = json!({"key": format!("k{n}"), "name": format!("n{}", n % 1_000), "max": 1});
+        told(acquire(door, body.to_string().as_bytes()).await).await
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_permits_is_refused_at_the_cap() {
+        let policy = Policy::parse("none", "version: 1\nlimits: []\n", &NoSources).unwrap();
+        let meters = Meters::new(Arc::default());
+        let door = HttpDoor::new(Gate::new(policy).unwrap(), Arc::default(), None, meters);
+        let (_, first) = flood(&door, 0).await;
+        for n in 1..HELD_MAX {
+            let (status, why) = flood(&door, n).await;
+            assert_eq!(status, 200, "{n}: {why}");
+        }
+        for _ in 0..2 {
+            // Not 429: what could not be kept is not held either.
+            let (status, why) = flood(&door, HELD_MAX).await;
+            assert_eq!((status, &why["code"]), (503, &json!("TOO_MANY_HELD")));
+        }
+        let body = json!({"permit": first["permit"]}).to_string();
+        assert_eq!(told(release(&door, body.as_bytes()).await).await.0, 200);
+        assert_eq!(flood(&door, HELD_MAX).await.0, 200, "there is room again");
+    }
+}
