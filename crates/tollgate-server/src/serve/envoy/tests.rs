@@ -318,7 +318,7 @@ fn nonsense_is_refused_with_reasons() {
         let told = answer["message"].as_str().unwrap_or_default().to_string();
         assert!(status == 400 && told.contains(why), "{request}: {status} {answer}");
     }
-    assert_eq!(bench.door.stats().invalid, 6);
+    assert_eq!(bench.door.stats().invalid, 7);
 }
 
 #[test]
