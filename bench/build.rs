@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-const PROTO: &str = "../crates/tollgate-server/proto";
+const PROTO: &str = "../crates/ratekeeper-server/proto";
 const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
 
 fn main() -> Result<(), Box<dyn Error>> {

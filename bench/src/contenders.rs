@@ -1,4 +1,4 @@
-//! Who takes part: Tollgate, its peers, and the floors that nobody can get under.
+//! Who takes part: Ratekeeper, its peers, and the floors that nobody can get under.
 #![allow(clippy::ptr_arg, reason = "governor wants the very type of its keys")]
 
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::DefaultClock};
-use tollgate::{Clock, Limit, Limiter, SystemClock};
+use ratekeeper::{Clock, Limit, Limiter, SystemClock};
 
 /// What all of them are asked: may one more of this key pass? Always in line, so that nobody pays for a
 /// call because he takes part in more than one table.
@@ -27,7 +27,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    pub fn tollgate(self) -> &'static str {
+    pub fn ratekeeper(self) -> &'static str {
         match self {
             Mode::Allowed => "1000000/s burst 1000000000",
             Mode::Denied => "1/hour",
@@ -52,11 +52,11 @@ impl Mode {
 }
 
 /// The library as people use it: system clock, decision with all its numbers.
-pub struct Tollgate(Limiter);
+pub struct Ratekeeper(Limiter);
 
-impl Tollgate {
+impl Ratekeeper {
     pub fn new(mode: Mode, keys: usize) -> Self {
-        Self::with_limit(Limit::token_bucket(mode.tollgate()).unwrap(), keys)
+        Self::with_limit(Limit::token_bucket(mode.ratekeeper()).unwrap(), keys)
     }
 
     pub fn with_limit(limit: Limit, keys: usize) -> Self {
@@ -64,7 +64,7 @@ impl Tollgate {
     }
 }
 
-impl Contender for Tollgate {
+impl Contender for Ratekeeper {
     #[inline(always)]
     fn check(&self, key: &String) -> bool {
         self.0.check(key).allowed()
@@ -72,15 +72,15 @@ impl Contender for Tollgate {
 }
 
 /// The same, and every number of the decision is read.
-pub struct TollgateAll(Limiter);
+pub struct RatekeeperAll(Limiter);
 
-impl TollgateAll {
+impl RatekeeperAll {
     pub fn new(mode: Mode, keys: usize) -> Self {
-        Self(Tollgate::new(mode, keys).0)
+        Self(Ratekeeper::new(mode, keys).0)
     }
 }
 
-impl Contender for TollgateAll {
+impl Contender for RatekeeperAll {
     #[inline(always)]
     fn check(&self, key: &String) -> bool {
         let decision = self.0.check(key);
@@ -96,21 +96,21 @@ static CACHED_US: AtomicU64 = AtomicU64::new(1_700_000_000_000_000);
 
 impl Clock for CachedClock {
     #[inline]
-    fn now(&self) -> tollgate::Micros {
-        tollgate::Micros::new(CACHED_US.load(Ordering::Relaxed))
+    fn now(&self) -> ratekeeper::Micros {
+        ratekeeper::Micros::new(CACHED_US.load(Ordering::Relaxed))
     }
 }
 
-pub struct TollgateCached(Limiter<CachedClock>);
+pub struct RatekeeperCached(Limiter<CachedClock>);
 
-impl TollgateCached {
+impl RatekeeperCached {
     pub fn new(mode: Mode, keys: usize) -> Self {
-        let limit = Limit::token_bucket(mode.tollgate()).unwrap();
+        let limit = Limit::token_bucket(mode.ratekeeper()).unwrap();
         Self(Limiter::new(limit).unwrap().with_capacity(keys).with_clock(CachedClock))
     }
 }
 
-impl Contender for TollgateCached {
+impl Contender for RatekeeperCached {
     #[inline(always)]
     fn check(&self, key: &String) -> bool {
         self.0.check(key).allowed()
@@ -350,7 +350,7 @@ pub fn clock_costs() -> Vec<(&'static str, f64)> {
     vec![
         ("std `Instant::now`", time(|| started.elapsed().as_nanos() as u64)),
         ("quanta", time(|| quanta.delta_as_nanos(0, quanta.raw()))),
-        ("tollgate `SystemClock`", time(|| SystemClock.now().get())),
+        ("ratekeeper `SystemClock`", time(|| SystemClock.now().get())),
         ("bare `rdtsc` and a multiplication", time(|| tsc.nanos())),
     ]
 }

@@ -38,10 +38,10 @@ pub fn report(effort: Effort) {
         let of_nginx = || measure(nginx_port, nginx.pid(), &load);
         let ours = || measure(gateway_port, gateway.pid(), &load);
         let medians = in_turn(effort.rounds, &[&of_nginx, &ours]);
-        table(title, &[("nginx, limit_req", medians[0]), ("**tollgate**", medians[1])]);
+        table(title, &[("nginx, limit_req", medians[0]), ("**ratekeeper**", medians[1])]);
         let ratio = medians[1].per_second / medians[0].per_second;
         let by_cpu = medians[0].cpu_us / medians[1].cpu_us;
-        println!("tollgate to nginx: {ratio:.2} of its requests a second, {by_cpu:.2} by CPU\n");
+        println!("ratekeeper to nginx: {ratio:.2} of its requests a second, {by_cpu:.2} by CPU\n");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tollgate and its peers, interleaved in one run on one machine.
+//! Ratekeeper and its peers, interleaved in one run on one machine.
 //!
 //! `cargo run --release` prints everything, in about eight minutes; `speed`, `algorithms`, `memory`
 //! or `clocks` one part; `quick` what a change did to speed. `ONLY=name` picks contenders for that.
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 
 use contenders::*;
-use tollgate::Limit;
+use ratekeeper::Limit;
 use workload::{WORKLOADS, Workload};
 
 const ROUNDS: usize = 15;
@@ -56,7 +56,7 @@ fn main() {
         ["redis", "quick"] => redis::report(redis::QUICK),
         _ => {
             eprintln!(
-                "usage: tollgate-bench [quick|speed|algorithms|memory|clocks|policy|gateway [quick]|serve [quick]|redis [quick]]"
+                "usage: ratekeeper-bench [quick|speed|algorithms|memory|clocks|policy|gateway [quick]|serve [quick]|redis [quick]]"
             );
             std::process::exit(2);
         }
@@ -90,9 +90,9 @@ fn contenders(mode: Mode, workload: Workload) -> Vec<Entry> {
         entry("floor: hash + fetch_add", Floor::new()),
         entry("bare table, cached clock", BareTable::new(mode, n, CachedClock)),
         entry("bare table, TSC", BareTable::new(mode, n, Tsc::calibrate())),
-        entry("**tollgate**, cached clock", TollgateCached::new(mode, n)),
-        entry("**tollgate**, all numbers read", TollgateAll::new(mode, n)),
-        entry("**tollgate**", Tollgate::new(mode, n)),
+        entry("**ratekeeper**, cached clock", RatekeeperCached::new(mode, n)),
+        entry("**ratekeeper**, all numbers read", RatekeeperAll::new(mode, n)),
+        entry("**ratekeeper**", Ratekeeper::new(mode, n)),
         entry("governor, foldhash", GovernorFold::new(mode)),
         entry("governor", Governor::new(mode)),
         entry("sharded mutex map", ShardedMutex::new(mode)),
@@ -166,7 +166,7 @@ fn ratios(columns: &[Vec<Times>]) {
         });
         ratio(this, that)
     };
-    let ours = "**tollgate**";
+    let ours = "**ratekeeper**";
     line("times faster than governor with foldhash", &|c| of(c, "governor, foldhash", ours));
     line("times faster than governor", &|c| of(c, "governor", ours));
     line("throughput of 2 threads over 1", &|c| {
@@ -175,7 +175,7 @@ fn ratios(columns: &[Vec<Times>]) {
     });
     line("time over the bare table with TSC", &|c| of(c, ours, "bare table, TSC"));
     line("time over the bare table, both with a cached clock", &|c| {
-        of(c, "**tollgate**, cached clock", "bare table, cached clock")
+        of(c, "**ratekeeper**, cached clock", "bare table, cached clock")
     });
 }
 
@@ -187,8 +187,9 @@ fn algorithms() {
     for workload in WORKLOADS {
         let requests = workload.requests();
         let limits = limits_of(workload);
-        let limiters =
-            limits.each_ref().map(|(_, limit)| Tollgate::with_limit(limit.clone(), workload.keys));
+        let limiters = limits
+            .each_ref()
+            .map(|(_, limit)| Ratekeeper::with_limit(limit.clone(), workload.keys));
         let mut times = limiters.each_ref().map(|_| Vec::new());
         for _ in 0..=ROUNDS {
             for (limiter, times) in limiters.iter().zip(&mut times) {
@@ -213,12 +214,12 @@ fn algorithms() {
 fn limits_of(workload: Workload) -> [(&'static str, Limit); 7] {
     let window = if workload.keys < 1_000_000 { "67000000/s" } else { "67000000/minute" };
     let limits = [
-        ("token_bucket", Limit::token_bucket(Mode::Allowed.tollgate())),
+        ("token_bucket", Limit::token_bucket(Mode::Allowed.ratekeeper())),
         ("fixed_window", Limit::fixed_window(window)),
         ("sliding_counter", Limit::sliding_counter(window)),
         ("fixed_window of 1 ms", Limit::fixed_window("67000000/ms")),
         ("sliding_counter of 1 ms", Limit::sliding_counter("67000000/ms")),
-        ("leaky_bucket", Limit::leaky_bucket(Mode::Allowed.tollgate())),
+        ("leaky_bucket", Limit::leaky_bucket(Mode::Allowed.ratekeeper())),
         ("token_bucket of 66,999,999/s, too fine for one word", Limit::token_bucket("66999999/s")),
     ];
     limits.map(|(name, limit)| (name, limit.unwrap()))

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::contenders::*;
-use tollgate::{Charge, Limit, MemoryStore, Micros};
+use ratekeeper::{Charge, Limit, MemoryStore, Micros};
 
 const KEYS: usize = 1_000_000;
 const LOG_KEYS: usize = 20_000;
@@ -13,7 +13,7 @@ pub fn report() {
     println!(
         "\n## Memory: 1,000,000 keys of 17 bytes, resident bytes a key\n\n| | bytes a key |\n|---|---|"
     );
-    for who in ["tollgate", "bare table", "governor", "sharded mutex map", "throttlecrab"] {
+    for who in ["ratekeeper", "bare table", "governor", "sharded mutex map", "throttlecrab"] {
         println!("| {who} | {:.1} |", measure(who) / KEYS as f64);
     }
     let each = measure("log") / LOG_KEYS as f64;
@@ -34,7 +34,7 @@ fn measure(who: &str) -> f64 {
 pub fn measure_here(who: &str) {
     let mode = Mode::Denied;
     let bytes = match who {
-        "tollgate" => grown(|| fill(Tollgate::new(mode, KEYS))),
+        "ratekeeper" => grown(|| fill(Ratekeeper::new(mode, KEYS))),
         "bare table" => grown(|| fill(BareTable::new(mode, KEYS, CachedClock))),
         "governor" => grown(|| fill(Governor::new(mode))),
         "sharded mutex map" => grown(|| fill(ShardedMutex::new(mode))),

@@ -8,9 +8,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
 use http::Request;
-use tollgate::http::PeerAddr;
-use tollgate::policy::{NoSources, Resolution};
-use tollgate::{Gate, Policy, TollgateLayer};
+use ratekeeper::http::PeerAddr;
+use ratekeeper::policy::{NoSources, Resolution};
+use ratekeeper::{Gate, Policy, RatekeeperLayer};
 use tower::{Service, ServiceExt};
 
 const ROUNDS: usize = 9;
@@ -60,11 +60,11 @@ fn resolve() {
     let policies: Vec<_> = sizes.iter().map(|n| many(*n)).collect();
     let headers =
         vec![("x-user".to_string(), "ann".to_string()), ("accept".to_string(), "*/*".to_string())];
-    let request = tollgate::policy::Request {
+    let request = ratekeeper::policy::Request {
         headers: &headers,
         host: Some("shop.example.com"),
         peer: Some([192, 0, 2, 1].into()),
-        ..tollgate::policy::Request::new("POST", "/service-0/items/17")
+        ..ratekeeper::policy::Request::new("POST", "/service-0/items/17")
     };
     let mut times = vec![Vec::new(); sizes.len()];
     for _ in 0..ROUNDS {
@@ -101,12 +101,12 @@ fn app() -> Router {
 fn layer() {
     println!("\n## The layer in an axum app, in memory\n");
     println!("| | ns a request | more than bare |\n|---|---|---|");
-    let limited = |gate: Gate| app().layer(TollgateLayer::new(gate));
+    let limited = |gate: Gate| app().layer(RatekeeperLayer::new(gate));
     let quiet = format!("{SHOP}answers: {{ headers: none }}\n");
     let apps = [
         ("bare", app()),
         ("a layer that does nothing", app().layer(tower::layer::layer_fn(|service| service))),
-        ("one line: 1000000/s per ip", app().layer(tollgate::layer("1000000/s per ip").unwrap())),
+        ("one line: 1000000/s per ip", app().layer(ratekeeper::layer("1000000/s per ip").unwrap())),
         ("a policy, two of three limits apply", limited(Gate::new(policy(SHOP)).unwrap())),
         ("the same without RateLimit headers", limited(Gate::new(policy(&quiet)).unwrap())),
     ];

@@ -84,11 +84,11 @@ pub fn resident_kb(pid: u32) -> u64 {
 pub fn build() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder above");
     let built = Command::new("cargo")
-        .args(["build", "--release", "--locked", "-p", "tollgate-server"])
+        .args(["build", "--release", "--locked", "-p", "ratekeeper-server"])
         .current_dir(root)
         .status();
-    assert!(built.is_ok_and(|status| status.success()), "tollgate does not build");
-    root.join("target/release/tollgate")
+    assert!(built.is_ok_and(|status| status.success()), "ratekeeper does not build");
+    root.join("target/release/ratekeeper")
 }
 
 pub fn free_port() -> u16 {
@@ -101,7 +101,7 @@ pub struct Folder(pub PathBuf);
 
 impl Folder {
     pub fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("ratekeeper-bench-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a folder for configurations");
         Self(path)
     }

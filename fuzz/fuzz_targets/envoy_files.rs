@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tollgate_server::fuzzing::envoy_files(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ratekeeper_server::fuzzing::envoy_files(bytes));

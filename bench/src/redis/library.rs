@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Client, Value, cmd};
+use ratekeeper::{Clock, SystemClock};
+use ratekeeper_core::{Limit, Micros};
+use ratekeeper_stores::{Charge, Op, RedisConfig, RedisStore, Store};
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{Clock, SystemClock};
-use tollgate_core::{Limit, Micros};
-use tollgate_stores::{Charge, Op, RedisConfig, RedisStore, Store};
 
 use super::KEYS;
 use super::scripts;
@@ -107,7 +107,7 @@ impl BareClient {
     pub async fn with_our_script(url: &str) -> Self {
         let limits = [scripts::bucket()];
         let (source, terms) = (scripts::source(&limits), scripts::packed(&limits));
-        Self::new(url, &source, ("tollgate:1:12{=", "}tapi"), &[b"", b"c", &terms]).await
+        Self::new(url, &source, ("ratekeeper:1:12{=", "}tapi"), &[b"", b"c", &terms]).await
     }
 }
 

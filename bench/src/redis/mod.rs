@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use crate::median;
 use library::{BareClient, HotKey, Library, Served, runtime, serve, store};
+use ratekeeper_stores::LeasedStore;
 use scripts::{Contender, Load};
 use server::Server;
-use tollgate_stores::LeasedStore;
 
 /// How many keys there are, but for logs.
 const KEYS: usize = 10_000;
@@ -186,7 +186,7 @@ fn speed_of_library(server: &mut Server, size: Size) {
         );
     }
     bars();
-    for row in rows.iter().filter(|row| row.name.contains("tollgate")) {
+    for row in rows.iter().filter(|row| row.name.contains("ratekeeper")) {
         let ratio = row.median(|served| served.per_second) / pipelined;
         at_least(&format!("throughput of {} over `redis-benchmark`", row.name), ratio, 0.9);
     }
@@ -201,7 +201,7 @@ fn callers(server: &mut Server, within: Duration) -> Vec<(String, Served)> {
         server.forget_all();
         let served =
             runtime().block_on(async { serve(&Library::new(&url), callers, within).await });
-        all.push((format!("**tollgate**, {callers} callers"), served));
+        all.push((format!("**ratekeeper**, {callers} callers"), served));
         server.forget_all();
         let served = runtime().block_on(async {
             serve(&BareClient::with_our_script(&url).await, callers, within).await

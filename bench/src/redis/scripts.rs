@@ -1,11 +1,11 @@
-//! The scripts that take part: Tollgate's own, put together as its store does, and those that people
+//! The scripts that take part: Ratekeeper's own, put together as its store does, and those that people
 //! write.
 
-use tollgate_core::{Cost, Limit, Span, Terms};
+use ratekeeper_core::{Cost, Limit, Span, Terms};
 
 macro_rules! part {
     ($file:literal) => {
-        include_str!(concat!("../../../crates/tollgate-stores/src/redis/scripts/", $file))
+        include_str!(concat!("../../../crates/ratekeeper-stores/src/redis/scripts/", $file))
     };
 }
 
@@ -51,7 +51,7 @@ impl Contender {
             name,
             load: Load::Many,
             source: Some(with_terms(&source(limits), &packed(limits))),
-            keys: ends.map(|end| format!("tollgate:1:12{{=__rand_int__}}{end}")).collect(),
+            keys: ends.map(|end| format!("ratekeeper:1:12{{=__rand_int__}}{end}")).collect(),
             args: args.to_vec(),
         }
     }
@@ -100,12 +100,12 @@ pub const TWO_KEYS_ARGS: [&str; 2] = ["6000", "60000"];
 
 pub const PLAIN_INCR: &str = "plain `INCR`";
 pub const NAIVE_HASH: &str = "naive token bucket: a hash";
-pub const BUCKET: &str = "**tollgate**, token bucket";
-pub const WINDOW: &str = "**tollgate**, fixed window";
-pub const COUNTER: &str = "**tollgate**, sliding counter";
-pub const TWO_BUCKETS: &str = "**tollgate**, two token buckets";
-pub const BUCKET_AND_WINDOW: &str = "**tollgate**, token bucket and fixed window";
-pub const LOG: &str = "**tollgate**, sliding log up to 100";
+pub const BUCKET: &str = "**ratekeeper**, token bucket";
+pub const WINDOW: &str = "**ratekeeper**, fixed window";
+pub const COUNTER: &str = "**ratekeeper**, sliding counter";
+pub const TWO_BUCKETS: &str = "**ratekeeper**, two token buckets";
+pub const BUCKET_AND_WINDOW: &str = "**ratekeeper**, token bucket and fixed window";
+pub const LOG: &str = "**ratekeeper**, sliding log up to 100";
 pub const NAIVE_LOG: &str = "naive sliding log: a sorted set up to 100";
 
 pub fn contenders() -> Vec<Contender> {
@@ -127,14 +127,15 @@ pub fn contenders() -> Vec<Contender> {
         Contender::peer("naive sliding counter: two keys", TWO_KEYS, &TWO_KEYS_ARGS),
         Contender::ours(WINDOW, &[window()]),
         Contender::ours(BUCKET, &[bucket()]),
-        Contender::ours("**tollgate**, token bucket with fractions (99/s)", &[fractions]),
+        Contender::ours("**ratekeeper**, token bucket with fractions (99/s)", &[fractions]),
         Contender::ours(COUNTER, &[counter()]),
         Contender::ours(TWO_BUCKETS, &[bucket(), bucket()]),
         Contender::ours(BUCKET_AND_WINDOW, &[bucket(), window()]),
         sorted_set(NAIVE_LOG).with_load(Load::Filling),
         Contender::ours(LOG, &[log()]).with_load(Load::Filling),
         sorted_set("naive sliding log, full: denied").with_load(Load::Full),
-        Contender::ours("**tollgate**, sliding log, full: denied", &[log()]).with_load(Load::Full),
+        Contender::ours("**ratekeeper**, sliding log, full: denied", &[log()])
+            .with_load(Load::Full),
     ]
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Limit, Micros};
-use tollgate_stores::{Charge, Op, RedisConfig, RedisStore, Store};
+use ratekeeper_core::{Limit, Micros};
+use ratekeeper_stores::{Charge, Op, RedisConfig, RedisStore, Store};
 
 use super::library::runtime;
 use super::scripts;
@@ -16,8 +16,8 @@ const EPOCH_US: u64 = 1_700_000_000_000_000;
 const ENTRIES: u64 = 100;
 
 pub const HASH: &str = "naive token bucket: a hash of two fields";
-pub const BUCKET: &str = "**tollgate**, token bucket";
-pub const LOG: &str = "**tollgate**, sliding log of 100 (100/day)";
+pub const BUCKET: &str = "**ratekeeper**, token bucket";
+pub const LOG: &str = "**ratekeeper**, sliding log of 100 (100/day)";
 
 /// Names and bytes.
 pub fn measure(server: &mut Server) -> Vec<(&'static str, u64)> {
@@ -27,18 +27,18 @@ pub fn measure(server: &mut Server) -> Vec<(&'static str, u64)> {
     vec![
         (HASH, hash),
         (BUCKET, by_library(server, &scripts::bucket())),
-        ("**tollgate**, token bucket with fractions (99/s)", {
+        ("**ratekeeper**, token bucket with fractions (99/s)", {
             by_library(server, &bucket("99/s burst 1000").named("api"))
         }),
-        ("**tollgate**, token bucket without a name", {
+        ("**ratekeeper**, token bucket without a name", {
             by_library(server, &bucket("100/s burst 1000"))
         }),
-        ("**tollgate**, fixed window", by_library(server, &scripts::window())),
+        ("**ratekeeper**, fixed window", by_library(server, &scripts::window())),
         // One window has been seen; the next one takes as much again.
         ("naive sliding counter: two keys", 2 * two_keys),
-        ("**tollgate**, sliding counter", by_library(server, &scripts::counter())),
+        ("**ratekeeper**, sliding counter", by_library(server, &scripts::counter())),
         ("naive sliding log: a sorted set of 100", sorted_set(server)),
-        ("**tollgate**, sliding log of 100 (100/minute)", log(server, "100/minute", 60_000_000)),
+        ("**ratekeeper**, sliding log of 100 (100/minute)", log(server, "100/minute", 60_000_000)),
         (LOG, log(server, "100/day", 86_400_000_000)),
     ]
 }

@@ -132,7 +132,7 @@ fn resp(effort: &Effort, ours: &Ours, crab: &Crab) {
             ("redis-server, PING", seen[0]),
             ("redis-server, INCR", seen[1]),
             ("throttlecrab", seen[2]),
-            ("**tollgate**, CL.THROTTLE", seen[3]),
+            ("**ratekeeper**, CL.THROTTLE", seen[3]),
         ];
         table(&format!("Redis' protocol, 50 connections, pipelined by {pipeline}"), &rows);
         compare(&rows);
@@ -160,7 +160,7 @@ fn http(effort: &Effort, ours: &Ours, crab: &Crab, folder: &Path) {
     let rows = [
         ("nginx, return 200", seen[0]),
         ("throttlecrab", seen[1]),
-        ("**tollgate**, /v1/check", seen[2]),
+        ("**ratekeeper**, /v1/check", seen[2]),
     ];
     table("HTTP, 50 connections", &rows);
     compare(&rows);
@@ -207,7 +207,7 @@ fn grpc(effort: &Effort, ours: &Ours, crab: &Crab, folder: &Path) {
         ("an empty tonic service", seen[0]),
         ("throttlecrab", seen[1]),
         ("limitador's library behind tonic", seen[2]),
-        ("**tollgate**, Envoy's protocol", seen[3]),
+        ("**ratekeeper**, Envoy's protocol", seen[3]),
     ];
     println!("(h2load tells means and maxima: they are in the columns p50 and p99.)\n");
     table("gRPC, 10 connections of 10 streams", &rows);
@@ -230,7 +230,7 @@ fn compare(rows: &[(&str, Seen)]) {
     for (name, other) in others {
         let ratio = own.per_second / other.per_second;
         let by_cpu = other.cpu_us / own.cpu_us;
-        println!("- tollgate to {name}: {ratio:.2} of its requests a second, {by_cpu:.2} by CPU");
+        println!("- ratekeeper to {name}: {ratio:.2} of its requests a second, {by_cpu:.2} by CPU");
     }
     println!();
 }
@@ -246,7 +246,7 @@ fn memory(binary: &Path, folder: &Path) {
     };
     let ours = Ours::start(binary, folder);
     let cell = |key: usize| format!("CL.THROTTLE user:{key} 1000 1000 3600\r\n");
-    row("**tollgate**", ours.process.pid(), &|| loads::fill(ours.resp, KEYS, 64, &cell));
+    row("**ratekeeper**", ours.process.pid(), &|| loads::fill(ours.resp, KEYS, 64, &cell));
     let crab = Crab::start();
     let throttle = |key: usize| {
         let key = format!("user:{key}");

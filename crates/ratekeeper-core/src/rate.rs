@@ -1,0 +1,314 @@
+//! Rates as people write them: `100/minute`, `5/s burst 10`, `1000 per 2h`.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::ops::Range;
+use core::str::FromStr;
+
+/// The largest count, and the largest burst.
+pub(crate) const COUNT_MAX: u64 = u32::MAX as u64;
+/// The longest period: ten years of 365 days.
+pub(crate) const PERIOD_MAX_US: u64 = 10 * 365 * DAY_US;
+
+const SECOND_US: u64 = 1_000_000;
+const DAY_US: u64 = 86_400 * SECOND_US;
+
+/// Every unit that a period may have: its names, the first one used for printing, and its length.
+const UNITS: &[(&[&str], u64)] = &[
+    (&["ms"], 1_000),
+    (&["s", "sec", "second", "seconds"], SECOND_US),
+    (&["m", "min", "minute", "minutes"], 60 * SECOND_US),
+    (&["h", "hour", "hours"], 3_600 * SECOND_US),
+    (&["d", "day", "days"], DAY_US),
+    (&["week", "weeks"], 7 * DAY_US),
+    (&["month", "months"], 30 * DAY_US),
+    (&["year", "years"], 365 * DAY_US),
+];
+
+/// So many per period, and for buckets how many at once.
+///
+/// ```
+/// use ratekeeper_core::Rate;
+///
+/// let rate: Rate = "1000 per 2h burst 50".parse()?;
+/// assert_eq!(rate.count(), 1000);
+/// assert_eq!(rate.period().as_secs(), 7200);
+/// assert_eq!(rate.to_string(), "1000/2h burst 50");
+///
+/// let error = "100/fortnight".parse::<Rate>().unwrap_err();
+/// assert_eq!(error.span(), 4..13);
+/// # Ok::<(), ratekeeper_core::RateError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    count: u32,
+    period_us: u64,
+    burst: Option<u32>,
+}
+
+impl Rate {
+    /// `count` per `period`, for code that has numbers instead of text.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratekeeper_core::Rate;
+    ///
+    /// let rate = Rate::new(5, Duration::from_secs(1))?.with_burst(10)?;
+    /// assert_eq!(rate, "5/s burst 10".parse()?);
+    /// # Ok::<(), ratekeeper_core::RateError>(())
+    /// ```
+    pub fn new(count: u64, period: core::time::Duration) -> Result<Self, RateError> {
+        let text = || format!("{count}/{period:?}");
+        let count = whole_count("count", count).map_err(|why| RateError::whole(text(), why))?;
+        let period_us = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
+        if !period.subsec_nanos().is_multiple_of(1_000) {
+            return Err(RateError::whole(text(), "a period is whole microseconds".into()));
+        }
+        check_period(period_us).map_err(|why| RateError::whole(text(), why))?;
+        Ok(Self { count, period_us, burst: None })
+    }
+
+    /// The same rate with a burst, which only the two buckets take.
+    pub fn with_burst(self, burst: u64) -> Result<Self, RateError> {
+        let text = || format!("{self} burst {burst}");
+        let burst = whole_count("burst", burst).map_err(|why| RateError::whole(text(), why))?;
+        Ok(Self { burst: Some(burst), ..self })
+    }
+
+    /// How many per period.
+    pub fn count(&self) -> u64 {
+        u64::from(self.count)
+    }
+
+    /// The period.
+    pub fn period(&self) -> core::time::Duration {
+        core::time::Duration::from_micros(self.period_us)
+    }
+
+    /// The burst, if one was given.
+    pub fn burst(&self) -> Option<u64> {
+        self.burst.map(u64::from)
+    }
+
+    pub(crate) fn period_us(&self) -> u64 {
+        self.period_us
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.count, period_text(self.period_us))?;
+        match self.burst {
+            Some(burst) => write!(f, " burst {burst}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Rate {
+    type Err = RateError;
+
+    fn from_str(text: &str) -> Result<Self, RateError> {
+        Parser { text, at: 0 }.rate()
+    }
+}
+
+/// A span of time as it may follow the slash of a rate, such as `10s` or `2m`; without a number, one
+/// of the unit.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(ratekeeper_core::parse_duration("500ms")?, Duration::from_millis(500));
+/// assert!(ratekeeper_core::parse_duration("soon").is_err());
+/// # Ok::<(), ratekeeper_core::RateError>(())
+/// ```
+pub fn parse_duration(text: &str) -> Result<core::time::Duration, RateError> {
+    let mut parser = Parser { text, at: 0 };
+    let us = parser.period()?;
+    let rest = parser.take(|_| true);
+    match rest.is_empty() {
+        true => Ok(core::time::Duration::from_micros(us)),
+        false => Err(parser.error(rest, "a duration is a number and a unit, such as 10s")),
+    }
+}
+
+/// A span as people write it, in the largest unit that divides it: `2h`, `90s`, `1500µs`.
+pub(crate) fn period_text(us: u64) -> String {
+    let unit = UNITS.iter().rev().find(|(_, unit_us)| us.is_multiple_of(*unit_us));
+    match unit {
+        Some((names, unit_us)) if us == *unit_us => names[0].to_string(),
+        Some((names, unit_us)) => format!("{}{}", us / unit_us, names[0]),
+        None => format!("{us}µs"),
+    }
+}
+
+/// What is wrong with a rate, and where.
+///
+/// Its `Display` quotes the text and points at the offending characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RateError {
+    text: String,
+    span: Range<usize>,
+    why: String,
+}
+
+impl RateError {
+    fn whole(text: String, why: String) -> Self {
+        Self { span: 0..text.len(), text, why }
+    }
+
+    /// The offending bytes of the text.
+    pub fn span(&self) -> Range<usize> {
+        self.span.clone()
+    }
+
+    /// What is wrong, in one line, without the quoted text.
+    pub fn message(&self) -> &str {
+        &self.why
+    }
+}
+
+impl fmt::Display for RateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let indent = self.text[..self.span.start].chars().count();
+        let width = self.text[self.span.clone()].chars().count().max(1);
+        writeln!(f, "{}", self.why)?;
+        writeln!(f, "  {}", self.text)?;
+        write!(f, "  {:indent$}{:^<width$}", "", "")
+    }
+}
+
+impl core::error::Error for RateError {}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl Parser<'_> {
+    fn rate(mut self) -> Result<Rate, RateError> {
+        let count =
+            self.count("count", "a rate is <count>/<period>, such as 100/minute or 5/s burst 10")?;
+        self.slash()?;
+        let period_us = self.period()?;
+        let burst = self.burst()?;
+        Ok(Rate { count, period_us, burst })
+    }
+
+    fn count(&mut self, what: &str, expected: &str) -> Result<u32, RateError> {
+        let word = self.take(|c| !c.is_whitespace() && c != '/');
+        let digits = &self.text[word.clone()];
+        if digits.is_empty() {
+            return Err(self.error(word, expected));
+        }
+        let n = self.number(what, word.clone())?;
+        whole_count(what, n).map_err(|why| self.error(word, why))
+    }
+
+    fn number(&self, what: &str, word: Range<usize>) -> Result<u64, RateError> {
+        let digits = &self.text[word.clone()];
+        let bad = |why: String| Err(self.error(word.clone(), why));
+        if digits.starts_with('-') {
+            return bad(format!("the {what} is negative; it must be at least 1"));
+        }
+        if digits.contains('.') && digits.starts_with(|c: char| c.is_ascii_digit()) {
+            return bad(format!(
+                "the {what} is not a whole number; for less than one, lengthen the period: 0.5/s is 1/2s"
+            ));
+        }
+        if digits.contains(|c: char| !c.is_ascii_digit()) {
+            return bad(format!("the {what} is not a whole number"));
+        }
+        digits.parse().or_else(|_| bad(format!("the {what} is too large; at most {COUNT_MAX}")))
+    }
+
+    fn slash(&mut self) -> Result<(), RateError> {
+        let separator = self.take(|c| !c.is_whitespace() && !c.is_ascii_digit());
+        match &self.text[separator.clone()] {
+            "per" => Ok(()),
+            text if text.starts_with('/') => {
+                self.at = separator.start + 1;
+                Ok(())
+            }
+            _ => {
+                Err(self
+                    .error(separator, "expected \"/\" or \"per\" and a period, as in 100/minute"))
+            }
+        }
+    }
+
+    fn period(&mut self) -> Result<u64, RateError> {
+        let digits = self.take(|c| c.is_ascii_digit() || c == '-' || c == '.');
+        let times = match digits.is_empty() {
+            true => 1,
+            false => self.number("period", digits.clone())?,
+        };
+        let unit = self.take(|c| !c.is_whitespace());
+        let unit_us = match unit_us(&self.text[unit.clone()]) {
+            Some(us) => us,
+            None => return Err(self.unknown_unit(unit)),
+        };
+        let us = times.saturating_mul(unit_us);
+        check_period(us).map_err(|why| self.error(digits.start..unit.end, why))?;
+        Ok(us)
+    }
+
+    fn unknown_unit(&self, unit: Range<usize>) -> RateError {
+        let problem = match &self.text[unit.clone()] {
+            "" => "the period is missing".to_string(),
+            text => format!("unknown period \"{text}\""),
+        };
+        let names = UNITS.iter().map(|(names, _)| names.join(", ")).collect::<alloc::vec::Vec<_>>();
+        self.error(unit, format!("{problem}; periods are {}", names.join(", ")))
+    }
+
+    fn burst(&mut self) -> Result<Option<u32>, RateError> {
+        let word = self.take(|c| !c.is_whitespace());
+        match &self.text[word.clone()] {
+            "" => return Ok(None),
+            "burst" => {}
+            _ => return Err(self.error(word, "expected \"burst <n>\" or the end")),
+        }
+        let burst = self.count("burst", "a burst needs a number, as in burst 10")?;
+        let rest = self.take(|_| true);
+        match rest.is_empty() {
+            true => Ok(Some(burst)),
+            false => Err(self.error(rest, "nothing may follow the burst")),
+        }
+    }
+
+    /// Skips blanks, then takes what `wanted` accepts.
+    fn take(&mut self, wanted: impl Fn(char) -> bool) -> Range<usize> {
+        let rest = &self.text[self.at..];
+        let start = self.at + (rest.len() - rest.trim_start().len());
+        let word = &self.text[start..];
+        let len = word.find(|c| !wanted(c)).unwrap_or(word.len());
+        self.at = start + len;
+        start..self.at
+    }
+
+    fn error(&self, span: Range<usize>, why: impl Into<String>) -> RateError {
+        RateError { text: self.text.to_string(), span, why: why.into() }
+    }
+}
+
+fn unit_us(name: &str) -> Option<u64> {
+    UNITS.iter().find(|(names, _)| names.contains(&name)).map(|(_, us)| *us)
+}
+
+fn whole_count(what: &str, n: u64) -> Result<u32, String> {
+    match n {
+        0 => Err(format!("the {what} is 0; it must be at least 1")),
+        _ => u32::try_from(n).map_err(|_| format!("the {what} is too large; at most {COUNT_MAX}")),
+    }
+}
+
+fn check_period(us: u64) -> Result<(), String> {
+    match us {
+        0 => Err("the period is 0; it must be at least 1ms".to_string()),
+        _ if us > PERIOD_MAX_US => Err("the period is too long; at most 10years".to_string()),
+        _ => Ok(()),
+    }
+}

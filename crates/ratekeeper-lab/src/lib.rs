@@ -1,0 +1,49 @@
+//! Limits in virtual time: what a limit would do to traffic, before anyone is turned away by it.
+//!
+//! [`Trace`] reads recorded arrivals and [`Traffic`] makes them up; [`Simulation`] decides each
+//! with the same store that serves real traffic, and [`compare`] sums up how several limits took
+//! the same arrivals. Time is whatever the arrivals say: no clock is read and nothing waits.
+//!
+//! ```
+//! use std::time::Duration;
+//! use ratekeeper_core::{Algorithm, Limit};
+//! use ratekeeper_lab::{Pattern, Traffic, compare};
+//!
+//! // The whole limit just before a window turns, and again just after.
+//! let rate = "10/s".parse()?;
+//! let traffic = Traffic::new(Pattern::Boundary, rate, Duration::from_secs(10));
+//! let limits = [Limit::new(rate, Algorithm::FixedWindow)?, Limit::new(rate, Algorithm::SlidingLog)?];
+//!
+//! let report = compare(&limits, traffic.arrivals().map(Ok), Some(traffic.duration()), 1_000)?;
+//! let most = |i: usize| report.runs()[i].summary().most_in_a_period();
+//! assert_eq!(most(0), Some(20), "twice the limit within a second");
+//! assert_eq!(most(1), Some(10));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod arrival;
+mod chart;
+mod compare;
+mod delays;
+mod json;
+mod outlet;
+mod peak;
+mod random;
+mod simulate;
+mod summary;
+mod table;
+mod text;
+mod timeline;
+mod trace;
+mod traffic;
+
+pub use arrival::Arrival;
+pub use compare::{Lineup, Report, Run, compare, compare_simulations};
+pub use json::write_decisions;
+pub use simulate::{Decider, SimulateError, Simulation};
+pub use summary::Summary;
+pub use text::span_text;
+pub use timeline::Columns;
+pub use trace::{Trace, TraceError};
+pub use traffic::{PATTERNS, Pattern, Traffic};

@@ -1,0 +1,116 @@
+//! How much: rates, queues, and shares of them.
+
+use std::time::Duration;
+
+use ratekeeper_core::{Algorithm, Limit, LimitError, Rate};
+
+use super::values::boolean;
+use crate::problems::Problems;
+use crate::rule::Amount;
+use crate::yaml::Node;
+
+pub(super) fn rate(
+    node: &Node,
+    limit: &Node,
+    queue: Option<Duration>,
+    problems: &mut Problems,
+) -> Option<Limit> {
+    let text = node.text()?;
+    let mut rate: Rate = match text.parse() {
+        Ok(rate) => rate,
+        Err(error) => {
+            let error: ratekeeper_core::RateError = error;
+            problems.report(problems.span_of(node, error.span()), error.message());
+            return None;
+        }
+    };
+    let algorithm = algorithm(limit, rate, queue.is_some(), problems)?;
+    if let Some(queue) = queue {
+        rate = match queue_of(rate, queue) {
+            Ok(rate) => rate,
+            Err(why) => {
+                problems.report(node.span, why);
+                return None;
+            }
+        };
+    }
+    let counts_rejected = limit.get("count_rejected").and_then(boolean) == Some(true);
+    let made = Limit::new(rate, algorithm);
+    let made =
+        made.and_then(|limit| if counts_rejected { limit.count_rejected() } else { Ok(limit) });
+    made.map_err(|error| problems.report(node.span, error.to_string())).ok()
+}
+
+fn algorithm(
+    limit: &Node,
+    rate: Rate,
+    is_queue: bool,
+    problems: &mut Problems,
+) -> Option<Algorithm> {
+    let told = limit.get("algorithm");
+    let named = told.and_then(Node::text).map(str::parse::<Algorithm>);
+    let algorithm = match named {
+        Some(Ok(algorithm)) => algorithm,
+        Some(Err(_)) => return None,
+        None if is_queue => Algorithm::LeakyBucket,
+        None if rate.burst().is_some() => Algorithm::TokenBucket,
+        None => Algorithm::default(),
+    };
+    if let Some(told) = told
+        && is_queue
+        && algorithm != Algorithm::LeakyBucket
+    {
+        problems.report(told.span, format!("{algorithm} has no queue; use leaky_bucket"));
+        return None;
+    }
+    Some(algorithm)
+}
+
+/// A bucket as long as what leaves it in that time.
+fn queue_of(rate: Rate, up_to: Duration) -> Result<Rate, String> {
+    let (count, period) = (u128::from(rate.count()), rate.period().as_micros());
+    let room = up_to.as_micros() * count / period;
+    let room = u64::try_from(room).unwrap_or(u64::MAX).min(u64::from(u32::MAX));
+    match rate.burst() {
+        Some(burst) if burst <= room => Ok(rate),
+        Some(burst) => Err(format!(
+            "a queue of {burst} takes longer than {up_to:?} to leave; use a burst of at most {room}, or leave it out"
+        )),
+        None => rate.with_burst(room.max(1)).map_err(|error| error.message().to_string()),
+    }
+}
+
+/// What a class may take of an amount: its part of it, but at least one.
+pub(super) fn share(amount: &Amount, class: &str, parts: u16) -> Result<Amount, String> {
+    let part = |n: u64| (u128::from(n) * u128::from(parts) / 10_000).try_into().unwrap_or(u64::MAX);
+    match amount {
+        Amount::Concurrency { name, max } => {
+            let name = format!("{name}~{class}").into();
+            Ok(Amount::Concurrency { name, max: part(*max).max(1) })
+        }
+        Amount::Rate(limit) => {
+            let made =
+                share_rate(limit, parts).and_then(|rate| Limit::new(rate, limit.algorithm()));
+            let made = made.map_err(|error| error.to_string())?;
+            Ok(Amount::Rate(made.named(&format!("{}~{class}", limit.name()))))
+        }
+    }
+}
+
+fn share_rate(limit: &Limit, parts: u16) -> Result<Rate, LimitError> {
+    let (rate, parts) = (limit.rate(), u64::from(parts.max(1)));
+    let part = |n: u64| (n.saturating_mul(parts) / 10_000).max(1);
+    if !limit.algorithm().has_burst() {
+        return Ok(Rate::new(part(rate.count()), rate.period())?);
+    }
+    // Exactly the part, as a longer period; rounded down only if that cannot be told.
+    let common = gcd(parts, 10_000);
+    let period = rate.period().checked_mul(u32::try_from(10_000 / common).unwrap_or(1));
+    let exact = period.and_then(|period| Rate::new(rate.count() * (parts / common), period).ok());
+    let slower = exact.map_or_else(|| Rate::new(part(rate.count()), rate.period()), Ok)?;
+    Ok(slower.with_burst(part(limit.quota()))?)
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

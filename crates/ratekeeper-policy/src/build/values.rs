@@ -1,0 +1,168 @@
+//! Single values.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+use ratekeeper_core::{Cost, WhenDown, parse_duration};
+
+use crate::client_ip::canonical_net;
+use crate::problems::{Problems, quoted};
+use crate::yaml::{Node, Value};
+
+pub(crate) fn boolean(node: &Node) -> Option<bool> {
+    node.text()?.parse().ok()
+}
+
+/// The word itself, not a text of that spelling.
+pub(super) fn bare_boolean(node: &Node) -> Option<bool> {
+    match &node.value {
+        Value::Scalar { text, is_quoted: false } => text.parse().ok(),
+        _ => None,
+    }
+}
+
+pub(crate) fn integer(node: &Node) -> Option<u64> {
+    node.text()?.parse().ok()
+}
+
+pub(super) fn cost(node: Option<&Node>) -> Option<Cost> {
+    node.and_then(integer).and_then(Cost::new)
+}
+
+pub(super) fn when_down(node: &Node) -> Option<WhenDown> {
+    match node.text()? {
+        "local" => Some(WhenDown::Local),
+        "allow" => Some(WhenDown::Allow),
+        "deny" => Some(WhenDown::Deny),
+        _ => None,
+    }
+}
+
+pub(crate) fn duration(node: &Node, problems: &mut Problems) -> Option<Duration> {
+    let parsed = parse_duration(node.text()?);
+    let parsed = parsed
+        .map_err(|error| problems.report(problems.span_of(node, error.span()), error.message()));
+    parsed.ok()
+}
+
+/// Hundredths of a percent.
+pub(super) fn percentage(node: &Node, problems: &mut Problems) -> Option<u16> {
+    let text = node.text()?;
+    let parts = parse_percentage(text);
+    if parts.is_none() {
+        let why = format!("{} is no percentage from 0% to 100%; such as 25% or 0.5%", quoted(text));
+        problems.report(node.span, why);
+    }
+    parts
+}
+
+fn parse_percentage(text: &str) -> Option<u16> {
+    let (whole, fraction) = match text.strip_suffix('%')?.trim().split_once('.') {
+        Some((whole, fraction)) => (whole, fraction),
+        None => (text.strip_suffix('%')?.trim(), ""),
+    };
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !is_digits(whole) || !is_digits(fraction) || fraction.len() > 2 {
+        return None;
+    }
+    let parts: u16 = format!("{whole}{fraction:0<2}").parse().ok()?;
+    (parts <= 10_000).then_some(parts)
+}
+
+/// A network, or an address, which is a network of one.
+pub(super) fn network(node: &Node, problems: &mut Problems) -> Option<IpNet> {
+    let text = node.text()?;
+    let parsed =
+        text.parse::<IpNet>().ok().or_else(|| Some(text.parse::<std::net::IpAddr>().ok()?.into()));
+    if parsed.is_none() {
+        let named = quoted(text);
+        let why = format!("{named} is no address and no network such as 10.0.0.0/8 or fd00::/8");
+        problems.report(node.span, why);
+    }
+    parsed.map(|network| canonical_net(network.trunc()))
+}
+
+/// Is it a word as HTTP has them for headers and methods?
+pub(super) fn is_token(text: &str) -> bool {
+    let in_tokens = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(in_tokens)
+}
+
+/// The name of a header, in lower case.
+pub(crate) fn header_name(node: &Node, problems: &mut Problems) -> Option<String> {
+    let text = node.text()?;
+    if !is_token(text) {
+        problems.report(node.span, format!("{} is no name of a header", quoted(text)));
+        return None;
+    }
+    Some(text.to_ascii_lowercase())
+}
+
+/// Headers between a client and the next server only. A proxy removes them, so no upstream sees them.
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "http2-settings",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "proxy-connection",
+];
+
+fn is_hop_by_hop(name: &str) -> bool {
+    HOP_BY_HOP.contains(&name) || name.starts_with("proxy-")
+}
+
+/// The name of a header that callers are known by, or that says what a request costs.
+pub(crate) fn end_to_end_header(node: &Node, problems: &mut Problems) -> Option<String> {
+    let name = header_name(node, problems)?;
+    if is_hop_by_hop(&name) {
+        let why =
+            format!("{name} is a hop-by-hop header and does not reach the upstream; use another");
+        problems.report(node.span, why);
+    }
+    Some(name)
+}
+
+/// The name of a header that requests are matched by. `Upgrade` is passed on for WebSocket.
+pub(super) fn matched_header(node: &Node, problems: &mut Problems) -> Option<String> {
+    let name = header_name(node, problems)?;
+    if is_hop_by_hop(&name) && name != "upgrade" {
+        let why =
+            format!("{name} is a hop-by-hop header: the upstream does not see what matches here");
+        problems.warn(node.span, why);
+    }
+    Some(name)
+}
+
+/// A name of one's own: it becomes part of keys and metrics.
+pub(super) fn name<'n>(node: &'n Node, what: &str, problems: &mut Problems) -> Option<&'n str> {
+    let text = node.text()?;
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':');
+    if text.is_empty() || text.len() > 64 || !text.chars().all(is_fine) {
+        let named = quoted(text);
+        let why = format!(
+            "{named} is no name for {what}: letters, digits, - _ . / : and at most 64 of them"
+        );
+        problems.report(node.span, why);
+        return None;
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_are_exact() {
+        let cases =
+            [("25%", Some(2_500)), ("0.5%", Some(50)), ("0.05%", Some(5)), ("100%", Some(10_000))];
+        let bad = ["100.01%", "25", "-1%", "%", ".5%", "1.234%", "a%", "", "99999999999%"];
+        let bad = bad.map(|text| (text, None));
+        for (text, parts) in cases.into_iter().chain(bad) {
+            assert_eq!(parse_percentage(text), parts, "{text}");
+        }
+    }
+}

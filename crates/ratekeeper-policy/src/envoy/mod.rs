@@ -1,0 +1,107 @@
+//! Configuration files of envoyproxy/ratelimit, as they are: descriptors in, the limits to charge
+//! out.
+//!
+//! A limit may say more than there: another `algorithm` than a fixed window, any `period`, a `burst`,
+//! a whole `rate`; and a descriptor may have several `rate_limits`.
+//!
+//! ```
+//! use ratekeeper_policy::envoy::{Asked, EnvoyConfig};
+//!
+//! let file = "
+//! domain: shop
+//! descriptors:
+//!   - key: user
+//!     rate_limit: { unit: minute, requests_per_unit: 10 }
+//! ";
+//! let config = EnvoyConfig::parse(&[("shop.yaml".into(), file.into())])?;
+//! let found = config.resolve("shop", &[Asked::new([("user", "ann")])]);
+//! let matched = found[0].as_ref().expect("there is a limit for users");
+//! assert_eq!(matched.key(), "user=ann");
+//! assert_eq!(matched.limits()[0].label(), "shop.user");
+//! # Ok::<(), ratekeeper_policy::envoy::EnvoyErrors>(())
+//! ```
+
+mod errors;
+mod format;
+mod key;
+mod limit;
+mod read;
+mod resolve;
+mod tree;
+mod unit;
+
+use std::collections::HashMap;
+
+pub use errors::EnvoyErrors;
+pub use limit::{Amount, DescriptorLimit};
+pub use resolve::{Asked, Descriptor, Limits, Matched};
+pub use unit::Unit;
+
+use crate::problems::{PolicyErrors, Problems};
+use crate::yaml::{self, Span};
+use tree::Level;
+
+/// A set of files, read once and then only looked at.
+#[derive(Debug, Default)]
+pub struct EnvoyConfig {
+    pub(crate) domains: HashMap<String, Level>,
+}
+
+impl EnvoyConfig {
+    /// Reads files, each given by its name and text. One bad file spoils the set; all that is wrong
+    /// with any of them is told.
+    pub fn parse(files: &[(String, String)]) -> Result<Self, EnvoyErrors> {
+        let mut config = Self::default();
+        let mut owners: HashMap<String, &str> = HashMap::new();
+        let mut errors = Vec::new();
+        for (name, text) in files {
+            if let Err(of_file) = config.add(name, text, &mut owners) {
+                errors.push(of_file);
+            }
+        }
+        if errors.is_empty() { Ok(config) } else { Err(EnvoyErrors::new(errors)) }
+    }
+
+    fn add<'f>(
+        &mut self,
+        file: &'f str,
+        text: &str,
+        owners: &mut HashMap<String, &'f str>,
+    ) -> Result<(), PolicyErrors> {
+        let mut problems = Problems::new(file, text);
+        let Some(root) = yaml::parse(text, &mut problems) else {
+            if problems.is_empty() {
+                let start = Span { line: 1, column: 1, width: 1 };
+                problems.report(start, "the file is empty; it needs a \"domain\"");
+            }
+            return Err(problems.into_errors());
+        };
+        let (domain, level) = read::file(&root, &mut problems);
+        if let (Some(first), Some(node)) = (owners.get(&domain), root.get("domain")) {
+            let why =
+                format!("the domain is in {first} already; put its descriptors into one file");
+            problems.report(node.span, why);
+        }
+        if !problems.is_empty() {
+            return Err(problems.into_errors());
+        }
+        owners.insert(domain.clone(), file);
+        self.domains.insert(domain, level);
+        Ok(())
+    }
+
+    /// The domains, by name.
+    pub fn domains(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.domains.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Every limit that is configured, by its label.
+    pub fn limits(&self) -> Vec<&DescriptorLimit> {
+        let mut limits = Vec::new();
+        self.domains.values().for_each(|level| level.collect_limits(&mut limits));
+        limits.sort_by(|a, b| a.label().cmp(b.label()));
+        limits
+    }
+}

@@ -1,0 +1,246 @@
+//! A file from its tree. The shape is checked first; here is told what makes no sense together.
+
+use std::time::Duration;
+
+use ratekeeper_core::{Algorithm, Limit, Rate, RateError};
+
+use super::format;
+use super::limit::{Amount, DescriptorLimit, scope};
+use super::tree::{AddError, Branch, Level};
+use super::unit::Unit;
+use crate::build::values::{boolean, duration, integer};
+use crate::index::SEARCHES_MAX;
+use crate::problems::{Problems, quoted};
+use crate::shape::Shape;
+use crate::suggest::closest;
+use crate::yaml::Node;
+
+/// The domain of a file, and its descriptors.
+pub(super) fn file(root: &Node, problems: &mut Problems) -> (String, Level) {
+    Shape::Section(&format::FILE).check(root, problems);
+    let domain = root.get("domain").and_then(Node::text).unwrap_or_default();
+    let mut reader = Reader { domain, problems };
+    let level = reader.level(root, domain);
+    (domain.to_string(), level)
+}
+
+fn not_added(error: &AddError, key: &str, value: Option<&str>) -> String {
+    let key = quoted(key);
+    match error {
+        AddError::Duplicate => {
+            let value = value.map(|value| format!(" = {}", quoted(value))).unwrap_or_default();
+            format!("{key}{value} is here twice")
+        }
+        AddError::TooManySearches => format!(
+            "{key} has more than {SEARCHES_MAX} values with text between two \"*\", such as \"*a*\"; \
+             let values begin or end with their text instead"
+        ),
+    }
+}
+
+struct Reader<'r> {
+    domain: &'r str,
+    problems: &'r mut Problems,
+}
+
+impl Reader<'_> {
+    fn level(&mut self, parent: &Node, label: &str) -> Level {
+        let mut level = Level::default();
+        let descriptors = parent.get("descriptors").filter(|node| !node.is_empty());
+        for node in descriptors.map_or(&[][..], Node::items) {
+            // Without a key, it is read all the same: for what else is wrong with it.
+            let key = node.get("key").and_then(Node::text).unwrap_or_default();
+            // An empty value is any value, as it always was in these files.
+            let value = self.value(node).filter(|value| !value.is_empty());
+            let label = match value {
+                Some(value) => format!("{label}.{key}_{value}"),
+                None => format!("{label}.{key}"),
+            };
+            let branch = self.branch(node, &label);
+            if let Err(error) = level.add(key, value, branch)
+                && !key.is_empty()
+            {
+                self.problems.report(node.span, not_added(&error, key, value));
+            }
+        }
+        level
+    }
+
+    fn value<'n>(&mut self, descriptor: &'n Node) -> Option<&'n str> {
+        let node = descriptor.get("value")?;
+        if node.text().is_none() {
+            self.problems.report(node.span, "a value is one text; for several, repeat the key");
+        }
+        node.text()
+    }
+
+    fn branch(&mut self, node: &Node, label: &str) -> Branch {
+        let limits = self.limits(node, label);
+        let shares_count = is_true(node, "share_threshold");
+        Branch { limits, below: self.level(node, label), shares_count }
+    }
+
+    fn limits(&mut self, descriptor: &Node, label: &str) -> Vec<DescriptorLimit> {
+        let one = descriptor.get("rate_limit");
+        let several = descriptor.get("rate_limits").filter(|node| !node.is_empty());
+        if let (Some(_), Some(several)) = (one, several) {
+            let why = "a descriptor has \"rate_limit\" or \"rate_limits\", not both";
+            self.problems.report_also(several.span, why);
+        }
+        let is_shadow = is_true(descriptor, "shadow_mode") || is_true(descriptor, "quota_mode");
+        let nodes = several.or(one).map_or(&[][..], Node::items);
+        let mut limits: Vec<DescriptorLimit> = Vec::new();
+        for (i, node) in nodes.iter().enumerate() {
+            let name = node.get("name").and_then(Node::text).unwrap_or_default().to_string();
+            let tag = match (i, name.as_str()) {
+                (0, _) => String::new(),
+                (_, "") => format!("#{}", i + 1),
+                (_, name) => format!("#{name}"),
+            };
+            if i > 0 && limits.iter().any(|known| !name.is_empty() && known.name == name) {
+                let why = "two limits of a descriptor have this name; give one of them another";
+                self.problems.report(node.get("name").map_or(node.span, |name| name.span), why);
+            }
+            let replaces = self.replaces(node, &name);
+            let Some(amount) = self.amount(node, &format!("{}{tag}", scope(self.domain))) else {
+                continue;
+            };
+            let label = if name.is_empty() { format!("{label}{tag}") } else { name.clone() };
+            limits.push(DescriptorLimit { name, label, amount, is_shadow, replaces });
+        }
+        limits
+    }
+
+    fn replaces(&mut self, limit: &Node, own: &str) -> Vec<String> {
+        let nodes = limit.get("replaces").filter(|node| !node.is_empty());
+        let nodes = nodes.map_or(&[][..], Node::items);
+        let mut names = Vec::new();
+        for node in nodes.iter().filter_map(|node| node.get("name")) {
+            match node.text() {
+                Some(name) if name == own => {
+                    self.problems.report(node.span, "a limit cannot replace itself");
+                }
+                name => names.extend(name.map(str::to_string)),
+            }
+        }
+        names
+    }
+
+    fn amount(&mut self, limit: &Node, scope: &str) -> Option<Amount> {
+        if is_true(limit, "unlimited") {
+            let why = "an unlimited one has no rate; leave this out, or \"unlimited\"";
+            self.report_beside(limit, &["unit", "period", "rate", "burst", "algorithm"], why);
+            return Some(Amount::Unlimited);
+        }
+        let rate = match limit.get("rate") {
+            Some(node) => {
+                let why = "\"rate\" says it all; leave this out";
+                self.report_beside(limit, &["unit", "period", "requests_per_unit", "burst"], why);
+                self.whole_rate(node)?
+            }
+            None => {
+                let (period, count) = (self.period(limit), self.count(limit));
+                let (period, count) = (period?, count?);
+                if count == 0 {
+                    return Some(Amount::Nothing(Unit::of(period)));
+                }
+                let burst = limit.get("burst").and_then(integer);
+                self.settled(limit, rate_of(count, period, burst))?
+            }
+        };
+        let told = limit.get("algorithm").and_then(Node::text).map(str::parse);
+        let algorithm = match told {
+            Some(algorithm) => algorithm.ok()?,
+            None if rate.burst().is_some() => Algorithm::TokenBucket,
+            None => Algorithm::FixedWindow,
+        };
+        let made = self.settled(limit, Limit::new(rate, algorithm));
+        made.map(|limit| Amount::Rate(limit.named(scope)))
+    }
+
+    fn whole_rate(&mut self, node: &Node) -> Option<Rate> {
+        let parsed: Result<Rate, RateError> = node.text()?.parse();
+        let report = |error: RateError| {
+            self.problems.report(self.problems.span_of(node, error.span()), error.message());
+        };
+        parsed.map_err(report).ok()
+    }
+
+    fn period(&mut self, limit: &Node) -> Option<Duration> {
+        match (limit.get("unit"), limit.get("period")) {
+            (Some(_), Some(period)) => {
+                let why = "a rate limit has a \"unit\" or a \"period\", not both";
+                self.problems.report_also(period.span, why);
+                None
+            }
+            (Some(unit), None) => self.unit(unit).map(Unit::period),
+            (None, Some(period)) => duration(period, self.problems),
+            (None, None) => {
+                let why =
+                    "a rate limit needs a \"unit\" such as minute, or a \"period\" or \"rate\"";
+                self.report_lack(limit, "unit", why);
+                None
+            }
+        }
+    }
+
+    fn unit(&mut self, node: &Node) -> Option<Unit> {
+        let name = node.text()?;
+        let unit = Unit::named(name);
+        if unit.is_none() {
+            let names = Unit::ALL.map(Unit::name);
+            let remedy = match closest(&name.to_lowercase(), names.into_iter()) {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None => format!("there are {}; for another, \"period: 10s\"", names.join(", ")),
+            };
+            self.problems.report(node.span, format!("unknown unit {}; {remedy}", quoted(name)));
+        }
+        unit
+    }
+
+    fn count(&mut self, limit: &Node) -> Option<u64> {
+        if limit.get("requests_per_unit").is_none() {
+            let why = "a rate limit needs \"requests_per_unit\": a whole number";
+            self.report_lack(limit, "requests_per_unit", why);
+        }
+        limit.get("requests_per_unit").and_then(integer)
+    }
+
+    /// Says what is missing, unless something is there that was meant to be it.
+    fn report_lack(&mut self, limit: &Node, name: &str, why: &str) {
+        let is_slip = |(key, _): &(Node, Node)| {
+            key.text().is_some_and(|text| closest(text, [name].into_iter()).is_some())
+        };
+        if !limit.entries().iter().any(is_slip) {
+            let first = limit.entries().first().map_or(limit.span, |(key, _)| key.span);
+            self.problems.report_also(first, why);
+        }
+    }
+
+    fn report_beside(&mut self, limit: &Node, names: &[&str], why: &str) {
+        for (key, _) in limit.entries() {
+            if key.text().is_some_and(|name| names.contains(&name)) {
+                self.problems.report(key.span, why);
+            }
+        }
+    }
+
+    fn settled<T, E: std::fmt::Display>(&mut self, limit: &Node, made: Result<T, E>) -> Option<T> {
+        made.map_err(|error| {
+            let first = limit.entries().first().map_or(limit.span, |(key, _)| key.span);
+            // The first line says it; the others quote a text that nobody wrote.
+            let why = error.to_string();
+            self.problems.report(first, why.lines().next().unwrap_or_default());
+        })
+        .ok()
+    }
+}
+
+fn rate_of(count: u64, period: Duration, burst: Option<u64>) -> Result<Rate, RateError> {
+    let rate = Rate::new(count, period)?;
+    burst.map_or(Ok(rate), |burst| rate.with_burst(burst))
+}
+
+fn is_true(node: &Node, name: &str) -> bool {
+    node.get(name).and_then(boolean) == Some(true)
+}

@@ -1,0 +1,95 @@
+//! A policy in one line: `100/minute per ip`.
+
+use crate::policy::{NoSources, Policy};
+use crate::problems::PolicyErrors;
+
+const KINDS: [&str; 4] = ["header", "cookie", "query", "custom"];
+
+impl Policy {
+    /// A policy of one limit: a rate, and what it is per: `ip`, or `header`, `cookie`, `query` or
+    /// `custom` and a name. Without that, one count for all.
+    ///
+    /// ```
+    /// use ratekeeper_policy::Policy;
+    ///
+    /// Policy::one_line("100/minute per ip")?;
+    /// Policy::one_line("5/s burst 10 per header x-api-key")?;
+    /// assert!(Policy::one_line("100/minute per moon").is_err());
+    /// # Ok::<(), ratekeeper_policy::PolicyErrors>(())
+    /// ```
+    pub fn one_line(text: &str) -> Result<Self, PolicyErrors> {
+        let (rate, per) = match text.rsplit_once(" per ") {
+            Some((rate, per)) if rate.parse::<ratekeeper_core::Rate>().is_ok() => {
+                (rate, per.trim())
+            }
+            // What follows may be the period: `100 per minute`.
+            _ => (text, "everybody"),
+        };
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        let limit = format!("name: default, rate: {}", quoted(rate.trim()));
+        let lines = match per.split_once(' ') {
+            _ if per == "everybody" => format!("limits: [{{ {limit} }}]"),
+            _ if per == "ip" => format!("limits: [{{ {limit}, per: ip }}]"),
+            Some((kind, name)) if KINDS.contains(&kind) => {
+                let (identity, value) = match kind {
+                    "custom" => (name.trim(), "true".to_string()),
+                    _ => ("caller", quoted(name.trim())),
+                };
+                let identity = quoted(identity);
+                format!(
+                    "identify: {{ {identity}: {{ {kind}: {value} }} }}\nlimits: [{{ {limit}, per: {identity} }}]"
+                )
+            }
+            _ => {
+                let why = format!(
+                    "\"{per}\" is nothing to count by; use ip, or header, cookie, query or custom and a name"
+                );
+                return Err(PolicyErrors::plain(text, &why));
+            }
+        };
+        let parsed = Self::parse(text, &format!("version: 1\n{lines}\n"), &NoSources);
+        // The places are those of a text that nobody has seen.
+        parsed.map_err(|errors| {
+            let messages: Vec<_> = errors.problems().iter().map(|p| p.message()).collect();
+            PolicyErrors::plain(text, &messages.join("; "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Request;
+    use crate::resolve::Resolution;
+
+    fn limit_and_key(text: &str) -> String {
+        let policy = Policy::one_line(text).unwrap();
+        let headers = vec![("x-api-key".to_string(), "k".to_string())];
+        let request = Request {
+            headers: &headers,
+            peer: Some([192, 0, 2, 1].into()),
+            custom: &|name| (name == "session").then(|| b"s".to_vec()),
+            ..Request::new("GET", "/")
+        };
+        let Resolution::Charged(limits) = policy.resolve(&request) else { panic!("charged") };
+        format!("{} {}", limits[0].amount(), limits[0].key)
+    }
+
+    #[test]
+    fn a_line_says_how_much_and_for_whom() {
+        assert_eq!(limit_and_key("100/minute per ip"), "sliding_counter 100/m ip=192.0.2.1");
+        assert_eq!(limit_and_key("100 per minute per ip"), "sliding_counter 100/m ip=192.0.2.1");
+        assert_eq!(limit_and_key("100 per minute"), "sliding_counter 100/m *");
+        let by_header = limit_and_key("5/s burst 10 per header x-api-key");
+        assert_eq!(by_header, "token_bucket 5/s burst 10 caller=k");
+        assert_eq!(limit_and_key("1/s per custom session"), "sliding_counter 1/s session=s");
+    }
+
+    #[test]
+    fn a_wrong_line_says_what_would_do() {
+        let error = |text| Policy::one_line(text).unwrap_err().to_string();
+        assert!(error("100/fortnight per ip").contains("unknown period"));
+        assert!(error("100/minute per moon").contains("use ip, or header"));
+        assert!(error("100/minute per header a b").contains("no name of a header"));
+    }
+}

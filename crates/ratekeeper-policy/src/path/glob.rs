@@ -1,0 +1,283 @@
+//! Texts with `*`. Matching takes time in proportion to the text, whatever the pattern.
+
+use std::hash::{Hash, Hasher};
+
+use memchr::memmem::Finder;
+
+/// The longest text that is searched for text between two `*` where time is bounded, in bytes.
+pub(crate) const SEARCHED_MAX: usize = 1024;
+
+/// A pattern for hosts and header values: `*` is any run of characters, none included. Nothing
+/// else is special.
+///
+/// ```
+/// # use ratekeeper_policy::path::Glob;
+/// assert!(Glob::new("*.example.com").matches_ignoring_case(b"API.example.com"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Glob {
+    literal: Option<String>,
+    exact: Pieces,
+    lower: Pieces,
+}
+
+impl Glob {
+    /// A pattern with `*` for any run of characters.
+    pub fn new(text: &str) -> Self {
+        Self::from_pieces(text.split('*'))
+    }
+
+    /// What must be found in this order, with anything between the pieces. A `*` in a piece is
+    /// itself.
+    pub(super) fn from_pieces<'a>(pieces: impl Iterator<Item = &'a str>) -> Self {
+        let pieces: Vec<&str> = pieces.collect();
+        Self {
+            literal: if let [only] = pieces[..] { Some(only.to_owned()) } else { None },
+            exact: Pieces::new(&pieces, str::to_owned),
+            lower: Pieces::new(&pieces, str::to_ascii_lowercase),
+        }
+    }
+
+    /// Whether all of `text` fits.
+    pub fn matches(&self, text: &[u8]) -> bool {
+        self.middle_of(text).is_some_and(|middle| self.exact.are_in(middle))
+    }
+
+    /// The same in bounded time: a text of more than [`SEARCHED_MAX`] bytes is not searched. If its
+    /// ends fit, `assumed` is the result.
+    pub(crate) fn matches_or(&self, text: &[u8], assumed: bool) -> bool {
+        match self.middle_of(text) {
+            None => false,
+            Some(_) if self.needs_search() && text.len() > SEARCHED_MAX => assumed,
+            Some(middle) => self.exact.are_in(middle),
+        }
+    }
+
+    /// Whether all of `text` fits, with ASCII letters of either case.
+    pub fn matches_ignoring_case(&self, text: &[u8]) -> bool {
+        let Some(middle) = self.lower.middle_of(text, <[u8]>::eq_ignore_ascii_case) else {
+            return false;
+        };
+        !self.needs_search() || self.lower.are_in(&middle.to_ascii_lowercase())
+    }
+
+    /// The only text that fits, if there is no `*`.
+    pub fn literal(&self) -> Option<&str> {
+        self.literal.as_deref()
+    }
+
+    /// Whether text stands between two `*`. Only then does matching take longer for a longer text: what
+    /// stands at the ends is compared, and what stands between is searched for.
+    pub(crate) fn needs_search(&self) -> bool {
+        !self.exact.middle.is_empty()
+    }
+
+    fn middle_of<'t>(&self, text: &'t [u8]) -> Option<&'t [u8]> {
+        self.exact.middle_of(text, |piece, text| piece == text)
+    }
+
+    /// What a text has to begin with, and what it has to end with.
+    pub(super) fn ends(&self) -> (&[u8], &[u8]) {
+        (&self.exact.first, self.exact.last.as_deref().unwrap_or_default())
+    }
+}
+
+/// The first and the last piece are tied to the ends; those between are found from left to right.
+/// The leftmost find is always good enough, so nothing is ever tried twice.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Pieces {
+    first: Vec<u8>,
+    middle: Vec<Needle>,
+    /// `None` without a `*`: the first piece is then the whole text.
+    last: Option<Vec<u8>>,
+}
+
+impl Pieces {
+    fn new(pieces: &[&str], spell: impl Fn(&str) -> String) -> Self {
+        let bytes = |piece: &&str| spell(piece).into_bytes();
+        let (first, others) = pieces.split_first().unwrap_or((&"", &[]));
+        let (last, middle) = match others.split_last() {
+            Some((last, middle)) => (Some(bytes(last)), middle),
+            None => (None, others),
+        };
+        let middle = middle.iter().filter(|piece| !piece.is_empty()).map(bytes);
+        Self {
+            first: bytes(first),
+            middle: middle.map(|piece| Needle::new(&piece)).collect(),
+            last,
+        }
+    }
+
+    /// What stands between the first and the last piece, if the text begins and ends with them.
+    fn middle_of<'t>(
+        &self,
+        text: &'t [u8],
+        same: impl Fn(&[u8], &[u8]) -> bool,
+    ) -> Option<&'t [u8]> {
+        let Some(last) = &self.last else { return same(&self.first, text).then_some(&[]) };
+        let (start, rest) = text.split_at_checked(self.first.len())?;
+        let (middle, end) = rest.split_at_checked(rest.len().checked_sub(last.len())?)?;
+        (same(&self.first, start) && same(last, end)).then_some(middle)
+    }
+
+    fn are_in(&self, mut text: &[u8]) -> bool {
+        if self.middle.is_empty() {
+            return true;
+        }
+        #[cfg(test)]
+        work::note(text.len());
+        self.middle.iter().all(|needle| {
+            let end = needle.find_end(text);
+            text = &text[end.unwrap_or_default()..];
+            end.is_some()
+        })
+    }
+}
+
+/// A text to search for, in time that is linear in the text that is searched.
+#[derive(Clone, Debug)]
+struct Needle(Finder<'static>);
+
+impl Needle {
+    fn new(bytes: &[u8]) -> Self {
+        Self(Finder::new(bytes).into_owned())
+    }
+
+    /// Where the first find ends.
+    fn find_end(&self, text: &[u8]) -> Option<usize> {
+        self.0.find(text).map(|at| at + self.0.needle().len())
+    }
+}
+
+impl PartialEq for Needle {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.needle() == other.0.needle()
+    }
+}
+
+impl Eq for Needle {}
+
+impl Hash for Needle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.needle().hash(state);
+    }
+}
+
+/// How much is searched, for tests of its bound.
+#[cfg(test)]
+pub(crate) mod work {
+    use std::cell::Cell;
+
+    /// The searches of a thread, and the bytes that they read at most.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Work {
+        pub(crate) searches: usize,
+        pub(crate) bytes: usize,
+    }
+
+    thread_local! {
+        static WORK: Cell<Work> = const { Cell::new(Work { searches: 0, bytes: 0 }) };
+    }
+
+    pub(super) fn note(bytes: usize) {
+        let Work { searches, bytes: before } = WORK.get();
+        WORK.set(Work { searches: searches + 1, bytes: before + bytes });
+    }
+
+    /// The work of what is done here.
+    pub(crate) fn of(task: impl FnOnce()) -> Work {
+        WORK.set(Work::default());
+        task();
+        WORK.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(pattern: &str, fits: &[&str], does_not: &[&str]) {
+        let glob = Glob::new(pattern);
+        for text in fits {
+            assert!(glob.matches(text.as_bytes()), "{pattern} {text}");
+        }
+        for text in does_not {
+            assert!(!glob.matches(text.as_bytes()), "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn a_star_is_any_run() {
+        check("", &[""], &["a"]);
+        check("*", &["", "a", "é/*"], &[]);
+        check("**", &["", "a"], &[]);
+        check("a", &["a"], &["", "A", "aa", "ab"]);
+        check("a*", &["a", "ab"], &["", "ba"]);
+        check("*a", &["a", "ba"], &["", "ab"]);
+        check("a*a", &["aa", "aba"], &["a", "ab"]);
+        check(
+            "*.example.com",
+            &["a.example.com", "a.b.example.com", ".example.com"],
+            &["example.com", "a.example.com.evil"],
+        );
+        check("*ab*ab*", &["abab", "xabyabz"], &["ab", "aab"]);
+        check("a?c", &["a?c"], &["abc"]);
+        check("a*bc*d", &["abcd", "abbcbcd"], &["abcbd!", "abd"]);
+        check("*aab*", &["aaab", "xaaaaab"], &["abab"]);
+    }
+
+    #[test]
+    fn case_can_be_ignored() {
+        let glob = Glob::new("API.*.Example.com");
+        assert!(glob.matches_ignoring_case(b"api.EU.example.COM"));
+        assert!(!glob.matches(b"api.EU.example.COM"));
+        assert!(glob.matches(b"API.eu.Example.com"));
+    }
+
+    #[test]
+    fn only_a_text_without_stars_is_literal() {
+        assert_eq!(Glob::new("a?b").literal(), Some("a?b"));
+        assert_eq!(Glob::new("").literal(), Some(""));
+        assert_eq!(Glob::new("a*").literal(), None);
+    }
+
+    #[test]
+    fn bytes_that_are_not_text_are_only_matched_by_stars() {
+        assert!(Glob::new("a*").matches(b"a\xff\0"));
+        assert!(!Glob::new("a").matches(b"\xff"));
+    }
+
+    #[test]
+    fn a_pattern_of_many_stars_does_not_blow_up() {
+        let glob = Glob::new(&"*aaaaaaaab".repeat(40));
+        assert!(!glob.matches(&b"a".repeat(1 << 20)));
+    }
+
+    /// By definition, in time that may explode.
+    fn fits(pattern: &[u8], text: &[u8]) -> bool {
+        match (pattern, text) {
+            ([b'*', rest @ ..], _) => (0..=text.len()).any(|skip| fits(rest, &text[skip..])),
+            ([a, pattern @ ..], [b, text @ ..]) if a == b => fits(pattern, text),
+            _ => pattern.is_empty() && text.is_empty(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_glob_matches_by_definition(pattern in "[ab*]{0,8}", text in "[abA]{0,10}") {
+            let glob = Glob::new(&pattern);
+            prop_assert_eq!(glob.matches(text.as_bytes()), fits(pattern.as_bytes(), text.as_bytes()));
+            let lower = text.to_ascii_lowercase();
+            let fits = fits(pattern.as_bytes(), lower.as_bytes());
+            prop_assert_eq!(glob.matches_ignoring_case(text.as_bytes()), fits);
+        }
+
+        #[test]
+        fn a_glob_never_panics(pattern in any::<String>(), text in any::<Vec<u8>>()) {
+            let _ = Glob::new(&pattern).matches(&text);
+            let _ = Glob::new(&pattern).matches_ignoring_case(&text);
+        }
+    }
+}

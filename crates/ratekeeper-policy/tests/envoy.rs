@@ -1,0 +1,335 @@
+//! Files of envoyproxy/ratelimit: good ones are read, with bad ones people are helped, and requests
+//! find their limits.
+//!
+//! To accept what has changed: `SNAPSHOTS=overwrite cargo test -p ratekeeper-policy --test envoy`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use ratekeeper_policy::envoy::{Amount, Asked, DescriptorLimit, EnvoyConfig, EnvoyErrors, Unit};
+
+fn files(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/envoy").join(folder);
+    let mut files: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|kind| kind == "yaml"));
+    files.sort();
+    files
+}
+
+fn parse_file(file: &Path) -> Result<EnvoyConfig, EnvoyErrors> {
+    let name = file.file_name().unwrap().to_string_lossy().into_owned();
+    EnvoyConfig::parse(&[(name, fs::read_to_string(file).unwrap())])
+}
+
+fn parse(text: &str) -> EnvoyConfig {
+    let parsed = EnvoyConfig::parse(&[("limits.yaml".into(), text.into())]);
+    parsed.unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+#[test]
+fn good_files_are_read() {
+    for file in files("good") {
+        if let Err(errors) = parse_file(&file) {
+            panic!("{errors}");
+        }
+    }
+}
+
+#[test]
+fn bad_files_are_explained() {
+    for file in files("bad") {
+        let told = match parse_file(&file) {
+            Ok(_) => panic!("{} is a good one", file.display()),
+            Err(errors) => format!("{errors}\n"),
+        };
+        let snapshot = file.with_extension("errors");
+        if std::env::var("SNAPSHOTS").is_ok_and(|mode| mode == "overwrite") {
+            fs::write(&snapshot, &told).unwrap();
+        }
+        let expected = fs::read_to_string(&snapshot).unwrap_or_default();
+        assert_eq!(told, expected, "{}", snapshot.display());
+    }
+}
+
+#[test]
+fn one_bad_file_spoils_the_set_and_all_are_told() {
+    let set = [("a.yaml", "domain: a"), ("b.yaml", "domain: a"), ("c.yaml", "dom: c")];
+    let set = set.map(|(name, text)| (name.to_string(), text.to_string()));
+    let told = EnvoyConfig::parse(&set).unwrap_err().to_string();
+    assert!(told.contains("b.yaml:1:9: the domain is in a.yaml already"), "{told}");
+    assert!(told.contains("c.yaml:1:1: unknown field \"dom\""), "{told}");
+}
+
+#[test]
+fn every_file_in_the_documentation_is_good() {
+    let docs = include_str!("../../../docs/envoy.md");
+    let blocks = docs.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    // One is for Envoy itself.
+    let blocks = blocks.filter(|block| block.starts_with("domain:"));
+    assert_eq!(blocks.map(|block| parse(block).limits().len()).collect::<Vec<_>>(), [3]);
+}
+
+/// A descriptor as one word: `key=value,key=value`, and `!5/minute` for a limit of its own.
+fn asked(word: &str) -> Asked {
+    let (entries, limit) = word.split_once('!').map_or((word, None), |(e, l)| (e, Some(l)));
+    let entries = entries.split(',').filter_map(|entry| entry.split_once('='));
+    let asked = Asked::new(entries);
+    let Some((count, unit)) = limit.and_then(|limit| limit.split_once('/')) else { return asked };
+    asked.limited_to(count.parse().unwrap(), Unit::named(unit).unwrap())
+}
+
+fn show_limit(limit: &DescriptorLimit) -> String {
+    let amount = match limit.amount() {
+        Amount::Rate(limit) => limit.to_string(),
+        Amount::Unlimited => "unlimited".into(),
+        Amount::Nothing(_) => "nothing".into(),
+    };
+    let name = if limit.name().is_empty() { String::new() } else { format!("{} ", limit.name()) };
+    let shadow = if limit.is_shadow() { " shadow" } else { "" };
+    format!("{name}{amount}{shadow}")
+}
+
+/// What the descriptors of a request are charged to.
+fn resolved(config: &EnvoyConfig, domain: &str, request: &str) -> String {
+    let descriptors: Vec<_> = request.split(' ').map(asked).collect();
+    let found = config.resolve(domain, &descriptors);
+    let show = |matched: &Option<_>| {
+        let Some(matched): &Option<ratekeeper_policy::envoy::Matched<'_>> = matched else {
+            return "-".to_string();
+        };
+        let limits: Vec<_> = matched.limits().iter().map(|limit| show_limit(limit)).collect();
+        format!("{} [{}]", limits.join(" + "), matched.key())
+    };
+    found.iter().map(show).collect::<Vec<_>>().join(", ")
+}
+
+#[track_caller]
+fn check(config: &EnvoyConfig, request: &str, expected: &str) {
+    assert_eq!(resolved(config, "d", request), expected, "{request}");
+}
+
+#[test]
+fn the_most_exact_descriptor_counts() {
+    let config = parse(
+        "
+domain: d
+descriptors:
+  - { key: path, rate_limit: { unit: second, requests_per_unit: 1 } }
+  - { key: path, value: /a/*, rate_limit: { unit: second, requests_per_unit: 2 } }
+  - { key: path, value: /a/*/c, rate_limit: { unit: second, requests_per_unit: 3 } }
+  - { key: path, value: '*.png', rate_limit: { unit: second, requests_per_unit: 4 } }
+  - { key: path, value: /a/b, rate_limit: { unit: second, requests_per_unit: 5 } }
+  - { key: kind, value: api, rate_limit: { unit: second, requests_per_unit: 6 } }
+",
+    );
+    check(&config, "path=/", "fixed_window 1/s [path=/]");
+    check(&config, "path=", "fixed_window 1/s [path=]");
+    check(&config, "path=/a/b", "fixed_window 5/s [path=/a/b]");
+    check(&config, "path=/a/", "fixed_window 2/s [path=/a/]");
+    // Wildcards are tried in the order of the file.
+    check(&config, "path=/a/b/c", "fixed_window 2/s [path=/a/b/c]");
+    check(&config, "path=/a/x.png", "fixed_window 2/s [path=/a/x.png]");
+    check(&config, "path=/x.png", "fixed_window 4/s [path=/x.png]");
+    check(&config, "path=/a", "fixed_window 1/s [path=/a]");
+    check(&config, "kind=api", "fixed_window 6/s [kind=api]");
+    check(&config, "kind=web", "-");
+    check(&config, "other=api", "-");
+    check(
+        &config,
+        "path=/ kind=web path=/",
+        "fixed_window 1/s [path=/], -, fixed_window 1/s [path=/]",
+    );
+    assert_eq!(resolved(&config, "other", "path=/"), "-");
+}
+
+#[test]
+fn a_limit_counts_at_the_full_depth_only() {
+    let config = parse(
+        "
+domain: d
+descriptors:
+  - key: a
+    rate_limit: { unit: minute, requests_per_unit: 1 }
+    descriptors:
+      - key: b
+        value: x
+        descriptors:
+          - { key: c, rate_limit: { unit: hour, requests_per_unit: 3 } }
+      - key: b
+        rate_limit: { unit: minute, requests_per_unit: 2 }
+",
+    );
+    check(&config, "a=1", "fixed_window 1/m [a=1]");
+    check(&config, "a=1,b=2", "fixed_window 2/m [a=1;b=2]");
+    check(&config, "a=1,b=x,c=3", "fixed_window 3/h [a=1;b=x;c=3]");
+    // The exact value is not left again for one that would have a limit.
+    check(&config, "a=1,b=x", "-");
+    check(&config, "a=1,b=2,c=3", "-");
+    check(&config, "a=1,z=2", "-");
+    check(&config, "b=2", "-");
+    check(&config, "b=2,a=1", "-");
+}
+
+#[test]
+fn a_limit_replaces_others_of_the_same_request() {
+    let config = parse(
+        "
+domain: d
+descriptors:
+  - { key: any, rate_limit: { name: any, unit: second, requests_per_unit: 1 } }
+  - key: vip
+    rate_limit: { name: vip, unit: second, requests_per_unit: 9, replaces: [{ name: any }] }
+  - key: two
+    rate_limits: [{ name: any, rate: 2/s }, { name: more, rate: 3/minute }]
+",
+    );
+    check(&config, "any=1", "any fixed_window 1/s [any=1]");
+    check(&config, "any=1 vip=1", "-, vip fixed_window 9/s [vip=1]");
+    check(&config, "vip=1 any=1", "vip fixed_window 9/s [vip=1], -");
+    check(&config, "vip=1 two=1", "vip fixed_window 9/s [vip=1], more fixed_window 3/m [two=1]");
+}
+
+#[test]
+fn there_are_all_kinds_of_amounts() {
+    let config = parse(
+        "
+domain: d
+descriptors:
+  - { key: free, rate_limit: { unlimited: true } }
+  - { key: closed, rate_limit: { unit: day, requests_per_unit: 0 } }
+  - { key: shadow, shadow_mode: true, rate_limit: { unit: Year, requests_per_unit: 1 } }
+  - { key: quota, quota_mode: true, rate_limit: { unit: WEEK, requests_per_unit: 1 } }
+  - { key: burst, rate_limit: { period: 10s, requests_per_unit: 5, burst: 7 } }
+  - { key: log, rate_limit: { unit: month, requests_per_unit: 5, algorithm: sliding_log } }
+  - { key: rate, rate_limit: { rate: 100/minute burst 20, algorithm: leaky_bucket } }
+  - { key: two, rate_limits: [{ rate: 1/s }, { rate: 10/minute, name: second }] }
+  - { key: shared, value: a*, share_threshold: true, rate_limit: { rate: 1/s } }
+",
+    );
+    check(&config, "free=1", "unlimited [free=1]");
+    check(&config, "closed=1", "nothing [closed=1]");
+    check(&config, "shadow=1", "fixed_window 1/year shadow [shadow=1]");
+    check(&config, "quota=1", "fixed_window 1/week shadow [quota=1]");
+    check(&config, "burst=1", "token_bucket 5/10s burst 7 [burst=1]");
+    check(&config, "log=1", "sliding_log 5/month [log=1]");
+    check(&config, "rate=1", "leaky_bucket 100/m burst 20 [rate=1]");
+    check(&config, "two=1", "fixed_window 1/s + second fixed_window 10/m [two=1]");
+    check(
+        &config,
+        "shared=ab shared=ac",
+        "fixed_window 1/s [shared~a*], fixed_window 1/s [shared~a*]",
+    );
+    check(&config, "shared=b", "-");
+}
+
+#[test]
+fn a_request_may_bring_its_own_limit() {
+    let config = parse("domain: d\ndescriptors: [{ key: a, rate_limit: { rate: 1/s } }]");
+    check(&config, "a=1!5/minute", "fixed_window 5/m [a=1]");
+    check(&config, "new=1,b=2!5/hour", "fixed_window 5/h [new=1;b=2]");
+    check(&config, "a=1!0/hour", "nothing [a=1]");
+    assert_eq!(resolved(&config, "elsewhere", "a=1!5/day"), "fixed_window 5/d [a=1]");
+}
+
+/// What counts are kept under.
+fn scopes(text: &str) -> Vec<(String, String)> {
+    let config = parse(text);
+    let of = |limit: &&DescriptorLimit| match limit.amount() {
+        Amount::Rate(rate) => (limit.label().to_string(), rate.name().to_string()),
+        _ => panic!("only rates are counted"),
+    };
+    config.limits().iter().map(of).collect()
+}
+
+#[test]
+fn counts_carry_over_when_numbers_names_and_neighbours_change() {
+    let before = scopes("domain: d\ndescriptors: [{ key: a, rate_limit: { rate: 1/s } }]");
+    let after = scopes(
+        "
+domain: d
+descriptors:
+  - { key: b, rate_limit: { rate: 3/s } }
+  - { key: a, rate_limits: [{ rate: 2/s, name: first }, { rate: 9/h }, { rate: 20/d, name: daily }] }
+",
+    );
+    assert_eq!(before, [("d.a".to_string(), "envoy/d".to_string())]);
+    let after: Vec<_> = after.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+    let expected = [
+        ("d.a#2", "envoy/d#2"),
+        ("d.b", "envoy/d"),
+        ("daily", "envoy/d#daily"),
+        ("first", "envoy/d"),
+    ];
+    assert_eq!(after, expected);
+}
+
+fn lines() -> impl Strategy<Value = String> {
+    let words = prop::sample::select(vec![
+        "domain",
+        "descriptors",
+        "key",
+        "value",
+        "rate_limit",
+        "rate_limits",
+        "unit",
+        "minute",
+        "requests_per_unit",
+        "unlimited",
+        "true",
+        "replaces",
+        "name",
+        "rate",
+        "5/s",
+        "period",
+        "10s",
+        "burst",
+        "3",
+        "0",
+        "99999999999",
+        "algorithm",
+        "token_bucket",
+        "shadow_mode",
+        "a*",
+        "'*'",
+        "''",
+    ]);
+    let marks = prop::sample::select(vec![
+        ": ",
+        ":\n  ",
+        "\n",
+        "\n  - ",
+        "\n      - ",
+        "{ ",
+        " }",
+        "[",
+        "]",
+        ", ",
+    ]);
+    let parts = prop::collection::vec((words, marks), 0..40);
+    parts.prop_map(|parts| parts.into_iter().flat_map(|(word, mark)| [word, mark]).collect())
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_explained(text in ".{0,200}") {
+        let _ = EnvoyConfig::parse(&[("x.yaml".into(), text)]);
+    }
+
+    #[test]
+    fn anything_like_a_file_is_read_or_explained(text in lines()) {
+        let text = format!("domain: d\ndescriptors:\n  - {text}");
+        if let Err(errors) = EnvoyConfig::parse(&[("x.yaml".into(), text)]) {
+            prop_assert!(!errors.to_string().is_empty());
+        }
+    }
+
+    #[test]
+    fn different_requests_have_different_keys(one in "[ab=;~\\\\]{0,4}", other in "[ab=;~\\\\]{0,4}") {
+        let config = parse("domain: d\ndescriptors: [{ key: a, rate_limit: { rate: 1/s } }]");
+        let found = config.resolve("d", &[&one, &other].map(|value| Asked::new([("a", value.as_str())])));
+        let keys: Vec<_> = found.iter().flatten().map(|matched| matched.key()).collect();
+        prop_assert_eq!(keys[0] == keys[1], one == other);
+    }
+}

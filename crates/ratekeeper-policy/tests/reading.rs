@@ -1,0 +1,307 @@
+//! Whatever a file contains, reading it ends soon, in a policy or in errors that can be shown.
+
+mod support;
+
+use proptest::prelude::*;
+use ratekeeper_policy::{NoSources, Policy, PolicyErrors};
+use support::errors;
+
+const SMALL: &str = "version: 1\nlimits:\n  - name: a\n    rate: 5/s\n";
+
+fn parse(text: &str) -> Result<Policy, PolicyErrors> {
+    Policy::parse("p.yaml", text, &NoSources)
+}
+
+/// What is said, which is never long.
+fn told(text: &str) -> String {
+    let told = parse(text).map_or_else(|errors| errors.to_string(), |_| "ok".into());
+    assert!(told.len() < 60_000, "{} bytes", told.len());
+    told
+}
+
+#[test]
+fn editors_of_all_kinds_are_fine() {
+    for text in [
+        SMALL.to_string(),
+        format!("\u{feff}{SMALL}"),
+        SMALL.replace('\n', "\r\n"),
+        format!("---\n{SMALL}...\n"),
+        format!("# a comment\n{SMALL}"),
+        "{ version: 1, limits: [ { name: a, rate: 5/s } ] }".to_string(),
+        "{\"version\": 1, \"limits\": [{\"name\": \"a\", \"rate\": \"5/s\"}]}".to_string(),
+    ] {
+        assert_eq!(told(&text), "ok", "{text}");
+    }
+}
+
+#[test]
+fn places_are_right_whatever_the_line_ends() {
+    let wrong = SMALL.replace("rate: 5/s", "rate: 5/x");
+    for text in [wrong.clone(), format!("\u{feff}{wrong}"), wrong.replace('\n', "\r\n")] {
+        let told = told(&text);
+        assert!(told.starts_with("p.yaml:4:13: unknown period \"x\""), "{told}");
+        assert!(told.ends_with("4 |     rate: 5/x\n  |             ^"), "{told}");
+    }
+}
+
+#[test]
+fn what_is_no_policy_is_told_once() {
+    let check = |text: &str, part: &str| {
+        let told = told(text);
+        assert!(told.contains(part), "{text:?}: {told}");
+        assert_eq!(told.matches("p.yaml:").count(), 1, "{text:?}: {told}");
+    };
+    check("", "the file is empty");
+    check("# nothing\n", "the file is empty");
+    check("[]", "expected a policy");
+    check("- a\n- b\n", "expected a policy");
+    check("just text", "expected a policy");
+    check("~", "a value is missing");
+    check("version: 1\nlimits: [\n", "this is not YAML");
+    check("version: 1\n\tlimits: []\n", "this is not YAML");
+    check("version: 1\nlimits: []\n---\nversion: 1\n", "one document");
+    check("version: 1\nlimits: []\n? [a, b]\n: c\n", "a name must be text");
+    check("version: 1\nlimits: []\n: c\n", "unknown field \"\"");
+    check("version: 1\nlimits: []\nlimits: []\n", "\"limits\" is here twice, first in line 2");
+    check("version: 1\nlimits: *nobody\n", "this is not YAML");
+    check("version: 1\nlimits: &a [ *a ]\n", "this alias contains itself");
+    check("version: 2\nlimits: []\n", "expected 1, found \"2\"");
+}
+
+#[test]
+fn all_is_told_at_once() {
+    let errors = errors(
+        "limts: []\nlimits:\n  - { match: { pth: / } }\n  - { nam: a, rate: 5/x, concurrency: 0 }\n",
+    );
+    for part in [
+        "did you mean \"limits\"?",
+        "needs \"name\": a name, and one of rate, concurrency",
+        "did you mean \"path\"?",
+        "did you mean \"name\"?",
+        "unknown period",
+        "not both",
+        "from 1 to",
+    ] {
+        assert!(errors.contains(part), "{part}: {errors}");
+    }
+    // What follows from a slip is not told again.
+    assert_eq!(errors.matches(" needs ").count(), 1, "{errors}");
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let errors = errors(
+        "jwt: { secret: hunter2, isuer: x }\nstore: { url: 'redis://u:passw0rd@h', dealine: 1s }\nlimits: []",
+    );
+    assert!(errors.contains("isuer") && errors.contains("dealine"), "{errors}");
+    assert!(!errors.contains("hunter2") && !errors.contains("passw0rd"), "{errors}");
+}
+
+fn lines(n: usize, line: impl Fn(usize) -> String) -> String {
+    (0..n).map(line).collect()
+}
+
+/// Texts that would take long, or much memory, if something grew with the square of them.
+fn bombs() -> Vec<(&'static str, String)> {
+    let laughs = lines(30, |n| match n {
+        0 => "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".into(),
+        n => format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 9].join(", ")),
+    });
+    let deep_alias = lines(200, |n| match n {
+        0 => "n0: &n0 { not: { path: / } }\n".into(),
+        n => format!("n{n}: &n{n} {}*n{}{}\n", "{ not: ".repeat(30), n - 1, " }".repeat(30)),
+    });
+    let limits = |of: &str| format!("version: 1\nlimits:\n{of}");
+    let long = "x".repeat(400_000);
+    vec![
+        ("laughs", laughs),
+        ("deep aliases", deep_alias),
+        (
+            "long aliases",
+            format!("a: &a {}\nb: [{}]\n", "x".repeat(500_000), "*a, ".repeat(90_000)),
+        ),
+        (
+            "many anchors",
+            format!(
+                "a: [{}]\nb: [{}]\n",
+                lines(60_000, |n| format!("&a{n} x, ")),
+                lines(60_000, |n| format!("*a{n}, "))
+            ),
+        ),
+        ("deep lists", "[".repeat(300_000)),
+        ("deep maps", "{a: ".repeat(200_000)),
+        ("deep blocks", lines(3_000, |n| format!("{}a:\n", " ".repeat(n)))),
+        ("dashes", "- ".repeat(300_000)),
+        ("questions", "? ".repeat(300_000)),
+        ("quotes", "\"".repeat(300_001)),
+        ("one long word", long.clone()),
+        (
+            "long names",
+            format!(
+                "version: 1\nidentify: {{ {long}: {{ header: a }} }}\nlimits: [{{ name: a, rate: 1/s, per: {long}y }}]"
+            ),
+        ),
+        ("unknown fields", lines(60_000, |n| format!("field-{n}: 1\n"))),
+        (
+            "identities",
+            format!(
+                "version: 1\nidentify:\n{}limits: []",
+                lines(30_000, |n| format!("  i{n}: {{ header: a }}\n"))
+            ),
+        ),
+        (
+            "tiers",
+            format!(
+                "version: 1\ntiers:\n  of: ip\n  default: t\n  members:\n{}limits: []",
+                lines(60_000, |n| format!("    k{n}: t{n}\n"))
+            ),
+        ),
+        (
+            "classes",
+            format!(
+                "version: 1\npriorities:\n{}limits: []",
+                lines(25_000, |n| format!("  - {{ class: c{n}, match: {{ path: / }} }}\n"))
+            ),
+        ),
+        (
+            "paths",
+            limits(&format!(
+                "  - name: a\n    rate: 1/s\n    match: {{ path: [{}] }}\n",
+                lines(90_000, |n| format!("/{n}, "))
+            )),
+        ),
+        (
+            "globs",
+            limits(&format!(
+                "  - name: a\n    rate: 1/s\n    match: {{ path: [{}] }}\n",
+                lines(90_000, |n| format!("'/*{n}', "))
+            )),
+        ),
+        (
+            "headers",
+            limits(&lines(9_000, |n| {
+                format!("  - {{ name: l{n}, rate: 1/s, match: {{ header: {{ h{n}: v }} }} }}\n")
+            })),
+        ),
+        ("limits", limits(&lines(25_000, |n| format!("  - {{ name: l{n}, rate: 1/s }}\n")))),
+        ("one name", limits(&lines(25_000, |_| "  - { name: l, rate: 1/s }\n".into()))),
+        ("bad rates", limits(&lines(25_000, |n| format!("  - {{ name: l{n}, rate: {n}/x }}\n")))),
+        (
+            "bad rates in a line",
+            format!(
+                "version: 1\nlimits: [{}]",
+                lines(25_000, |n| format!("{{ name: l{n}, rate: {n}/x }}, "))
+            ),
+        ),
+        (
+            "unknown callers",
+            limits(&lines(25_000, |n| format!("  - {{ name: l{n}, rate: 1/s, per: p{n} }}\n"))),
+        ),
+    ]
+}
+
+#[test]
+fn no_text_is_a_bomb() {
+    for (name, text) in bombs() {
+        let clock = stopwatch();
+        told(&text);
+        let took = clock();
+        assert!(took < 20, "{name} took {took} s");
+    }
+}
+
+/// Seconds of this process's own time: other tests run beside this one.
+fn stopwatch() -> impl Fn() -> u64 {
+    let ticks = || {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
+        let after_name = stat.rsplit(')').next().unwrap_or_default().to_string();
+        let field = |n: usize| after_name.split(' ').nth(n).and_then(|t| t.parse::<u64>().ok());
+        field(12).unwrap_or(0) + field(13).unwrap_or(0)
+    };
+    let start = ticks();
+    move || (ticks() - start) / 100
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn any_text_is_read_or_told(text in any::<String>()) {
+        told(&text);
+    }
+
+    #[test]
+    fn any_mix_of_what_yaml_is_made_of_is_read_or_told(pieces in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 0..60)) {
+        told(&pieces.concat());
+    }
+
+    #[test]
+    fn a_good_file_with_one_slip_is_read_or_told(at in 0..EXAMPLE.chars().count(), piece in prop::sample::select(PIECES.to_vec()), cut in 0..4_usize) {
+        let before = EXAMPLE.chars().take(at);
+        let text: String = before.chain(piece.chars()).chain(EXAMPLE.chars().skip(at + cut)).collect();
+        told(&text);
+    }
+}
+
+const PIECES: &[&str] = &[
+    "version: 1\n",
+    "limits:\n",
+    "  - ",
+    "name: a",
+    "rate: 5/s",
+    "\n",
+    "  ",
+    "\t",
+    ": ",
+    ", ",
+    "{",
+    "}",
+    "[",
+    "]",
+    "&a ",
+    "*a",
+    "!!str ",
+    "|\n",
+    ">\n",
+    "'",
+    "\"",
+    "\\",
+    "#",
+    "---\n",
+    "...\n",
+    "%YAML 1.2\n",
+    "? ",
+    "match: ",
+    "path: ",
+    "/a",
+    "not: ",
+    "identify: ",
+    "tiers: ",
+    "é",
+    "\u{feff}",
+    "\r",
+    "\0",
+    "~",
+    "null",
+    "<<: ",
+    "100%",
+    "-1",
+    "9e99",
+];
+
+const EXAMPLE: &str = include_str!("policies/good/design.yaml");
+
+#[test]
+fn a_megabyte_of_garbage_is_told() {
+    let mut state = 1_u64;
+    let mut random = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(state >> 33).unwrap()
+    };
+    let text: String = (0..250_000).map(|_| PIECES[random() % PIECES.len()]).collect();
+    told(&text);
+    let text: String =
+        (0..1_000_000).map(|_| char::from(u8::try_from(random() % 128).unwrap())).collect();
+    told(&text);
+}

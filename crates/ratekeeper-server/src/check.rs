@@ -1,0 +1,123 @@
+//! `ratekeeper check`: is a policy file good, and if not, what is wrong?
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use ratekeeper::policy::Problem;
+use ratekeeper::{Policy, PolicyErrors};
+use serde_json::{Value as Json, json};
+
+use crate::choices::Format;
+use crate::failure::Failure;
+use crate::policy_input;
+
+/// Check policy files: all errors at once, each with its line and column
+#[derive(Args)]
+#[command(after_help = "Exit codes: 0 all are good, 2 some are not.")]
+pub(crate) struct Check {
+    /// The policy files; - is standard input
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+impl Check {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let checked: Vec<_> = self.files.iter().map(|file| Checked::new(file)).collect();
+        let is_good = checked.iter().all(Checked::is_good);
+        match self.format {
+            Format::Text => checked.iter().try_for_each(Checked::print),
+            Format::Json => {
+                let files: Vec<_> = checked.iter().map(Checked::to_json).collect();
+                let all = json!({ "ok": is_good, "files": files });
+                writeln!(io::stdout(), "{all:#}")
+            }
+        }
+        .map_err(Failure::output)?;
+        if is_good { Ok(()) } else { Err(Failure::Told) }
+    }
+}
+
+/// What has become of one file.
+struct Checked {
+    file: String,
+    read: Result<(Policy, Result<String, String>), PolicyErrors>,
+}
+
+impl Checked {
+    fn new(path: &Path) -> Self {
+        let read = policy_input::read(path).map(|policy| {
+            let address = policy_input::address(policy.store());
+            (policy, address)
+        });
+        let file = match &read {
+            Err(errors) => errors.file().to_string(),
+            Ok(_) if path.as_os_str() == "-" => "standard input".into(),
+            Ok(_) => path.display().to_string(),
+        };
+        Self { file, read }
+    }
+
+    fn is_good(&self) -> bool {
+        matches!(&self.read, Ok((_, Ok(_))))
+    }
+
+    fn print(&self) -> io::Result<()> {
+        let (policy, address) = match &self.read {
+            Ok(read) => read,
+            Err(errors) => return writeln!(io::stderr(), "{errors}\n"),
+        };
+        for warning in policy.warnings() {
+            let (line, column, message) = (warning.line(), warning.column(), warning.message());
+            writeln!(io::stderr(), "{}:{line}:{column}: warning: {message}", self.file)?;
+        }
+        match address {
+            Err(why) => writeln!(io::stderr(), "{}: store: {why}", self.file),
+            Ok(address) => {
+                let limits = counted(policy.limits().len(), "limit", "limits");
+                let identities = counted(policy.identities().count(), "identity", "identities");
+                let file = &self.file;
+                writeln!(io::stdout(), "{file}: ok, {limits}, {identities}, store {address}")
+            }
+        }
+    }
+
+    fn to_json(&self) -> Json {
+        let told = |problem: &Problem| {
+            json!({
+                "file": self.file,
+                "line": problem.line(),
+                "column": problem.column(),
+                "text": problem.text(),
+                "message": problem.message(),
+            })
+        };
+        match &self.read {
+            Err(errors) => {
+                let errors: Vec<_> = errors.problems().iter().map(told).collect();
+                json!({ "file": self.file, "ok": false, "errors": errors })
+            }
+            Ok((_, Err(why))) => {
+                let message = format!("store: {why}");
+                let error = json!({ "file": self.file, "line": 0, "column": 0, "text": "", "message": message });
+                json!({ "file": self.file, "ok": false, "errors": [error] })
+            }
+            Ok((policy, Ok(address))) => json!({
+                "file": self.file,
+                "ok": true,
+                "limits": policy.limits().len(),
+                "identities": policy.identities().count(),
+                "store": address,
+                "warnings": policy.warnings().iter().map(told).collect::<Vec<_>>(),
+            }),
+        }
+    }
+}
+
+fn counted(n: usize, one: &str, many: &str) -> String {
+    if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
+}

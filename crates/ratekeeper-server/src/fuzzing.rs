@@ -1,0 +1,146 @@
+//! Everything that reads what strangers write, as functions of bytes for fuzzers: none may panic, or keep
+//! more than its bounds. `fuzz/` calls them with what libFuzzer makes up, `tests/hostile.rs` with slips
+//! of good examples.
+
+use std::sync::LazyLock;
+
+use ratekeeper::policy::envoy::{Asked, EnvoyConfig};
+use ratekeeper::policy::jwt::{JwtKey, JwtVerifier};
+use ratekeeper::policy::path::{Glob, PathIndex, PathPattern, normalize};
+use ratekeeper::policy::{NoSources, Request};
+use ratekeeper::{ALGORITHMS, Gate, Limit, ManualClock, Micros, Policy, Rate};
+
+pub use crate::serve::fuzzing::{descriptors, questions, resp};
+
+/// A name, and what is done with the bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All of them, by the names of their seeds.
+pub const TARGETS: &[Target] = &[
+    ("descriptors", descriptors),
+    ("envoy_files", envoy_files),
+    ("policies", policies),
+    ("questions", questions),
+    ("rates", rates),
+    ("requests", requests),
+    ("resp", resp),
+    ("tokens", tokens),
+];
+
+/// When it is.
+const NOW_SECS: u64 = 1_800_000_000;
+
+/// A gate without limits, at a time that stands still.
+pub(crate) fn gate() -> Gate {
+    let clock = ManualClock::at(Micros::new(NOW_SECS * 1_000_000));
+    let policy = Policy::parse("none", "version: 1\nlimits: []\n", &NoSources);
+    Gate::with_clock(policy.expect("a policy"), clock).expect("a gate")
+}
+
+/// Rates and spans. What is read is written so that it reads the same.
+pub fn rates(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let _ = ratekeeper_core::parse_duration(&text);
+    match text.parse::<Rate>() {
+        Ok(rate) => {
+            assert_eq!(rate.to_string().parse(), Ok(rate));
+            for algorithm in ALGORITHMS {
+                let _ = Limit::new(rate, *algorithm);
+            }
+        }
+        Err(error) => assert!(text.get(error.span()).is_some(), "{error}"),
+    }
+}
+
+/// Policy files; with a good one, a request is judged.
+pub fn policies(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    match Policy::parse("policy.yaml", &text, &NoSources) {
+        Ok(policy) => {
+            policy.resolve(&Request::new("GET", "/checkout/1"));
+            policy.explain(&Request::new("POST", "/"));
+        }
+        Err(errors) => assert!(!errors.to_string().is_empty()),
+    }
+    let _ = Policy::one_line(&text);
+}
+
+/// Files of envoyproxy/ratelimit; with a good one, descriptors are looked up.
+pub fn envoy_files(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    match EnvoyConfig::parse(&[("limits.yaml".into(), text)]) {
+        Ok(config) => {
+            let asked = [Asked::new([("key", "value")]), Asked::new([("user", ""), ("a", "b")])];
+            for domain in config.domains() {
+                config.resolve(domain, &asked);
+            }
+        }
+        Err(errors) => assert!(!errors.to_string().is_empty()),
+    }
+}
+
+const POLICY: &str = "
+version: 1
+jwt: { secret: a secret that nobody would ever guess }
+identify:
+  user: { jwt_claim: sub }
+  key: { header: x-api-key }
+  ip: { client_ip: { trusted_proxies: [10.0.0.0/8] } }
+exempt: [{ path: /healthz }, { ip: 10.9.0.0/16 }]
+limits:
+  - { name: checkout, match: { method: POST, path: [/checkout, /checkout/**] }, per: ip, rate: 5/s }
+  - { name: api, per: key, rate: 10/s, match: { not: { path: /public/** } } }
+  - { name: admin, match: { host: '*.example', path: /admin/** }, per: user, rate: 1/s }
+";
+
+/// Requests: a line with a method and a target, then headers.
+pub fn requests(bytes: &[u8]) {
+    static JUDGE: LazyLock<Policy> =
+        LazyLock::new(|| Policy::parse("policy", POLICY, &NoSources).expect("a policy"));
+    let text = String::from_utf8_lossy(bytes);
+    let (line, rest) = text.split_once('\n').unwrap_or((&text, ""));
+    let (method, target) = line.split_once(' ').unwrap_or(("GET", line));
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let once = normalize(path);
+    // An escape is decoded once; another may come to light by that.
+    assert!(once.contains('%') || normalize(&once) == once, "{once}");
+    let pair = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.to_ascii_lowercase(), value.trim().to_string()))
+    };
+    let headers: Vec<_> = rest.lines().filter_map(pair).collect();
+    let host = headers.iter().find(|(name, _)| name == "host").map(|(_, host)| host.as_str());
+    let request = Request {
+        host,
+        query: Some(query),
+        headers: &headers,
+        peer: Some([10, 0, 0, 1].into()),
+        unix_secs: NOW_SECS,
+        ..Request::new(method, path)
+    };
+    JUDGE.resolve(&request);
+    JUDGE.explain(&request);
+    if let Ok(pattern) = PathPattern::parse(path) {
+        let (mut index, mut is_found) = (PathIndex::new(), false);
+        index.insert(&pattern, ());
+        index.for_each_match(&once, |()| is_found = true);
+        // Long segments may be found without being searched, but none is missed.
+        assert!(is_found || !pattern.matches(&once), "{path}");
+    }
+    let glob = Glob::new(path);
+    assert!(!glob.matches(query.as_bytes()) || glob.matches_ignoring_case(query.as_bytes()));
+}
+
+/// Tokens, and sets of keys.
+pub fn tokens(bytes: &[u8]) {
+    static VERIFIER: LazyLock<JwtVerifier> = LazyLock::new(|| {
+        let key = JwtKey::secret(b"a secret that nobody would ever guess").expect("a key");
+        JwtVerifier::new(vec![key]).expect("a verifier")
+    });
+    let text = String::from_utf8_lossy(bytes);
+    let _ = VERIFIER.verify(&text, NOW_SECS);
+    let _ = JwtKey::pem(&text);
+    if let Ok(verifier) = JwtKey::jwks(&text).and_then(|key| JwtVerifier::new(vec![key])) {
+        let _ = verifier.verify("e30.e30.", NOW_SECS);
+    }
+}

@@ -1,0 +1,142 @@
+//! Instead of a refusal, the answer of a while ago, where a limit says `serve_stale`.
+//!
+//! It stands before the limits and sees what they refuse; whatever passes them and may be kept, it
+//! keeps a copy of while it goes by.
+
+mod cache;
+mod copied;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::HeaderName;
+use http::{HeaderValue, Request, Response};
+use http_body::Body;
+use http_body_util::{Either, Full};
+use pin_project_lite::pin_project;
+use ratekeeper::Gate;
+use ratekeeper::http::{Limited, RATELIMIT_HEADERS};
+use ratekeeper::policy::WhenLimited;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::ticks::Ticks;
+use cache::{Asked, Cache};
+use copied::{Copied, Copy};
+
+/// What the upstream sends, or what it has sent before.
+type StaleBody<B> = Either<Copied<B>, Full<Bytes>>;
+
+const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+
+#[derive(Clone)]
+pub(super) struct StaleLayer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    cache: Cache,
+    gate: Gate,
+    ticks: Ticks,
+}
+
+impl StaleLayer {
+    pub(super) fn new(gate: Gate, ticks: Ticks) -> Self {
+        Self { shared: Arc::new(Shared { cache: Cache::default(), gate, ticks }) }
+    }
+}
+
+impl<S> Layer<S> for StaleLayer {
+    type Service = Stale<S>;
+
+    fn layer(&self, inner: S) -> Stale<S> {
+        Stale { inner, shared: self.shared.clone() }
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Stale<S> {
+    inner: S,
+    shared: Arc<Shared>,
+}
+
+impl<S, Q, B> Service<Request<Q>> for Stale<S>
+where
+    S: Service<Request<Q>, Response = Response<B>>,
+    B: Body<Data = Bytes>,
+{
+    type Response = Response<StaleBody<B>>;
+    type Error = S::Error;
+    type Future = StaleFuture<S::Future>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
+        let is_wanted = self.shared.gate.live().policy().serves_stale();
+        let asked = if is_wanted { Asked::of(&request) } else { None };
+        StaleFuture { answer: self.inner.call(request), asked, shared: self.shared.clone() }
+    }
+}
+
+pin_project! {
+    pub(super) struct StaleFuture<F> {
+        #[pin]
+        answer: F,
+        asked: Option<Asked>,
+        shared: Arc<Shared>,
+    }
+}
+
+impl<F, B, E> Future for StaleFuture<F>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+{
+    type Output = Result<Response<StaleBody<B>>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        this.answer.poll(context).map_ok(|response| match this.asked.take() {
+            Some(asked) => this.shared.answer(asked, response),
+            None => response.map(|body| Either::Left(Copied::new(body, None))),
+        })
+    }
+}
+
+impl Shared {
+    fn answer<B>(self: &Arc<Self>, asked: Asked, response: Response<B>) -> Response<StaleBody<B>> {
+        if let Some(stale) = self.stale(&asked, &response) {
+            return stale;
+        }
+        let may_be_kept = asked.may_be_kept(response.status(), response.headers());
+        let (parts, body) = response.into_parts();
+        let shared = self.clone();
+        let copy = may_be_kept.then(|| Copy::begin(asked, parts.headers.clone(), shared));
+        Response::from_parts(parts, Either::Left(Copied::new(body, copy)))
+    }
+
+    /// What was answered before, if a limit that refused says that this is better.
+    fn stale<B>(&self, asked: &Asked, refusal: &Response<B>) -> Option<Response<StaleBody<B>>> {
+        let limited = refusal.extensions().get::<Limited>()?;
+        let WhenLimited::ServeStale(age_max) = limited.when_limited else { return None };
+        let (found, body) = self.cache.find(asked, age_max, self.ticks.now_us())?;
+        let mut response = found.map(|()| Either::Right(Full::from(body)));
+        let status = format!("ratekeeper; hit; detail=\"limited by {}\"", limited.limit);
+        if let Ok(status) = HeaderValue::try_from(status) {
+            response.headers_mut().insert(CACHE_STATUS, status);
+        }
+        // What was left was said to somebody else, a while ago.
+        for name in RATELIMIT_HEADERS {
+            match refusal.headers().get(&name) {
+                Some(value) => response.headers_mut().insert(name, value.clone()),
+                None => response.headers_mut().remove(name),
+            };
+        }
+        response.extensions_mut().insert(limited.clone());
+        Some(response)
+    }
+}

@@ -1,0 +1,72 @@
+//! The HTTP door: questions and answers in JSON, and forward-auth for proxies.
+
+mod ask;
+mod auth;
+mod check;
+mod connection;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+mod held;
+mod hold;
+mod limits;
+mod measured;
+mod peek;
+mod permit_id;
+mod reply;
+mod reset;
+mod routes;
+
+use std::sync::Arc;
+
+use ratekeeper::{Clock, Decision, Gate, Op, SystemClock};
+
+use super::envoy::EnvoyDoor;
+use super::meters::Meters;
+use crate::tokens::Tokens;
+use ask::Check;
+use held::Held;
+
+pub(crate) use connection::Worker;
+
+/// What the HTTP door needs to answer.
+pub(crate) struct HttpDoor {
+    gate: Gate,
+    /// Reservations and permits that callers hold.
+    held: Held,
+    /// Decides about descriptors, if there are limits for them.
+    envoy: Option<Arc<EnvoyDoor>>,
+    /// Who may ask, if not everybody.
+    tokens: Arc<Tokens>,
+    meters: Arc<Meters>,
+}
+
+impl HttpDoor {
+    pub(crate) fn new(
+        gate: Gate,
+        tokens: Arc<Tokens>,
+        envoy: Option<Arc<EnvoyDoor>>,
+        meters: Arc<Meters>,
+    ) -> Arc<Self> {
+        Arc::new(Self { gate, held: Held::default(), envoy, tokens, meters })
+    }
+
+    /// Tells of a decision that no policy knows of, if this is one.
+    fn note(&self, op: Op, check: &Check, decision: &Decision) {
+        if op == Op::Check {
+            self.tell(check.limit.name(), &check.key, decision.allowed());
+        }
+    }
+
+    fn tell(&self, name: &str, key: &str, is_allowed: bool) {
+        self.meters.top.count(name, key.as_bytes(), !is_allowed, self.gate.now());
+    }
+
+    /// Gives back what was held for too long.
+    pub(crate) fn sweep(&self) {
+        self.held.sweep(self.now_us());
+    }
+
+    fn now_us(&self) -> u64 {
+        SystemClock.now().get()
+    }
+}

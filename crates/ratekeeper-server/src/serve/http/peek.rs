@@ -1,0 +1,47 @@
+//! What the policy would say of a request, without charging it.
+
+use http::StatusCode;
+use ratekeeper::Decision;
+use ratekeeper::policy::{Amount, Applied, Resolution};
+
+use super::HttpDoor;
+use super::ask::Described;
+use super::reply::{Reply, Told};
+
+pub(super) async fn answer(door: &HttpDoor, described: &Described) -> Reply {
+    let live = door.gate.live();
+    let resolved = match live.policy().resolve(&described.request(door.now_us())) {
+        Resolution::Charged(applied) => Ok(applied),
+        Resolution::Exempt(_) => Err((true, "exempt".to_string())),
+        Resolution::Refused { missing, .. } => {
+            Err((false, format!("{}: {}", missing.identity, missing.why)))
+        }
+    };
+    match resolved {
+        Ok(applied) => looked_at(door, &applied).await,
+        Err((is_allowed, why)) => Told::because(is_allowed, why).answer(StatusCode::OK),
+    }
+}
+
+/// The tightest of the rates that are enforced speaks for all. How many are in flight is left out.
+async fn looked_at(door: &HttpDoor, applied: &[Applied]) -> Reply {
+    let (mut each, mut speaker) = (Vec::new(), None::<(Decision, Told<'_>)>);
+    for one in applied.iter().filter(|one| one.is_enforced) {
+        let (Amount::Rate(limit), Some((decision, is_store))) =
+            (one.amount(), door.gate.peek(one).await)
+        else {
+            continue;
+        };
+        let told = Told::of(limit, &decision, !is_store);
+        if speaker.as_ref().is_none_or(|(known, _)| decision.strictness() > known.strictness()) {
+            speaker = Some((decision, told.clone()));
+        }
+        each.push(told);
+    }
+    let told = match speaker {
+        None => Told::because(true, "no rate applies".into()),
+        Some((_, told)) if each.len() > 1 => told.each(each),
+        Some((_, told)) => told,
+    };
+    told.answer(StatusCode::OK)
+}

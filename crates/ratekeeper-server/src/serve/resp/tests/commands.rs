@@ -1,0 +1,382 @@
+//! What commands answer.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ratekeeper::ManualClock;
+
+use super::door;
+use super::reading::read_all;
+use crate::serve::resp::RespDoor;
+use crate::serve::resp::codec::{Parsed, Reply, Spans, parse};
+use crate::serve::resp::commands::{COMMANDS, Call, Flow, Step, begin};
+use crate::serve::resp::limits::Limits;
+use crate::serve::resp::session::Session;
+
+/// A client at a door.
+struct Bench {
+    door: Arc<RespDoor>,
+    clock: ManualClock,
+    session: Session,
+    limits: Limits,
+}
+
+impl Bench {
+    fn new(passwords: &[&str]) -> Self {
+        let (door, clock) = door(passwords);
+        let session = Session::new(7, !passwords.is_empty());
+        Self { door, clock, session, limits: Limits::default() }
+    }
+
+    fn send(&mut self, line: &str) -> (String, Flow) {
+        let mut input = format!("{line}\n").into_bytes();
+        let (mut spans, mut out) = (Spans::default(), Vec::new());
+        assert_eq!(parse(&mut input, &mut spans), Ok(Parsed::Command(input.len())));
+        let args = spans.of(&input);
+        let call = Call { args, door: &self.door, session: &mut self.session, out: &mut out };
+        let flow = match begin(call, &mut self.limits) {
+            Step::Answered(flow) => flow,
+            Step::Asks(ask) => {
+                let gate = &self.door.gate;
+                let (store, now) = (gate.memory().unwrap(), gate.now());
+                ask.settle((gate, store), now, Reply::new(&mut out, self.session.protocol));
+                Flow::GoOn
+            }
+        };
+        (read_all(&out).join("\n"), flow)
+    }
+
+    /// Sends commands, each of which must be answered so; `+3s` moves the clock instead.
+    fn check(&mut self, script: &[(&str, &str)]) {
+        for (line, answer) in script {
+            match line.strip_prefix('+') {
+                Some(span) => self.clock.advance(ratekeeper_core::parse_duration(span).unwrap()),
+                None => assert_eq!(self.send(line).0, *answer, "{line}"),
+            }
+        }
+    }
+}
+
+/// Each answer, to a client that is new at a door without a password.
+fn check(script: &[(&str, &str)]) {
+    Bench::new(&[]).check(script);
+}
+
+#[test]
+fn throttle_answers_as_redis_cell_documents_it() {
+    check(&[("CL.THROTTLE user123 15 30 60 1", "[0 16 15 -1 2]")]);
+    check(&[("cl.throttle user123 15 30 60", "[0 16 15 -1 2]")]);
+    check(&[
+        ("CL.THROTTLE user123 0 1 2 1", "[0 1 0 -1 2]"),
+        ("CL.THROTTLE user123 0 1 2 1", "[1 1 0 2 2]"),
+        ("+2s", ""),
+        ("CL.THROTTLE user123 0 1 2 1", "[0 1 0 -1 2]"),
+    ]);
+}
+
+/// The cases of redis-cell's own test, with its milliseconds rounded up to seconds.
+#[test]
+fn throttle_decides_as_redis_cell_does() {
+    check(&[
+        ("CL.THROTTLE foo 4 1 1 6", "[1 5 5 -1 0]"),
+        ("CL.THROTTLE foo 4 1 1 1", "[0 5 4 -1 1]"),
+        ("CL.THROTTLE foo 4 1 1 1", "[0 5 3 -1 2]"),
+        ("CL.THROTTLE foo 4 1 1 1", "[0 5 2 -1 3]"),
+        ("CL.THROTTLE foo 4 1 1 1", "[0 5 1 -1 4]"),
+        ("CL.THROTTLE foo 4 1 1 1", "[0 5 0 -1 5]"),
+        ("CL.THROTTLE foo 4 1 1 1", "[1 5 0 1 5]"),
+        ("+3000ms", ""),
+        ("CL.THROTTLE foo 4 1 1 1", "[0 5 2 -1 3]"),
+        ("+100ms", ""),
+        ("CL.THROTTLE foo 4 1 1 1", "[0 5 1 -1 4]"),
+        ("+900ms", ""),
+        ("CL.THROTTLE foo 4 1 1 1", "[0 5 1 -1 4]"),
+        ("+4000ms", ""),
+        ("CL.THROTTLE foo 4 1 1 1", "[0 5 4 -1 1]"),
+        ("+1500ms", ""),
+        ("CL.THROTTLE foo 4 1 1 1", "[0 5 4 -1 1]"),
+        ("CL.THROTTLE foo 4 1 1 0", "[0 5 4 -1 1]"),
+        ("CL.THROTTLE foo 4 1 1 2", "[0 5 2 -1 3]"),
+        ("CL.THROTTLE foo 4 1 1 5", "[1 5 2 3 3]"),
+    ]);
+}
+
+#[test]
+fn usage_carries_over_when_the_numbers_change() {
+    check(&[
+        ("CL.THROTTLE k 9 10 10 10", "[0 10 0 -1 10]"),
+        ("CL.THROTTLE k 0 1 1", "[1 1 0 10 10]"),
+        ("CL.THROTTLE k 9 10 10 0", "[0 10 0 -1 10]"),
+        ("CL.THROTTLE other 9 10 10 0", "[0 10 10 -1 0]"),
+    ]);
+}
+
+#[test]
+fn waits_are_rounded_up_to_what_suffices() {
+    check(&[
+        ("CL.THROTTLE k 0 2000 1", "[0 1 0 -1 1]"),
+        ("CL.THROTTLE k 0 2000 1", "[1 1 0 1 1]"),
+        ("+1s", ""),
+        ("CL.THROTTLE k 0 2000 1", "[0 1 0 -1 1]"),
+    ]);
+}
+
+#[test]
+fn bad_numbers_are_told() {
+    let usage = "usage: CL.THROTTLE key max_burst count period [quantity]";
+    let wrong = format!("ERR wrong number of arguments for 'cl.throttle' command; {usage}");
+    check(&[
+        ("CL.THROTTLE k", &wrong),
+        ("CL.THROTTLE k 1 1 1 1 1", &wrong),
+        ("CL.THROTTLE k x 1 1", "ERR max_burst is not a whole number: 'x'"),
+        ("CL.THROTTLE k -1 1 1", "ERR max_burst is negative: '-1'"),
+        ("CL.THROTTLE k 1 1.5 1", "ERR count is not a whole number: '1.5'"),
+        ("CL.THROTTLE k 1 0 1", "ERR the count is 0; it must be at least 1"),
+        ("CL.THROTTLE k 1 1 0", "ERR the period is 0; it must be at least 1ms"),
+        ("CL.THROTTLE k 1 1 1 -5", "ERR quantity is negative: '-5'"),
+        ("CL.THROTTLE k 1 1 \"\"", "ERR period is not a whole number: ''"),
+        (
+            "CL.THROTTLE k 99999999999999999999 1 1",
+            "ERR max_burst is too large: '99999999999999999999'",
+        ),
+        ("CL.THROTTLE k 999999999999 1 1", "ERR the burst is too large; at most 4294967295"),
+    ]);
+}
+
+#[test]
+fn every_algorithm_can_be_asked() {
+    check(&[
+        (
+            "RK.CHECK k \"5/s burst 10\" ALGORITHM token_bucket COST 3",
+            "[allowed 1 limit 10 remaining 7 retry_after_ms -1 reset_after_ms 600 delay_ms 0 never 0 degraded 0]",
+        ),
+        (
+            "rk.peek k \"5/s burst 10\" algorithm GCRA cost 8",
+            "[allowed 0 limit 10 remaining 7 retry_after_ms 200 reset_after_ms 600 delay_ms 0 never 0 degraded 0]",
+        ),
+        (
+            "RK.CHECK k \"5/s burst 10\" ALGORITHM token_bucket COST 11",
+            "[allowed 0 limit 10 remaining 7 retry_after_ms -1 reset_after_ms 600 delay_ms 0 never 1 degraded 0]",
+        ),
+        (
+            "RK.REFUND k \"5/s burst 10\" ALGORITHM token_bucket COST 3",
+            "[allowed 1 limit 10 remaining 10 retry_after_ms -1 reset_after_ms 0 delay_ms 0 never 0 degraded 0]",
+        ),
+        (
+            "RK.CHARGE k \"5/s burst 10\" ALGORITHM token_bucket COST 20",
+            "[allowed 1 limit 10 remaining 0 retry_after_ms -1 reset_after_ms 4000 delay_ms 0 never 0 degraded 0]",
+        ),
+        ("RK.RESET k \"5/s burst 10\" ALGORITHM token_bucket", "OK"),
+        (
+            "RK.PEEK k \"5/s burst 10\" ALGORITHM token_bucket",
+            "[allowed 1 limit 10 remaining 10 retry_after_ms -1 reset_after_ms 0 delay_ms 0 never 0 degraded 0]",
+        ),
+    ]);
+    for algorithm in ratekeeper_core::ALGORITHMS {
+        let mut bench = Bench::new(&[]);
+        let line = format!("RK.CHECK k 2/minute ALGORITHM {algorithm}");
+        let answers: Vec<_> = (0..3).map(|_| bench.send(&line).0).collect();
+        let allowed = |answer: &String| answer.starts_with("[allowed 1 limit 2 ");
+        assert_eq!(answers.iter().map(allowed).collect::<Vec<_>>(), [true, true, false]);
+    }
+}
+
+#[test]
+fn what_is_no_limit_is_told() {
+    check(&[
+        (
+            "RK.CHECK k",
+            "ERR wrong number of arguments for 'rk.check' command; usage: RK.CHECK key rate [ALGORITHM name] [COST n] [NAME name]",
+        ),
+        ("RK.CHECK k 5/s COST", "ERR 'COST' needs a value"),
+        ("RK.CHECK k 5/s COST 0", "ERR a cost must be at least 1; to look without charging, peek"),
+        (
+            "RK.CHECK k 5/s PRICE 1",
+            "ERR syntax error: unknown option 'PRICE'; there is ALGORITHM, COST and NAME",
+        ),
+        (
+            "RK.RESET k 5/s COST 1",
+            "ERR syntax error: unknown option 'COST'; there is ALGORITHM and NAME",
+        ),
+        (
+            "RK.CHECK k 5/s ALGORITHM magic",
+            "ERR unknown algorithm \"magic\"; there are fixed_window, sliding_log, sliding_counter, token_bucket, leaky_bucket",
+        ),
+        (
+            "RK.CHECK k \"5/s burst 10\" ALGORITHM sliding_counter",
+            "ERR sliding_counter has no burst; leave it out, or use token_bucket or leaky_bucket",
+        ),
+        ("RK.CHECK k 0/s", "ERR the count is 0; it must be at least 1"),
+        ("RK.CHECK k \"\\xff\"", "ERR the rate is not one such as 100/minute or 5/s burst 10"),
+    ]);
+}
+
+#[test]
+fn the_same_limit_is_one_count_and_another_name_is_another() {
+    check(&[
+        ("CL.THROTTLE k 4 5 1 3", "[0 5 2 -1 1]"),
+        (
+            "RK.PEEK k \"5/s burst 5\"",
+            "[allowed 1 limit 5 remaining 2 retry_after_ms -1 reset_after_ms 600 delay_ms 0 never 0 degraded 0]",
+        ),
+        (
+            "RK.PEEK k \"5/s burst 5\" NAME exports",
+            "[allowed 1 limit 5 remaining 5 retry_after_ms -1 reset_after_ms 0 delay_ms 0 never 0 degraded 0]",
+        ),
+        (
+            "RK.PEEK k 5/s",
+            "[allowed 1 limit 5 remaining 5 retry_after_ms -1 reset_after_ms 0 delay_ms 0 never 0 degraded 0]",
+        ),
+        ("RK.RESET k \"5/s burst 5\" NAME exports", "OK"),
+        ("CL.THROTTLE k 4 5 1 3", "[1 5 2 1 1]"),
+        ("RK.RESET k \"5/s burst 5\"", "OK"),
+        ("CL.THROTTLE k 4 5 1 3", "[0 5 2 -1 1]"),
+        (
+            "RK.PEEK k 5/s NAME \"a b\"",
+            "ERR a name is letters, digits, - _ . / : and at most 64 of them",
+        ),
+    ]);
+}
+
+#[test]
+fn connections_say_who_they_are() {
+    check(&[
+        ("PING", "PONG"),
+        ("ping hello", "hello"),
+        ("PING a b", "ERR wrong number of arguments for 'ping' command; usage: PING [message]"),
+        ("ECHO hello", "hello"),
+        ("SELECT 0", "OK"),
+        ("SELECT 1", "ERR DB index is out of range; there is only 0"),
+        ("CLIENT ID", "7"),
+        ("CLIENT GETNAME", "null"),
+        ("CLIENT SETNAME app", "OK"),
+        ("CLIENT GETNAME", "app"),
+        ("CLIENT SETINFO LIB-NAME redis-py", "OK"),
+        (
+            "CLIENT KILL",
+            "ERR unknown subcommand or wrong number of arguments for 'KILL'; usage: CLIENT SETNAME name | GETNAME | SETINFO attribute value | ID",
+        ),
+        ("RESET", "RESET"),
+        ("CLIENT GETNAME", "null"),
+        ("QUIT", "OK"),
+    ]);
+    assert_eq!(Bench::new(&[]).send("QUIT").1, Flow::Close);
+}
+
+#[test]
+fn hello_chooses_the_protocol() {
+    let version = env!("CARGO_PKG_VERSION");
+    let about = |proto| {
+        format!(
+            "server ratekeeper version {version} proto {proto} id 7 mode standalone role master modules []"
+        )
+    };
+    check(&[
+        ("HELLO", &format!("[{}]", about(2))),
+        ("HELLO 3 SETNAME app", &format!("{{{}}}", about(3))),
+        ("CLIENT GETNAME", "app"),
+        (
+            "RK.CHECK k 5/s",
+            "{allowed t limit 5 remaining 4 retry_after_ms -1 reset_after_ms 2000 delay_ms 0 never f degraded f}",
+        ),
+        ("CL.THROTTLE k 1 1 1", "[0 2 1 -1 1]"),
+        ("HELLO 4", "NOPROTO unsupported protocol version; there are 2 and 3"),
+        ("HELLO 2 WHAT", "ERR Syntax error in HELLO option 'WHAT'"),
+        ("HELLO 2", &format!("[{}]", about(2))),
+    ]);
+}
+
+#[test]
+fn a_password_is_wanted_before_anything_else() {
+    const NO: &str = "NOAUTH Authentication required.";
+    const WRONG: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+    let mut bench = Bench::new(&["old", "new"]);
+    for command in COMMANDS.iter().filter(|command| !command.is_for_strangers) {
+        assert_eq!(bench.send(command.name).0, NO, "{}", command.name);
+    }
+    bench.check(&[
+        ("NONSENSE", NO),
+        ("AUTH wrong", WRONG),
+        ("AUTH admin old", WRONG),
+        ("AUTH ol", WRONG),
+        ("PING", NO),
+        ("AUTH old", "OK"),
+        ("PING", "PONG"),
+        ("RESET", "RESET"),
+        ("PING", NO),
+        ("AUTH default new", "OK"),
+        ("PING", "PONG"),
+    ]);
+    let mut bench = Bench::new(&["secret"]);
+    assert!(bench.send("HELLO 3").0.starts_with("NOAUTH HELLO must be called"));
+    bench.check(&[("HELLO 3 AUTH default wrong", WRONG), ("PING", NO)]);
+    assert!(bench.send("HELLO 3 AUTH default secret").0.starts_with("{server ratekeeper"));
+    bench.check(&[("PING", "PONG")]);
+    assert!(Bench::new(&[]).send("AUTH x").0.starts_with("ERR AUTH <password> called without any"));
+    assert_eq!(Bench::new(&["secret"]).send("QUIT"), ("OK".to_string(), Flow::Close));
+}
+
+#[test]
+fn unknown_commands_are_told_with_what_may_be_meant() {
+    check(&[
+        ("FOO", "ERR unknown command 'FOO', with args beginning with: "),
+        ("GET a b", "ERR unknown command 'GET', with args beginning with: 'a' 'b' "),
+        (
+            "CL.THROTLE k 1",
+            "ERR unknown command 'CL.THROTLE', with args beginning with: 'k' '1' ; did you mean CL.THROTTLE?",
+        ),
+    ]);
+    assert_eq!(Bench::new(&[]).send("POST / HTTP/1.1"), (String::new(), Flow::Close));
+}
+
+#[test]
+fn the_server_tells_about_itself() {
+    let mut bench = Bench::new(&[]);
+    bench.clock.advance(Duration::from_secs(90));
+    let all = bench.send("INFO").0;
+    for line in ["# Server", "redis_version:", "uptime_in_seconds:90", "# Clients", "store:memory"]
+    {
+        assert!(all.contains(line), "{line}: {all}");
+    }
+    let memory = bench.send("INFO memory").0;
+    assert!(memory.contains("live_keys:0") && !memory.contains("# Server"), "{memory}");
+}
+
+#[test]
+fn settings_are_told_as_far_as_there_are_any() {
+    Bench::new(&[]).check(&[
+        ("CONFIG GET save", "[save ]"),
+        ("CONFIG GET APPENDONLY", "[appendonly no]"),
+        ("config get *s* nothing", "[databases 1 maxclients 10 save ]"),
+        ("CONFIG GET nothing", "[]"),
+        (
+            "CONFIG SET save 1",
+            "ERR unknown subcommand 'SET'; usage: CONFIG GET pattern [pattern ...]",
+        ),
+        ("CONFIG GET", "ERR unknown subcommand 'GET'; usage: CONFIG GET pattern [pattern ...]"),
+    ]);
+}
+
+#[test]
+fn the_list_of_commands_is_told_and_well_formed() {
+    let names: HashSet<_> = COMMANDS.iter().map(|command| command.name).collect();
+    assert_eq!(names.len(), COMMANDS.len());
+    for command in COMMANDS {
+        assert!(command.name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'.'));
+        assert!(command.summary.ends_with('.'), "{}", command.name);
+    }
+    let mut bench = Bench::new(&[]);
+    bench.check(&[
+        ("COMMAND COUNT", &COMMANDS.len().to_string()),
+        ("COMMAND INFO cl.throttle nothing", "[[cl.throttle -5 [write fast] 1 1 1 [] [] [] []] null]"),
+        ("COMMAND DOCS PING", "[ping [summary Answers PONG, or with the message. group connection syntax PING [message]]]"),
+    ]);
+    for whole in ["COMMAND", "COMMAND INFO", "COMMAND DOCS", "COMMAND LIST"] {
+        let answer = bench.send(whole).0;
+        assert!(
+            names.iter().all(|name| answer.contains(&name.to_lowercase())),
+            "{whole}: {answer}"
+        );
+    }
+}

@@ -1,0 +1,234 @@
+//! `ratekeeper simulate`: what a limit would do to traffic, in virtual time.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use ratekeeper_core::{Algorithm, Limit, Rate};
+use ratekeeper_lab::{
+    Arrival, Lineup, Pattern, Report, Simulation, Trace, TraceError, Traffic, compare_simulations,
+    span_text, write_decisions,
+};
+
+use crate::choices::{self, Choice, ChoiceParser};
+use crate::failure::Failure;
+use crate::remote::RemoteDecider;
+
+const EXAMPLES: &str = "\
+Examples:
+  Which algorithm suits? All of them, on traffic that crowds around a window's boundary:
+    ratekeeper simulate 10/s --algorithm all
+
+  A flash sale with ten callers and one that has gone wild:
+    ratekeeper simulate '5/s burst 10' --algorithm token_bucket --traffic flash-sale --keys 10
+
+  Every decision for recorded traffic, one JSON object a line:
+    ratekeeper simulate '5/s burst 10' --algorithm token_bucket --trace trace.csv --format jsonl
+
+  The same decisions from a real Redis, which must not differ by a byte:
+    ratekeeper simulate 100/minute --trace trace.csv --format jsonl --store redis://127.0.0.1:6379
+
+  A trace is CSV; times are in microseconds and never go back:
+    at_us,key,cost
+    0,alice,1
+    200000,bob,3
+
+Exit codes: 0 done, 1 reading or writing failed, 2 the input cannot be used.\n";
+
+const PERIODS: u32 = 10;
+
+/// Show what a limit would do to traffic, in virtual time
+///
+/// Decides recorded arrivals (--trace) or made-up ones (--traffic) exactly as a running limiter
+/// would, without waiting: a day of traffic takes a moment. The limit applies to each key.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Simulate {
+    /// The limit: a rate such as 100/minute, or "5/s burst 10" for a bucket
+    #[arg(value_name = "LIMIT")]
+    rate: Rate,
+
+    /// How the limit counts
+    #[arg(long, value_name = "NAME", value_parser = ChoiceParser, default_value = Algorithm::default().name())]
+    algorithm: Choice,
+
+    /// Count denied attempts too, so that hammering keeps a caller out (sliding_log only)
+    #[arg(long)]
+    count_rejected: bool,
+
+    /// Decide the arrivals in this CSV file; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["traffic", "offered", "duration", "keys", "seed"])]
+    trace: Option<PathBuf>,
+
+    /// Make up arrivals of this shape
+    #[arg(long, value_name = "SHAPE", value_parser = choices::pattern_parser(), default_value = "boundary")]
+    traffic: Pattern,
+
+    /// What each key offers, such as 20/s [default: twice the limit; half of it in a flash-sale]
+    #[arg(id = "offered", long = "rate", value_name = "RATE")]
+    offered: Option<Rate>,
+
+    /// How long traffic goes on, such as 10s or 2m [default: 10 periods of the limit]
+    #[arg(long, value_name = "SPAN", value_parser = choices::duration)]
+    duration: Option<Duration>,
+
+    /// How many keys there are
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    keys: u32,
+
+    /// Another seed makes another random traffic; the same seed always the same
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Decide in this Redis or Valkey instead of in memory, at the trace's times: redis://HOST:PORT,
+    /// rediss://…, redis+sentinel://…/SERVICE, redis+cluster://…
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+
+    /// Room for this many live keys; beyond it results may be inexact, and a warning says so
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    keys_max: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Format {
+    /// A table and a chart, for people
+    Table,
+    /// One JSON document with the totals and what happened over time
+    Json,
+    /// One JSON object a line for each decision
+    Jsonl,
+}
+
+type Arrivals = Box<dyn Iterator<Item = Result<Arrival, TraceError>>>;
+
+impl Simulate {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let (limits, notes) = self.limits()?;
+        let (arrivals, span) = self.arrivals()?;
+        let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+        let mut simulations = self.simulations(&limits)?;
+        if self.format == Format::Jsonl {
+            let simulation = simulations.remove(0);
+            write_decisions(&simulation, arrivals, out)?;
+            self.warn(simulation.evictions());
+            return Ok(());
+        }
+        let report = compare_simulations(simulations.into_iter(), arrivals, span)?;
+        self.print(&report, &notes, out).map_err(Failure::output)?;
+        self.warn(report.evictions());
+        Ok(())
+    }
+
+    fn simulations(&self, limits: &[Limit]) -> Result<Vec<Simulation>, Failure> {
+        let Some(store) = &self.store else {
+            let in_memory = |limit: &Limit| Simulation::new(limit.clone(), self.keys_max as usize);
+            return Ok(limits.iter().map(in_memory).collect());
+        };
+        let remote = RemoteDecider::open(store)?;
+        let remotely =
+            |limit: &Limit| Simulation::with_decider(limit.clone(), Box::new(remote.clone()));
+        Ok(limits.iter().map(remotely).collect())
+    }
+
+    fn limits(&self) -> Result<(Vec<Limit>, Vec<String>), Failure> {
+        let Choice::One(algorithm) = self.algorithm else { return self.all_limits() };
+        let limit = Limit::new(self.rate, algorithm)?;
+        let limit = if self.count_rejected { limit.count_rejected()? } else { limit };
+        Ok((vec![limit], Vec::new()))
+    }
+
+    fn all_limits(&self) -> Result<(Vec<Limit>, Vec<String>), Failure> {
+        if self.count_rejected {
+            return Err(Failure::input("--count-rejected needs --algorithm sliding_log"));
+        }
+        if self.format == Format::Jsonl {
+            return Err(Failure::input(
+                "--format jsonl prints the decisions of one algorithm; pick one instead of all",
+            ));
+        }
+        let Lineup { limits, notes } = Lineup::new(self.rate)?;
+        Ok((limits, notes))
+    }
+
+    fn arrivals(&self) -> Result<(Arrivals, Option<Duration>), Failure> {
+        if self.trace.is_some() {
+            return Ok((Box::new(Trace::new(self.open()?)), None));
+        }
+        let duration = self.duration.unwrap_or(self.rate.period() * PERIODS);
+        let traffic = Traffic::new(self.traffic, self.rate, duration);
+        let traffic = traffic.with_keys(self.keys).with_seed(self.seed);
+        let traffic = match self.offered()? {
+            Some(rate) => traffic.with_rate(rate),
+            None => traffic,
+        };
+        Ok((Box::new(traffic.arrivals().map(Ok)), Some(duration)))
+    }
+
+    fn offered(&self) -> Result<Option<Rate>, Failure> {
+        match self.offered {
+            Some(_) if self.traffic == Pattern::Boundary => Err(Failure::input(
+                "--rate does not apply to boundary traffic, which offers the limit itself; choose another with --traffic",
+            )),
+            Some(rate) if rate.burst().is_some() => {
+                Err(Failure::input("--rate takes no burst; for bursts there is --traffic burst"))
+            }
+            offered => Ok(offered),
+        }
+    }
+
+    fn open(&self) -> Result<Box<dyn Read>, Failure> {
+        let Some(path) = self.trace.as_ref().filter(|path| path.as_os_str() != "-") else {
+            return Ok(Box::new(io::stdin().lock()));
+        };
+        let file = File::open(path).map_err(|error| {
+            let message = format!("cannot open the trace {}: {error}", path.display());
+            match error.kind() {
+                io::ErrorKind::NotFound => Failure::Input(message),
+                _ => Failure::Io(message),
+            }
+        })?;
+        Ok(Box::new(file))
+    }
+
+    fn print(&self, report: &Report, notes: &[String], mut out: impl Write) -> io::Result<()> {
+        if self.format == Format::Json {
+            writeln!(out, "{}", report.to_json())?;
+            return out.flush();
+        }
+        write!(out, "{}\n\n{}", self.title(report), report.to_text())?;
+        notes.iter().try_for_each(|note| writeln!(out, "\nnote: {note}"))?;
+        out.flush()
+    }
+
+    fn title(&self, report: &Report) -> String {
+        let limit = match report.runs() {
+            [run] => run.limit().to_string(),
+            _ => format!("{} by every algorithm", self.rate),
+        };
+        let offered = report.runs().first().map_or(0, |run| run.summary().offered());
+        let source = match &self.trace {
+            Some(path) if path.as_os_str() == "-" => "a trace from standard input".to_string(),
+            Some(path) => format!("trace {}", path.display()),
+            None => format!("{} traffic", self.traffic.name()),
+        };
+        format!("{limit}: {source}, {offered} requests in {}", span_text(report.span_us()))
+    }
+
+    fn warn(&self, evictions: u64) {
+        if evictions > 0 {
+            // A warning that cannot be written is no reason to fail.
+            let _ = writeln!(
+                io::stderr(),
+                "warning: {evictions} keys were pushed out of memory, so results may be inexact; raise --keys-max (now {})",
+                self.keys_max
+            );
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! TLS both ways: a server's own certificate, which can be replaced while it runs, what it asks of
+//! its clients, and trust in upstreams.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use clap::Args;
+use ratekeeper::files::{FILE_BYTES_MAX, LoadError, read};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::failure::Failure;
+use crate::reload::{Reload, ReloadState, When};
+use crate::watched::{Stamps, WatchedFiles};
+
+/// How clients are to be served over TLS, if they are.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "TLS")]
+pub(crate) struct TlsOptions {
+    /// Speak TLS with this certificate chain (PEM); a changed file is taken up within seconds
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Only serve clients that show a certificate of one of these authorities (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+}
+
+impl TlsOptions {
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.tls_cert.is_some()
+    }
+
+    pub(crate) fn wants_client_certificates(&self) -> bool {
+        self.tls_client_ca.is_some()
+    }
+
+    pub(crate) fn load(&self) -> Result<Option<Arc<Tls>>, Failure> {
+        let Some((cert, key)) = self.tls_cert.clone().zip(self.tls_key.clone()) else {
+            return Ok(None);
+        };
+        let files = Files { cert, key, client_ca: self.tls_client_ca.clone() };
+        Tls::load(files).map(Arc::new).map(Some).map_err(Failure::input)
+    }
+}
+
+struct Files {
+    cert: PathBuf,
+    key: PathBuf,
+    client_ca: Option<PathBuf>,
+}
+
+/// What clients are shown and asked for, as the files say at present.
+pub(crate) struct Tls {
+    files: Files,
+    watched: WatchedFiles,
+    config: ArcSwap<ServerConfig>,
+    reload: ReloadState,
+}
+
+impl Tls {
+    fn load(files: Files) -> Result<Self, String> {
+        let all = [&files.cert, &files.key].into_iter().chain(&files.client_ca);
+        let watched = WatchedFiles::new(all.cloned().collect());
+        let config = ArcSwap::from_pointee(files.read()?);
+        Ok(Self { files, watched, config, reload: ReloadState::default() })
+    }
+
+    /// Agrees with a client on one of these protocols, the first that it knows.
+    pub(crate) async fn accept(
+        &self,
+        stream: TcpStream,
+        protocols: &[&[u8]],
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let mut config = ServerConfig::clone(&self.config.load());
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        TlsAcceptor::from(Arc::new(config)).accept(stream).await
+    }
+}
+
+impl Reload for Tls {
+    type Fresh = (Result<ServerConfig, String>, Stamps);
+
+    fn state(&self) -> &ReloadState {
+        &self.reload
+    }
+
+    fn read(&self, when: When) -> Option<Self::Fresh> {
+        // Before they are read, so that what changes meanwhile is noticed.
+        let stamps = self.watched.stamps();
+        let is_due = when == When::Always || self.watched.have_changed(&stamps);
+        is_due.then(|| (self.files.read(), stamps))
+    }
+
+    fn apply(&self, (config, stamps): Self::Fresh) -> bool {
+        self.watched.loaded(stamps);
+        match config {
+            Ok(fresh) => {
+                self.config.store(Arc::new(fresh));
+                tracing::info!(file = %self.files.cert.display(), "certificate reloaded");
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "certificate not reloaded, the old one stays");
+                false
+            }
+        }
+    }
+
+    fn reject(&self, error: &LoadError, is_first: bool) {
+        if is_first {
+            let file = self.files.cert.display();
+            tracing::error!(%file, %error, "certificate not reloaded, the old one stays");
+        }
+    }
+}
+
+impl Files {
+    fn read(&self) -> Result<ServerConfig, String> {
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
+        let config = match &self.client_ca {
+            None => config.with_no_client_auth(),
+            Some(path) => {
+                let mut roots = RootCertStore::empty();
+                trust(&mut roots, path)?;
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(roots.into(), provider()).build();
+                let unusable =
+                    |error: &dyn ToString| cannot("the authority", path, &error.to_string());
+                config.with_client_cert_verifier(verifier.map_err(|error| unusable(&error))?)
+            }
+        };
+        Ok(config.with_cert_resolver(Arc::new(SingleCertAndKey::from(self.own()?))))
+    }
+
+    fn own(&self) -> Result<CertifiedKey, String> {
+        let Self { cert, key, .. } = self;
+        let chain = certificates(cert).map_err(|error| cannot("the certificate", cert, &error))?;
+        let unusable = |error: &str| cannot("the key", key, error);
+        let pem = read(key, FILE_BYTES_MAX).map_err(|error| unusable(&error.to_string()))?;
+        let der = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| match error {
+            pem::Error::NoItemsFound => unusable("there is no private key in it"),
+            error => unusable(&error.to_string()),
+        })?;
+        CertifiedKey::from_der(chain, der, &provider())
+            .map_err(|error| unusable(&format!("it does not go with {}: {error}", cert.display())))
+    }
+}
+
+/// Connects to upstreams whose certificates the system trusts, or this authority.
+pub(crate) fn connector(authority: Option<&Path>) -> Result<TlsConnector, Failure> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(path) = authority {
+        trust(&mut roots, path).map_err(Failure::input)?;
+    }
+    if roots.is_empty() {
+        return Err(Failure::input(
+            "the system trusts no authority, so no https:// upstream can be verified; name one with --upstream-ca",
+        ));
+    }
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(Failure::input)?;
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn trust(roots: &mut RootCertStore, path: &Path) -> Result<(), String> {
+    let unusable = |error: &str| cannot("the authority", path, error);
+    for certificate in certificates(path).map_err(|error| unusable(&error))? {
+        roots.add(certificate).map_err(|error| unusable(&error.to_string()))?;
+    }
+    Ok(())
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let pem = read(path, FILE_BYTES_MAX).map_err(|error| error.to_string())?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let chain = chain.map_err(|error| error.to_string())?;
+    if chain.is_empty() { Err("there is no certificate in it".to_string()) } else { Ok(chain) }
+}
+
+fn cannot(what: &str, path: &Path, error: &str) -> String {
+    format!("cannot use {what} {}: {error}", path.display())
+}

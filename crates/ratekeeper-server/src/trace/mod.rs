@@ -1,0 +1,117 @@
+//! Traces: a span for each question, sent to a collector by OpenTelemetry's protocol. Only with the
+//! feature `otel`, and only if there is a collector; otherwise nothing of this is done.
+//!
+//! A span is made when its question has been answered, from times that were taken anyway.
+
+#[cfg(feature = "otel")]
+mod otel;
+
+use http::HeaderMap;
+use ratekeeper::Micros;
+
+#[cfg(feature = "otel")]
+pub(crate) use otel::{end, is_on, start, tell};
+
+/// What is told of a question.
+#[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "nobody is told"))]
+pub(crate) struct Question<'a> {
+    pub(crate) door: &'static str,
+    /// The limit that decided, if one did.
+    pub(crate) limit: Option<&'a str>,
+    pub(crate) outcome: &'static str,
+    /// Was it decided without the store, which does not answer?
+    pub(crate) is_degraded: bool,
+    pub(crate) began: Micros,
+    pub(crate) ended: Micros,
+    pub(crate) parent: Option<Parent>,
+}
+
+/// What an answer says of its decision, for whoever makes a span of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct About {
+    pub(crate) limit: Option<String>,
+    pub(crate) is_degraded: bool,
+}
+
+/// The span that a question is part of, as the caller tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "nobody is told"))]
+pub(crate) struct Parent {
+    trace: u128,
+    span: u64,
+    flags: u8,
+}
+
+const TRACEPARENT: &str = "traceparent";
+
+impl Parent {
+    /// From a request's headers, if anybody wants to know.
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
+        let text = is_on().then(|| headers.get(TRACEPARENT)).flatten()?;
+        Self::read(text.to_str().ok()?)
+    }
+
+    /// `00-<trace>-<span>-<flags>`; versions to come may have more at the end.
+    fn read(text: &str) -> Option<Self> {
+        let mut parts = text.trim().split('-');
+        let mut part = |len: usize| {
+            let part = parts.next().filter(|part| part.len() == len)?;
+            part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')).then_some(part)
+        };
+        let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
+        if version == "ff" || (version == "00" && parts.next().is_some()) {
+            return None;
+        }
+        let trace = u128::from_str_radix(trace, 16).ok().filter(|trace| *trace != 0)?;
+        let span = u64::from_str_radix(span, 16).ok().filter(|span| *span != 0)?;
+        Some(Self { trace, span, flags: u8::from_str_radix(flags, 16).ok()? })
+    }
+}
+
+/// Nothing to start; but somebody who asks for it is told.
+#[cfg(not(feature = "otel"))]
+pub(crate) fn start(url: Option<&str>) -> Result<(), String> {
+    match url {
+        None => Ok(()),
+        Some(_) => {
+            Err("this ratekeeper was built without traces; build it with the feature otel, or \
+                        leave out --otlp"
+                .into())
+        }
+    }
+}
+
+#[cfg(not(feature = "otel"))]
+pub(crate) const fn is_on() -> bool {
+    false
+}
+
+#[cfg(not(feature = "otel"))]
+pub(crate) const fn tell(_: &Question<'_>) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parent_is_read_or_there_is_none() {
+        let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let trace = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
+        let parent = Parent { trace, span: 0x00f0_67aa_0ba9_02b7, flags: 1 };
+        assert_eq!(Parent::read(text), Some(parent));
+        let later = text.replacen("00", "01", 1) + "-more";
+        assert_eq!(Parent::read(&later), Some(parent));
+        for wrong in [
+            "",
+            "00",
+            &format!("{text}-more"),
+            &text.replacen("00", "ff", 1),
+            &text.to_uppercase(),
+            &text.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32)),
+            &text.replace("00f067aa0ba902b7", &"0".repeat(16)),
+            &text.replace("4bf9", "+bf9"),
+        ] {
+            assert_eq!(Parent::read(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Descriptors counted in a real Redis, by several servers, and without it.
+
+use ratekeeper_testkit::{RedisServer, wait_until};
+
+use crate::grpc::Client;
+use crate::process::Server;
+
+const FILE: &str = "
+domain: test
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: plan, rate_limit: { unit: year, requests_per_unit: 100 } }
+";
+
+const BOTH: [(&str, &str); 2] = [("user", "ann"), ("plan", "free")];
+
+/// A server over this Redis, and the file that says so.
+fn server(redis_url: &str) -> (Server, tempfile::NamedTempFile) {
+    let policy = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    let text = format!("version: 1\nstore: {{ url: \"{redis_url}\", deadline: 2s }}\nlimits: []\n");
+    std::fs::write(policy.path(), text).unwrap();
+    let path = policy.path().to_str().unwrap();
+    (Server::start_with(FILE, &[path, "--grpc", "127.0.0.1:0"]), policy)
+}
+
+async fn remaining(client: &mut Client) -> [u32; 2] {
+    let answer = client.ask(&BOTH).await;
+    [0, 1].map(|at| answer.statuses[at].limit_remaining)
+}
+
+#[tokio::test]
+async fn servers_share_their_counts_and_charge_all_or_nothing() {
+    let redis = RedisServer::start();
+    let ((one, _of_one), (two, _of_two)) = (server(&redis.url()), server(&redis.url()));
+    let mut one = Client::connect(one.address()).await;
+    let mut two = Client::connect(two.address()).await;
+    assert_eq!(remaining(&mut one).await, [2, 99]);
+    assert_eq!(remaining(&mut two).await, [1, 98]);
+    assert_eq!(remaining(&mut one).await, [0, 97]);
+    for client in [&mut one, &mut two] {
+        assert!(client.is_over(&BOTH).await);
+    }
+    // Those that were refused took nothing of the plan.
+    let plan = one.ask(&[("plan", "free")]).await;
+    assert_eq!(plan.statuses[0].limit_remaining, 96);
+}
+
+#[tokio::test]
+async fn when_redis_is_gone_each_server_goes_on_by_itself() {
+    let redis = RedisServer::start();
+    let (server, _policy) = server(&redis.url());
+    let mut client = Client::connect(server.address()).await;
+    assert_eq!(remaining(&mut client).await, [2, 99]);
+    redis.kill();
+    let mut refused = 0;
+    for _ in 0..8 {
+        refused += usize::from(client.is_over(&[("user", "bob")]).await);
+    }
+    assert!((1..8).contains(&refused), "it goes on limiting: {refused} of 8");
+}
+
+#[tokio::test]
+async fn it_starts_without_redis_and_finds_it_later() {
+    let redis = RedisServer::start();
+    redis.kill();
+    let (server, _policy) = server(&redis.url());
+    let mut client = Client::connect(server.address()).await;
+    assert!(!client.is_over(&[("user", "ann")]).await);
+    redis.restart();
+    wait_until("the store answers", || {
+        let body = serde_json::json!({ "key": "k", "rate": "1000/hour" });
+        server.post("/v1/check", &body).1["degraded"] == false
+    });
+    assert_eq!(remaining(&mut client).await[1], 99);
+}

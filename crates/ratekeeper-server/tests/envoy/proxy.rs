@@ -1,0 +1,176 @@
+//! A real Envoy in front of a real upstream, asking us.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use ratekeeper_testkit::{Envoy, EnvoySetup, wait_until};
+
+use crate::backend::{Backend, nobody};
+use crate::client::{Answer, Client};
+use crate::process::Server;
+
+const FILE: &str = "
+domain: test
+descriptors:
+  - { key: user, rate_limit: { name: users, unit: year, requests_per_unit: 2 } }
+  - { key: all, value: requests, rate_limit: { unit: year, requests_per_unit: 100000 } }
+  - { key: shadow, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+";
+
+/// Each header, if it is there, is a descriptor; one more is always there, and one has its own limit.
+const RATE_LIMITS: &str = "[
+  { actions: [{ request_headers: { header_name: x-user, descriptor_key: user } }] },
+  { actions: [{ request_headers: { header_name: x-shadow, descriptor_key: shadow } }] },
+  { actions: [{ generic_key: { descriptor_key: all, descriptor_value: requests } }] },
+  { actions: [{ request_headers: { header_name: x-own, descriptor_key: own } }],
+    limit: { dynamic_metadata: { metadata_key: { key: ratekeeper.limits, path: [{ key: own }] } } } },
+]";
+
+fn envoy(upstream: &Backend, service: SocketAddr, failure_mode_deny: bool) -> Envoy {
+    Envoy::start(&EnvoySetup {
+        upstream: upstream.address(),
+        services: vec![service],
+        domain: "test",
+        rate_limits: RATE_LIMITS,
+        failure_mode_deny,
+    })
+}
+
+fn get(envoy: &Envoy, headers: &str) -> Answer {
+    let mut client = Client::connect(envoy.address());
+    client.ask(&format!("GET / HTTP/1.1\r\nhost: a\r\n{headers}\r\n"))
+}
+
+#[test]
+fn callers_are_limited_and_told() {
+    let (upstream, server) = (Backend::says("hello"), Server::start(FILE));
+    let envoy = envoy(&upstream, server.address(), true);
+    let first = get(&envoy, "x-user: ann\r\n");
+    assert_eq!((first.status(), first.body.as_str()), (200, "hello"));
+    assert_eq!(first.head.get("x-ratelimit-remaining").as_deref(), Some("1"));
+    assert_eq!(get(&envoy, "x-user: ann\r\n").status(), 200);
+    let refused = get(&envoy, "x-user: ann\r\n");
+    assert_eq!(refused.status(), 429);
+    assert_eq!(refused.head.get("x-ratelimit-remaining").as_deref(), Some("0"));
+    assert!(
+        refused.head.get("ratelimit").is_some_and(|value| value.starts_with("\"users\";r=0;t="))
+    );
+    assert!(refused.head.get("retry-after").is_some());
+    assert_eq!(get(&envoy, "x-user: bob\r\n").status(), 200);
+    assert_eq!(get(&envoy, "").status(), 200);
+    assert_eq!(upstream.requests(), 4);
+}
+
+#[test]
+fn a_shadow_refuses_nobody() {
+    let (upstream, server) = (Backend::says("hello"), Server::start(FILE));
+    let envoy = envoy(&upstream, server.address(), true);
+    for _ in 0..3 {
+        assert_eq!(get(&envoy, "x-shadow: 1\r\n").status(), 200);
+    }
+}
+
+#[test]
+fn a_route_brings_its_own_limit() {
+    let (upstream, server) = (Backend::says("hello"), Server::start(FILE));
+    let envoy = envoy(&upstream, server.address(), true);
+    let statuses: Vec<_> = (0..3).map(|_| get(&envoy, "x-own: 1\r\n").status()).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[test]
+fn nobody_answers_and_envoy_does_as_it_was_told() {
+    let upstream = Backend::says("hello");
+    assert_eq!(get(&envoy(&upstream, nobody(), false), "x-user: ann\r\n").status(), 200);
+    assert_eq!(get(&envoy(&upstream, nobody(), true), "x-user: ann\r\n").status(), 500);
+}
+
+/// What we cannot decide is for Envoy as if nobody had answered: it is not let pass.
+#[test]
+fn what_makes_no_sense_is_not_let_pass() {
+    let (upstream, server) = (Backend::says("hello"), Server::start(FILE));
+    let setup = EnvoySetup {
+        upstream: upstream.address(),
+        services: vec![server.address()],
+        domain: "test",
+        rate_limits: "[
+          { actions: [{ generic_key: { descriptor_key: own, descriptor_value: same } }],
+            limit: { dynamic_metadata: { metadata_key: { key: ratekeeper.limits, path: [{ key: own }] } } } },
+        ]",
+        failure_mode_deny: true,
+    };
+    let many = setup.rate_limits.trim_matches(['[', ']']).repeat(257);
+    let setup =
+        EnvoySetup { rate_limits: Box::leak(format!("[{many}]").into_boxed_str()), ..setup };
+    assert_eq!(get(&Envoy::start(&setup), "").status(), 500);
+}
+
+/// Sends requests through Envoy all the while, of which none may fail.
+pub(crate) fn under_traffic(envoy: &Envoy, happens: impl FnOnce(&dyn Fn())) {
+    let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let some_more = || {
+        let before = answered.load(Ordering::Relaxed);
+        wait_until("there is traffic", || answered.load(Ordering::Relaxed) > before + 200);
+    };
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = Client::connect(envoy.address());
+                while !done.load(Ordering::Relaxed) {
+                    assert_eq!(client.get("/").status(), 200);
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        some_more();
+        happens(&some_more);
+        some_more();
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_drain_under_traffic_fails_no_request() {
+    let (upstream, mut server) = (Backend::says("hello"), Server::start(FILE));
+    // Requests for which nobody is left to ask pass; that is counted apart.
+    let envoy = envoy(&upstream, server.address(), false);
+    let mut next = None;
+    under_traffic(&envoy, |_| {
+        server.signal("-TERM");
+        assert!(server.wait().success());
+        // Another one at the same place takes over.
+        next = Some(Server::start_at(&server.address().to_string(), FILE));
+    });
+}
+
+/// With another server to ask, and an Envoy that asks it when one does not answer, nobody is refused for
+/// want of an answer.
+fn goes_unnoticed(signal: &str) {
+    let (upstream, other) = (Backend::says("hello"), Server::start(FILE));
+    let mut server = Server::start(FILE);
+    let envoy = Envoy::start(&EnvoySetup {
+        upstream: upstream.address(),
+        services: vec![server.address(), other.address()],
+        domain: "test",
+        rate_limits: RATE_LIMITS,
+        failure_mode_deny: true,
+    });
+    let mut next = None;
+    under_traffic(&envoy, |some_more| {
+        server.signal(signal);
+        server.wait();
+        some_more();
+        next = Some(Server::start_at(&server.address().to_string(), FILE));
+    });
+}
+
+#[test]
+fn a_drain_under_traffic_is_not_noticed_where_there_are_two() {
+    goes_unnoticed("-TERM");
+}
+
+#[test]
+fn a_sudden_death_is_not_noticed_where_there_are_two() {
+    goes_unnoticed("-KILL");
+}

@@ -1,0 +1,253 @@
+//! What happens at the gateway's bounds.
+
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ratekeeper_testkit::{Program, wait_until};
+
+use crate::backend::{Backend, answer};
+use crate::client::{Answer, Client};
+use crate::process::Gateway;
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// Answers a request for each that the test lets go.
+fn holding() -> (Sender<()>, Backend) {
+    let (release, held) = channel::<()>();
+    let held = Arc::new(Mutex::new(held));
+    let backend = Backend::start(move |_, wire| {
+        let is_released = held.lock().unwrap().recv().is_ok();
+        is_released && answer(wire, "held")
+    });
+    (release, backend)
+}
+
+fn admin(program: &Program) -> SocketAddr {
+    program.address_after("admin: http://").expect("an admin listener")
+}
+
+fn metrics(program: &Program) -> String {
+    Client::connect(admin(program)).get("/metrics").body
+}
+
+fn is_overloaded(answer: &Answer) -> bool {
+    let retry_after = answer.head.get("retry-after");
+    answer.status() == 503
+        && answer.body.contains("OVERLOADED")
+        && retry_after.as_deref() == Some("1")
+}
+
+#[test]
+fn one_request_too_many_is_shed() {
+    let (release, backend) = holding();
+    let args = ["--max-in-flight", "1", "--admin", "127.0.0.1:0"];
+    let gateway = Gateway::before(&backend, &args);
+    let mut first = gateway.connect();
+    first.send(GET);
+    wait_until("the first is in flight", || backend.requests() == 1);
+    let mut second = gateway.connect();
+    for _ in 0..2 {
+        let answer = second.get("/");
+        assert!(is_overloaded(&answer), "{}", answer.body);
+    }
+    let told = metrics(&gateway);
+    assert!(told.contains("ratekeeper_gateway_rejected_total{reason=\"in_flight\"} 2\n"), "{told}");
+    assert!(told.contains("ratekeeper_gateway_requests_in_flight 1\n"), "{told}");
+    release.send(()).unwrap();
+    assert_eq!(first.answer().status(), 200);
+    release.send(()).unwrap();
+    // The first gives up its place once its answer is sent, which it may not have noticed yet.
+    wait_until("there is room again", || second.get("/").status() == 200);
+    assert_eq!(backend.requests(), 2);
+}
+
+#[test]
+fn an_upstream_has_no_more_connections_than_it_may() {
+    let (release, backend) = holding();
+    let args = ["--max-upstream-connections", "1", "--admin", "127.0.0.1:0"];
+    let gateway = Gateway::before(&backend, &args);
+    let mut first = gateway.connect();
+    first.send(GET);
+    wait_until("the first is in flight", || backend.requests() == 1);
+    let answer = gateway.connect().get("/");
+    assert!(is_overloaded(&answer), "{}", answer.body);
+    let told = metrics(&gateway);
+    let rejected = "ratekeeper_gateway_rejected_total{reason=\"upstream_connections\"} 1\n";
+    assert!(told.contains(rejected), "{told}");
+    assert!(!gateway.log().contains("request failed"), "that is no fault of the upstream's");
+    release.send(()).unwrap();
+    assert_eq!(first.answer().status(), 200);
+    release.send(()).unwrap();
+    wait_until("there is room again", || gateway.connect().get("/").status() == 200);
+}
+
+#[test]
+fn another_upstream_is_used_when_one_has_its_connections() {
+    let (_release, busy) = holding();
+    let idle = Backend::says("idle");
+    let gateway = Gateway::before_all(
+        &[&busy, &idle],
+        &["--workers", "1", "--max-upstream-connections", "1"],
+    );
+    let waiting = gateway.connect();
+    waiting.send(GET);
+    // Which upstream is the first is not known; the one that holds gets one in the end.
+    let second = gateway.connect();
+    if busy.requests() == 0 {
+        second.send(GET);
+    }
+    wait_until("one is held", || busy.requests() == 1);
+    for _ in 0..4 {
+        assert_eq!(gateway.connect().get("/").body, "idle");
+    }
+}
+
+#[test]
+fn a_tunnel_counts_as_a_connection_to_its_upstream() {
+    let backend = Backend::start(|head, wire| {
+        if head.get("upgrade").is_none() {
+            return answer(wire, "hello");
+        }
+        let switch =
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+        wire.send(switch);
+        wire.is_closed();
+        false
+    });
+    let gateway = Gateway::before(&backend, &["--max-upstream-connections", "1"]);
+    let mut tunnel = gateway.connect();
+    tunnel.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+    assert_eq!(tunnel.0.head().status(), 101);
+    assert!(is_overloaded(&gateway.connect().get("/")));
+    drop(tunnel);
+    wait_until("the tunnel is over", || gateway.connect().get("/").status() == 200);
+}
+
+#[test]
+fn streams_of_a_connection_are_bounded_as_told() {
+    let gateway = Gateway::before(&Backend::says("hello"), &["--max-streams", "7"]);
+    let mut client = gateway.connect();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    client.send([&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings].concat());
+    let head = client.0.exactly(9);
+    assert_eq!(head[3], 4, "the first frame has the settings");
+    let length = usize::from(head[1]) * 256 + usize::from(head[2]);
+    let told = client.0.exactly(length);
+    let is_streams = |setting: &&[u8]| setting[..2] == [0, 3];
+    assert_eq!(told.chunks(6).find(is_streams), Some(&[0, 3, 0, 0, 0, 7][..]));
+}
+
+/// Opens streams of HTTP/2 and resets each at once.
+fn opened_and_reset(streams: u32) -> Vec<u8> {
+    // GET http://a/, all of it in HPACK's static table but for the host.
+    let headers = [0x82, 0x86, 0x84, 0x41, 1, b'a'];
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let mut bytes = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings].concat();
+    for id in (0..streams).map(|i| (2 * i + 1).to_be_bytes()) {
+        bytes.extend([0, 0, headers.len() as u8, 1, 5]);
+        bytes.extend([&id[..], &headers].concat());
+        bytes.extend([0, 0, 4, 3, 0]);
+        bytes.extend([&id[..], &[0, 0, 0, 8]].concat());
+    }
+    bytes
+}
+
+#[test]
+fn connections_that_are_reset_do_not_fill_the_log() {
+    let gateway = Gateway::before(&Backend::says("hello"), &[]);
+    for _ in 0..50 {
+        let mut client = gateway.connect();
+        // It may have had enough before all is sent.
+        let _ = client.0.try_send(opened_and_reset(500));
+        client.0.rest();
+        assert!(client.0.is_closed());
+    }
+    gateway.wait_for_log("WARN");
+    let warnings = gateway.log().matches("WARN").count();
+    assert!(warnings < 10, "{warnings} warnings");
+    assert_eq!(gateway.connect().get("/").status(), 200);
+}
+
+/// Starts the program from a shell that has done this before.
+fn start_in_shell(shell: &str, args: &[&str], ready: &str) -> Program {
+    let mut command = Command::new("bash");
+    command.args(["-c", &format!("{shell}\nexec \"$@\""), "bash"]);
+    command.arg(env!("CARGO_BIN_EXE_ratekeeper")).args(args);
+    Program::start(&mut command, ready)
+}
+
+/// Takes all file descriptors that connections may have, and then asks for health.
+fn is_healthy_without_descriptors(address: SocketAddr, program: &Program, rejected: &str) {
+    let all: Vec<_> = (0..400).map(|_| TcpStream::connect(address).unwrap()).collect();
+    wait_until("some are rejected", || {
+        let told = metrics(program);
+        let line = told.lines().find(|line| line.starts_with(rejected)).expect("a metric");
+        !line.ends_with(" 0")
+    });
+    assert_eq!(Client::connect(admin(program)).get("/healthz").status(), 200);
+    assert_eq!(Client::connect(admin(program)).get("/readyz").status(), 200);
+    program.wait_for_log("no file descriptors are left");
+    drop(all);
+}
+
+#[test]
+fn the_gateway_is_healthy_when_file_descriptors_have_run_out() {
+    let backend = Backend::says("hello");
+    let upstream = backend.url();
+    let args = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--workers", "2"];
+    let args = [&["gateway", "--upstream", &upstream], &args[..]].concat();
+    let gateway = start_in_shell("ulimit -n 256", &args, "admin: ");
+    let address = gateway.address_after("listening on http://").unwrap();
+    let rejected = "ratekeeper_gateway_rejected_total{reason=\"file_descriptors\"}";
+    is_healthy_without_descriptors(address, &gateway, rejected);
+    wait_until("it serves again", || {
+        let mut client = Client::connect(address);
+        client.0.stream().set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        client.0.try_send(GET).is_ok() && client.try_answer().is_ok()
+    });
+}
+
+#[test]
+fn the_decision_server_is_healthy_when_file_descriptors_have_run_out() {
+    let args = ["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--resp", "off"];
+    let args = [&["serve", "--workers", "2"], &args[..]].concat();
+    let server = start_in_shell("ulimit -n 256", &args, "policy: ");
+    let address = server.address_after("http: http://").unwrap();
+    let rejected = "ratekeeper_connections_rejected_total{door=\"http\"}";
+    is_healthy_without_descriptors(address, &server, rejected);
+    wait_until("it serves again", || {
+        let mut client = Client::connect(address);
+        client.0.stream().set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        client.0.try_send("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").is_ok()
+            && client.try_answer().is_ok()
+    });
+}
+
+#[test]
+fn an_access_log_that_cannot_be_written_is_told_once_and_counted() {
+    let backend = Backend::says("hello");
+    let upstream = backend.url();
+    let args = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--access-log", "text"];
+    let args = [&["gateway", "--upstream", &upstream], &args[..]].concat();
+    // Full, and a pipe that nobody reads.
+    for shell in ["exec >/dev/full", "exec > >(true)"] {
+        let gateway = start_in_shell(shell, &args, "admin: ");
+        let address = gateway.address_after("listening on http://").unwrap();
+        let mut sent = 0;
+        wait_until("lines are lost", || {
+            sent += 1;
+            assert_eq!(Client::connect(address).get("/").status(), 200);
+            let lost = "ratekeeper_gateway_access_log_lost_total{reason=\"unwritable\"} 0";
+            !metrics(&gateway).contains(lost)
+        });
+        gateway.wait_for_log("access log cannot be written");
+        wait_until("every line is counted", || {
+            let lost = "ratekeeper_gateway_access_log_lost_total{reason=\"unwritable\"}";
+            metrics(&gateway).contains(&format!("{lost} {sent}\n"))
+        });
+        assert_eq!(gateway.log().matches("access log cannot be written").count(), 1);
+    }
+}

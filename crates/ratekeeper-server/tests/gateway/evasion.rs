@@ -1,0 +1,195 @@
+//! Clients that write a request in another way, so that it is not counted.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, StatusCode};
+use http_body_util::Full;
+use ratekeeper_testkit::evasion::{POLICY, Spelling, count_as_one, malformed};
+
+use crate::backend::Backend;
+use crate::client::Answer;
+use crate::http2::{connect, run, text};
+use crate::process::Gateway;
+
+fn policy(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+fn gateway(backend: &Backend, text: &str) -> (Gateway, tempfile::NamedTempFile) {
+    let file = policy(text);
+    (Gateway::before(backend, &[file.path().to_str().unwrap()]), file)
+}
+
+fn ask_http1(gateway: &Gateway, spelling: &Spelling) -> Answer {
+    let Spelling { method, target, host, headers } = spelling;
+    let lines: String =
+        headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    gateway.connect().ask(&format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n"))
+}
+
+fn http2(spelling: &Spelling) -> Option<Request<Full<Bytes>>> {
+    let uri = format!("http://{}{}", spelling.host, spelling.target);
+    let mut request = Request::builder().method(spelling.method).uri(uri);
+    for (name, value) in &spelling.headers {
+        request = request.header(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+    }
+    request.body(Full::default()).ok()
+}
+
+/// What the upstream saw is what was counted.
+fn check_seen(spelling: &Spelling, seen: &str) {
+    if !spelling.header("x-api-key").is_empty() {
+        let lines = seen.lines().filter_map(|line| line.strip_prefix("x-api-key: "));
+        let values: Vec<_> = lines.map(|value| value.trim_matches([',', ' '])).collect();
+        assert!(!values.is_empty() && values.iter().all(|value| *value == "k"), "{seen}");
+    }
+}
+
+#[test]
+fn every_spelling_over_http1_is_counted_as_the_same() {
+    let (gateway, _file) = gateway(&Backend::echo(), POLICY);
+    count_as_one(|spelling| {
+        let answer = ask_http1(&gateway, spelling);
+        assert_eq!(answer.status(), 200, "{spelling:?}: {}", answer.body);
+        check_seen(spelling, &answer.body);
+        answer.head.get("ratelimit")
+    });
+}
+
+#[test]
+fn every_spelling_over_http2_is_counted_as_the_same() {
+    let (gateway, _file) = gateway(&Backend::echo(), POLICY);
+    count_as_one(|spelling| {
+        let request = http2(spelling)?;
+        run(async {
+            let answer = connect(&gateway).await.send_request(request).await.unwrap();
+            assert_eq!(answer.status(), 200, "{spelling:?}");
+            let told = answer.headers().get("ratelimit").unwrap().to_str().unwrap().to_string();
+            check_seen(spelling, &text(answer).await);
+            Some(told)
+        })
+    });
+}
+
+#[test]
+fn a_host_that_is_none_is_refused() {
+    let backend = Backend::echo();
+    let (gateway, _file) = gateway(&backend, POLICY);
+    for spelling in malformed() {
+        assert_eq!(ask_http1(&gateway, &spelling).status(), 400, "{spelling:?}");
+        if let Some(request) = http2(&spelling) {
+            run(async {
+                let answer = connect(&gateway).await.send_request(request).await.unwrap();
+                assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "{spelling:?}");
+            });
+        }
+    }
+    assert_eq!(backend.requests(), 0);
+}
+
+const PER_KEY: &str = "version: 1
+identify: { key: { header: x-api-key } }
+limits: [{ name: api, per: key, rate: 4/hour burst 4 }]
+";
+
+#[test]
+fn ten_spellings_of_one_key_are_one_key() {
+    let backend = Backend::echo();
+    let (gateway, _file) = gateway(&backend, PER_KEY);
+    let keys = ["k", " k", "k ", "  k", "k  ", "\tk", "k\t", " k ", "\t k", "k \t"];
+    let statuses = run(async {
+        let mut sender = connect(&gateway).await;
+        let mut statuses = Vec::new();
+        for key in keys {
+            let key = HeaderValue::from_bytes(key.as_bytes()).unwrap();
+            let request = Request::get("http://a/").header("x-api-key", key);
+            let answer = sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
+            statuses.push(answer.status().as_u16());
+        }
+        statuses
+    });
+    assert_eq!(statuses, [200, 200, 200, 200, 429, 429, 429, 429, 429, 429]);
+    assert_eq!(backend.requests(), 4);
+}
+
+/// Every value of these characters: those that the upstream sees as the same are counted together.
+#[test]
+fn what_the_upstream_sees_as_one_value_is_counted_as_one() {
+    let rate = PER_KEY.replace("4/hour burst 4", "1000/year burst 1000");
+    let (gateway, _file) = gateway(&Backend::echo(), &rate);
+    let mut values = vec![String::new()];
+    for n in 0..340 {
+        values.push(format!("{}{}", values[n / 4], [" ", "\t", "k", ","][n % 4]));
+    }
+    let mut left: HashMap<String, u32> = HashMap::new();
+    run(async {
+        let mut sender = connect(&gateway).await;
+        for value in values {
+            let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
+            let request = Request::get("http://a/").header("x-api-key", &value);
+            let answer = sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
+            let told = answer.headers()["ratelimit"].to_str().unwrap();
+            let now = told.split(['=', ';']).nth(2).unwrap().parse().unwrap();
+            let body = text(answer).await;
+            let seen = body.lines().find_map(|line| line.strip_prefix("x-api-key:")).unwrap();
+            let before = left.insert(seen.trim().to_string(), now);
+            assert!(before.is_none_or(|before| now < before), "{value:?}: {before:?}, then {now}");
+        }
+    });
+    assert!(left.len() > 10, "{left:?}");
+}
+
+/// The policy would count the key, and the upstream would not get it.
+#[test]
+fn a_request_does_not_have_its_key_removed() {
+    let backend = Backend::echo();
+    let (gateway, _file) = gateway(&backend, PER_KEY);
+    let ask = |headers: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Api-Key: k\r\n{headers}\r\n\r\n");
+        gateway.connect().ask(&request)
+    };
+    for headers in [
+        "Connection: x-api-key",
+        "Connection: close, X-Api-Key",
+        "Connection: close\r\nConnection: x-api-key",
+        "Connection: authorization",
+        "Connection: cookie",
+        "Connection: x-forwarded-for",
+        "Connection: x-request-id",
+        "Connection: host",
+        "X_Api_Key: other",
+        "X_Forwarded_For: 192.0.2.1",
+    ] {
+        let refused = ask(headers);
+        assert_eq!(refused.status(), 400, "{headers}: {}", refused.body);
+    }
+    assert_eq!(backend.requests(), 0);
+    for headers in [
+        "Connection: keep-alive, x-mine\r\nX-Mine: 1",
+        "Keep-Alive: x-api-key",
+        "TE: x-api-key",
+        "Upgrade: x-api-key\r\nConnection: upgrade",
+    ] {
+        let passed = ask(headers);
+        assert_eq!(passed.status(), 200, "{headers}: {}", passed.body);
+        assert!(passed.body.contains("x-api-key: k\n"), "{headers}: {}", passed.body);
+    }
+}
+
+#[test]
+fn two_lengths_over_http2_are_refused() {
+    let backend = Backend::echo();
+    let gateway = Gateway::before(&backend, &[]);
+    run(async {
+        let mut sender = connect(&gateway).await;
+        let request = Request::post("http://a/").header("content-length", "3");
+        let request = request.header("content-length", "3").body(Full::from("abc")).unwrap();
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+        assert!(text(answer).await.contains("more than one Content-Length"));
+    });
+    assert_eq!(backend.requests(), 0);
+}

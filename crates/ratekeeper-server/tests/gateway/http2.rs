@@ -1,0 +1,169 @@
+//! HTTP/2 from clients, without TLS and with it.
+
+use std::future::Future;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use ratekeeper_testkit::LIMIT;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+use crate::backend::{Backend, answer};
+use crate::process::Gateway;
+
+pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(LIMIT, future).await.expect("in time") })
+}
+
+pub(crate) async fn speak(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> SendRequest<Full<Bytes>> {
+    let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+pub(crate) async fn connect(gateway: &Gateway) -> SendRequest<Full<Bytes>> {
+    speak(TcpStream::connect(gateway.address()).await.unwrap()).await
+}
+
+pub(crate) fn get(uri: &str) -> Request<Full<Bytes>> {
+    Request::get(uri).body(Full::default()).unwrap()
+}
+
+pub(crate) async fn text(answer: Response<Incoming>) -> String {
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    String::from_utf8(body.to_vec()).unwrap()
+}
+
+#[test]
+fn requests_over_http2_pass_with_their_authority_as_host() {
+    let gateway = Gateway::before(&Backend::echo(), &[]);
+    run(async {
+        let mut sender = connect(&gateway).await;
+        let seen =
+            text(sender.send_request(get("http://shop.example/a/../b?c")).await.unwrap()).await;
+        assert!(seen.starts_with("GET /a/../b?c HTTP/1.1\n"), "{seen}");
+        assert!(seen.contains("host: shop.example\n"), "{seen}");
+        assert!(seen.contains("x-forwarded-host: shop.example\n"), "{seen}");
+
+        let post = Request::post("http://a/").body(Full::from("abc")).unwrap();
+        let seen = text(sender.send_request(post).await.unwrap()).await;
+        assert!(seen.contains("content-length: 3\n") && seen.ends_with("\n\nabc"), "{seen}");
+    });
+}
+
+#[test]
+fn a_large_upload_arrives_whole() {
+    let backend = Backend::start(|head, wire| {
+        let body = wire.try_body(&head).unwrap();
+        answer(wire, &body.len().to_string())
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    run(async {
+        let mut sender = connect(&gateway).await;
+        let body = Full::from(vec![1; 20 << 20]);
+        let answer = sender.send_request(Request::post("http://a/").body(body).unwrap()).await;
+        assert_eq!(text(answer.unwrap()).await, (20 << 20).to_string());
+    });
+    let peak = gateway.peak_memory_kb();
+    assert!(peak < 40_000, "{peak} kB");
+}
+
+#[test]
+fn requests_over_one_connection_do_not_wait_for_each_other() {
+    let (go, wait) = channel();
+    let wait = Mutex::new(wait);
+    let backend = Backend::start(move |head, wire| {
+        if head.line.contains("/slow") {
+            _ = wait.lock().unwrap().recv_timeout(LIMIT);
+        }
+        answer(wire, "done")
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    run(async {
+        let mut sender = connect(&gateway).await;
+        let slow = sender.send_request(get("http://a/slow"));
+        let quick = sender.send_request(get("http://a/quick")).await.unwrap();
+        assert_eq!(text(quick).await, "done");
+        go.send(()).unwrap();
+        assert_eq!(text(slow.await.unwrap()).await, "done");
+    });
+}
+
+#[test]
+fn a_host_that_contradicts_the_authority_is_refused() {
+    let gateway = Gateway::before(&Backend::echo(), &[]);
+    run(async {
+        let mut sender = connect(&gateway).await;
+        let request = Request::get("http://a/").header("host", "b").body(Full::default()).unwrap();
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+        assert_eq!(
+            text(sender.send_request(get("http://a/")).await.unwrap()).await.lines().count(),
+            7
+        );
+    });
+}
+
+#[test]
+fn cookies_are_joined_into_one_header() {
+    let gateway = Gateway::before(&Backend::echo(), &[]);
+    run(async {
+        let mut sender = connect(&gateway).await;
+        let request = Request::get("http://a/").header("cookie", "a=1").header("cookie", "b=2");
+        let seen = sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
+        assert!(text(seen).await.contains("\ncookie: a=1; b=2\n"));
+    });
+}
+
+#[test]
+fn a_client_that_leaves_its_answer_where_it_is_is_cut_off() {
+    let backend = Backend::start(|_, wire| {
+        wire.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 1 << 24));
+        wire.try_send(vec![0; 1 << 24]).is_ok()
+    });
+    let gateway = Gateway::before(&backend, &["--body-timeout", "1s"]);
+    run(async {
+        let mut sender = connect(&gateway).await;
+        // The connection is alive, and the body is never read.
+        let answer = sender.send_request(get("http://a/")).await.unwrap();
+        while !sender.is_closed() {
+            tokio::task::yield_now().await;
+        }
+        drop(answer);
+    });
+}
+
+#[test]
+fn a_drain_tells_the_client_and_answers_what_is_under_way() {
+    let (go, wait) = channel();
+    let wait = Mutex::new(wait);
+    let backend = Backend::start(move |_, wire| {
+        _ = wait.lock().unwrap().recv_timeout(LIMIT);
+        answer(wire, "at last")
+    });
+    let mut gateway = Gateway::before(&backend, &[]);
+    run(async {
+        let mut sender = connect(&gateway).await;
+        let slow = tokio::spawn(sender.send_request(get("http://a/")));
+        while backend.requests() == 0 {
+            tokio::task::yield_now().await;
+        }
+        gateway.signal("-TERM");
+        gateway.wait_for_log("ending");
+        go.send(()).unwrap();
+        assert_eq!(text(slow.await.unwrap().unwrap()).await, "at last");
+        while !sender.is_closed() {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert!(gateway.wait().success());
+}

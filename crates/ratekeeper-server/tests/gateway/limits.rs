@@ -1,0 +1,335 @@
+//! The gateway keeps a policy.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use ratekeeper_testkit::wait_until;
+use tempfile::TempDir;
+
+use crate::backend::{Backend, answer};
+use crate::client::{Answer, Client};
+use crate::process::Gateway;
+
+/// A policy file, gone when this is dropped.
+struct PolicyFile {
+    _folder: TempDir,
+    path: PathBuf,
+}
+
+impl PolicyFile {
+    fn new(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = Self { path: folder.path().join("policy.yaml"), _folder: folder };
+        file.write(text);
+        file
+    }
+
+    /// Replaces the file whole, as an editor or a deployment does.
+    fn write(&self, text: &str) {
+        let new = self.path.with_extension("new");
+        fs::write(&new, format!("version: 1\n{text}\n")).unwrap();
+        fs::rename(&new, &self.path).unwrap();
+    }
+
+    fn path(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+}
+
+/// The gateway with this policy in front of the backend, and its admin side.
+fn gateway(backend: &Backend, policy: &PolicyFile, args: &[&str]) -> Gateway {
+    let admin = ["--admin", "127.0.0.1:0", policy.path()];
+    Gateway::before(backend, &[&admin, args].concat())
+}
+
+fn admin(gateway: &Gateway, request: &str) -> Answer {
+    let log = gateway.log();
+    let address = log.split("admin: http://").nth(1).and_then(|rest| rest.split('/').next());
+    let address: SocketAddr = address.expect("an admin side").parse().unwrap();
+    Client::connect(address).ask(&format!("{request} HTTP/1.1\r\nHost: admin\r\n\r\n"))
+}
+
+fn statuses(client: &mut Client, request: &str, times: usize) -> Vec<u16> {
+    (0..times).map(|_| client.ask(request).status()).collect()
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_does_not_reach_the_backend() {
+    let backend = Backend::says("hello");
+    let policy = PolicyFile::new("limits: [{ name: api, per: ip, rate: 3/hour burst 3 }]");
+    let gateway = gateway(&backend, &policy, &["--access-log", "json"]);
+    let mut client = gateway.connect();
+    assert_eq!(client.get("/").head.get("ratelimit").as_deref(), Some("\"api\";r=2;t=1200"));
+    assert_eq!(statuses(&mut client, "GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3), [200, 200, 429]);
+    let refused = client.get("/");
+    assert_eq!(refused.head.get("retry-after").as_deref(), Some("1200"));
+    assert!(refused.body.contains("RATE_LIMITED"), "{}", refused.body);
+    assert!(refused.head.get("x-request-id").is_some());
+    assert_eq!(backend.requests(), 3);
+    let metrics = admin(&gateway, "GET /metrics").body;
+    assert!(
+        metrics.contains("ratekeeper_decisions_total{limit=\"api\",outcome=\"denied\"} 2"),
+        "{metrics}"
+    );
+    assert!(metrics.contains("ratekeeper_gateway_upstream_up{upstream=\"127.0.0.1:"), "{metrics}");
+    wait_until("the log tells who refused", || {
+        gateway.output().matches("\"refused_by\":\"api\"").count() == 2
+    });
+}
+
+#[test]
+fn a_policy_that_is_no_good_is_told_at_once_with_every_error() {
+    let policy = PolicyFile::new("limits: [{ name: api, per: ipp, rate: 3/fortnight }]");
+    let tried = Command::new(env!("CARGO_BIN_EXE_ratekeeper"))
+        .args([
+            "gateway",
+            "--upstream",
+            "http://127.0.0.1:1",
+            "--listen",
+            "127.0.0.1:0",
+            policy.path(),
+        ])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&tried.stderr);
+    assert_eq!(tried.status.code(), Some(2), "{error}");
+    assert!(
+        error.contains("policy.yaml:2:28: unknown identity \"ipp\"; did you mean \"ip\"?"),
+        "{error}"
+    );
+    assert!(error.contains("policy.yaml:2:41: unknown period \"fortnight\""), "{error}");
+}
+
+#[test]
+fn tricks_with_paths_and_addresses_do_not_evade_a_limit() {
+    let backend = Backend::says("hello");
+    let policy = PolicyFile::new(
+        "
+identify: { ip: { client_ip: { trusted_proxies: [ 10.0.0.0/8 ] } } }
+limits: [{ name: checkout, match: { path: /checkout }, per: ip, rate: 1/hour burst 1 }]",
+    );
+    let gateway = gateway(&backend, &policy, &[]);
+    assert_eq!(gateway.connect().get("/checkout").status(), 200);
+    let tricks = [
+        "//checkout",
+        "/%63heckout",
+        "/a/../checkout",
+        "/checkout/",
+        "/./checkout",
+        "/checkout?x=1",
+        "/checkout;v=1",
+        "/%2e%2e/checkout",
+        "/checkout//",
+        "/a/%2e%2e/%63heckout",
+        "http://x/checkout",
+    ];
+    for path in tricks {
+        assert_eq!(gateway.connect().get(path).status(), 429, "{path}");
+    }
+    for forged in ["X-Forwarded-For: 1.2.3.4", "Forwarded: for=1.2.3.4", "X-Real-IP: 1.2.3.4"] {
+        let request = format!("GET /checkout HTTP/1.1\r\nHost: a\r\n{forged}\r\n\r\n");
+        assert_eq!(gateway.connect().ask(&request).status(), 429, "{forged}");
+    }
+    assert_eq!(gateway.connect().get("/elsewhere").status(), 200);
+}
+
+#[test]
+fn a_trusted_proxy_tells_who_the_client_is() {
+    let backend = Backend::says("hello");
+    let policy = PolicyFile::new("limits: [{ name: a, per: ip, rate: 1/hour burst 1 }]");
+    let gateway = gateway(&backend, &policy, &["--trusted-proxy", "127.0.0.0/8"]);
+    let of = |client: &str| {
+        let header = format!("X-Forwarded-For: 6.6.6.6, {client}");
+        gateway.connect().ask(&format!("GET / HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n")).status()
+    };
+    assert_eq!([of("192.0.2.1"), of("192.0.2.1"), of("192.0.2.2")], [200, 429, 200]);
+    // One customer has a whole /64.
+    assert_eq!([of("2001:db8::1"), of("2001:db8::2"), of("2001:db8:0:1::1")], [200, 429, 200]);
+}
+
+#[test]
+fn a_new_policy_is_taken_up_and_a_bad_one_is_seen_everywhere_and_changes_nothing() {
+    let backend = Backend::says("hello");
+    let policy = PolicyFile::new("limits: [{ name: api, rate: 2/hour }]");
+    let gateway = gateway(&backend, &policy, &[]);
+    let mut client = gateway.connect();
+    assert_eq!(client.get("/").status(), 200);
+
+    policy.write("limits: [{ name: api, rat: 3/hour }]");
+    gateway.wait_for_log("the policy stays as it was");
+    assert!(gateway.log().contains("did you mean \"rate\"?"));
+    let state = admin(&gateway, "GET /v1/policy").body;
+    assert!(state.contains("did you mean") && state.contains("\"version\": 1"), "{state}");
+    let metrics = admin(&gateway, "GET /metrics").body;
+    assert!(metrics.contains("ratekeeper_policy_ok 0"), "{metrics}");
+    assert!(metrics.contains("ratekeeper_policy_failures_total 1"), "{metrics}");
+    assert_eq!(admin(&gateway, "POST /v1/policy/reload").status(), 422);
+    assert_eq!([client.get("/").status(), client.get("/").status()], [200, 429]);
+
+    policy.write("limits: [{ name: api, rate: 3/hour }]");
+    gateway.wait_for_log("version=2");
+    assert_eq!([client.get("/").status(), client.get("/").status()], [200, 429], "usage is kept");
+    let metrics = admin(&gateway, "GET /metrics").body;
+    assert!(metrics.contains("ratekeeper_policy_ok 1"), "{metrics}");
+
+    gateway.signal("-HUP");
+    gateway.wait_for_log("version=3");
+}
+
+#[test]
+fn a_reload_under_load_loses_no_request_and_no_count() {
+    const QUOTA: u64 = 50_000_000;
+    let text = |other: u32| {
+        format!(
+            "limits: [{{ name: all, rate: {QUOTA}/day }}, {{ name: l{other}, rate: {}/s }}]",
+            60_000_000 + other
+        )
+    };
+    let backend = Backend::says("hello");
+    let policy = PolicyFile::new(&text(0));
+    let gateway = gateway(&backend, &policy, &[]);
+    let (asked, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = gateway.connect();
+                while !is_over.load(Ordering::Relaxed) {
+                    assert_eq!(client.get("/").status(), 200);
+                    asked.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for version in 2..=20 {
+            policy.write(&text(version));
+            assert_eq!(admin(&gateway, "POST /v1/policy/reload").status(), 200);
+            let before = asked.load(Ordering::Relaxed);
+            wait_until("requests go on", || asked.load(Ordering::Relaxed) > before + 20);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let asked = asked.into_inner();
+    assert_eq!(backend.requests() as u64, asked);
+    let left = gateway.connect().get("/").head.get("ratelimit").unwrap();
+    assert!(left.starts_with(&format!("\"all\";r={};", QUOTA - asked - 1)), "{left} after {asked}");
+    let policy_state = admin(&gateway, "GET /v1/policy").body;
+    assert!(policy_state.contains(&format!("\"allowed\": {}", asked + 1)), "{policy_state}");
+}
+
+#[test]
+fn where_a_limit_says_so_an_answer_of_a_while_ago_is_better_than_none() {
+    let backend = Backend::start(|head, wire| {
+        let (control, text) = match head.line.contains("/private") {
+            true => ("private, max-age=60", "mine"),
+            false => ("public, max-age=60", "news"),
+        };
+        let head =
+            format!("HTTP/1.1 200 OK\r\nCache-Control: {control}\r\nContent-Length: 4\r\n\r\n");
+        wire.try_send(head + text).is_ok()
+    });
+    let policy = PolicyFile::new(
+        "limits: [{ name: news, rate: 2/hour burst 2, when_limited: { serve_stale: 10m } }]",
+    );
+    let gateway = gateway(&backend, &policy, &[]);
+    let mut client = gateway.connect();
+    assert_eq!((client.get("/news").status(), client.get("/private").status()), (200, 200));
+    let stale = client.get("/news");
+    assert_eq!((stale.status(), stale.body.as_str()), (200, "news"));
+    assert_eq!(stale.head.get("age").as_deref(), Some("0"));
+    let left = stale.head.get("ratelimit").unwrap();
+    assert!(left.starts_with("\"news\";r=0;"), "what is left now, not then: {left}");
+    let status = stale.head.get("cache-status");
+    assert_eq!(status.as_deref(), Some("ratekeeper; hit; detail=\"limited by news\""));
+    assert_eq!(client.get("/private").status(), 429, "not for everybody");
+    assert_eq!(client.get("/other").status(), 429, "never answered");
+    let post = client.ask("POST /news HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(post.status(), 429, "only what is asked with GET");
+    assert_eq!(backend.requests(), 2);
+}
+
+#[test]
+fn a_request_is_in_flight_until_its_answer_is_sent() {
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let backend = Backend::start(move |head, wire| {
+        if head.line.contains("/slow") {
+            let head = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nbe";
+            return wire.try_send(head).is_ok()
+                && wait.lock().unwrap().recv().is_ok()
+                && wire.try_send("fore").is_ok();
+        }
+        answer(wire, "hello")
+    });
+    let policy = PolicyFile::new("limits: [{ name: flight, concurrency: 1 }]");
+    let gateway = gateway(&backend, &policy, &[]);
+    let mut slow = gateway.connect();
+    slow.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = slow.0.head();
+    let refused = gateway.connect().get("/");
+    assert_eq!(refused.status(), 429);
+    assert!(refused.body.contains("TOO_MANY_IN_FLIGHT"), "{}", refused.body);
+    go.send(()).unwrap();
+    assert_eq!(slow.0.try_body(&head).unwrap(), b"before");
+    wait_until("it is no longer in flight", || gateway.connect().get("/").status() == 200);
+}
+
+#[test]
+fn the_admin_side_tells_whether_requests_may_come() {
+    let backend = Backend::says("hello");
+    let policy = PolicyFile::new("limits: []");
+    let gateway = gateway(&backend, &policy, &[]);
+    assert_eq!(admin(&gateway, "GET /healthz").body, "ok\n");
+    let ready = admin(&gateway, "GET /readyz");
+    assert_eq!(ready.status(), 200);
+    assert!(ready.body.contains("\"store\": \"memory\""), "{}", ready.body);
+    let unknown = admin(&gateway, "GET /nothing");
+    assert_eq!(unknown.status(), 404);
+    assert!(unknown.body.contains("/metrics"));
+    assert_eq!(admin(&gateway, "DELETE /v1/policy").status(), 405);
+}
+
+#[test]
+fn without_its_store_a_gateway_does_as_its_limits_were_told() {
+    let backend = Backend::says("hello");
+    let policy = PolicyFile::new(
+        "
+store: { url: 'redis://127.0.0.1:1' }
+limits:
+  - { name: local, match: { path: /local }, rate: 2/hour }
+  - { name: deny, match: { path: /deny }, rate: 2/hour, when_store_down: deny }",
+    );
+    let gateway = gateway(&backend, &policy, &[]);
+    let mut client = gateway.connect();
+    let mut ask = |path: &str| client.get(path).status();
+    assert_eq!([ask("/local"), ask("/local"), ask("/local"), ask("/deny")], [200, 200, 429, 429]);
+    gateway.wait_for_log("the store is down");
+    assert!(admin(&gateway, "GET /readyz").body.contains("\"store\": \"down\""));
+    assert!(admin(&gateway, "GET /metrics").body.contains("ratekeeper_store_up 0"));
+}
+
+#[test]
+fn gateways_that_share_a_store_share_every_limit() {
+    let redis = ratekeeper_testkit::RedisServer::start();
+    let backend = Backend::says("hello");
+    let policy = PolicyFile::new(&format!(
+        "store: {{ url: '{}', deadline: 2s }}\nlimits: [{{ name: a, per: ip, rate: 50/hour burst 50 }}]",
+        redis.url()
+    ));
+    let gateways = [gateway(&backend, &policy, &[]), gateway(&backend, &policy, &[])];
+    let served: usize = thread::scope(|scope| {
+        let callers: Vec<_> = (0..8)
+            .map(|i| {
+                let mut client = gateways[i % 2].connect();
+                let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+                scope.spawn(move || statuses(&mut client, request, 20))
+            })
+            .collect();
+        let statuses = callers.into_iter().flat_map(|caller| caller.join().unwrap());
+        statuses.filter(|status| *status == 200).count()
+    });
+    assert_eq!((served, backend.requests()), (50, 50));
+}

@@ -1,0 +1,357 @@
+//! Bodies pass as they come, both ways.
+
+use std::io::{Read, Write};
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
+use ratekeeper_testkit::{LIMIT, wait_until};
+
+use crate::backend::{Backend, answer};
+use crate::process::Gateway;
+
+#[test]
+fn an_event_arrives_before_the_next_is_produced() {
+    let (arrived, next) = channel();
+    let next = Mutex::new(next);
+    let backend = Backend::start(move |_, wire| {
+        wire.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+        wire.send("9\r\ndata: 1\n\n\r\n");
+        next.lock().unwrap().recv_timeout(LIMIT).expect("the first event arrives");
+        wire.send("9\r\ndata: 2\n\n\r\n0\r\n\r\n");
+        true
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    let mut client = gateway.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.0.head().get("content-type").unwrap(), "text/event-stream");
+    assert_eq!(client.0.chunk().unwrap(), b"data: 1\n\n");
+    arrived.send(()).unwrap();
+    assert_eq!(client.0.chunk().unwrap(), b"data: 2\n\n");
+    assert_eq!(client.0.chunk().unwrap(), b"");
+}
+
+#[test]
+fn an_upload_reaches_the_upstream_while_it_is_sent() {
+    let (got, seen) = channel();
+    let got = Mutex::new(got);
+    let backend = Backend::start(move |_, wire| {
+        got.lock().unwrap().send(wire.chunk().unwrap()).unwrap();
+        let rest = (wire.chunk().unwrap(), wire.chunk().unwrap());
+        wire.fields().unwrap();
+        answer(wire, &format!("{:?}", rest.0))
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    let mut client = gateway.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+    assert_eq!(seen.recv_timeout(LIMIT).unwrap(), b"abc");
+    client.send("1\r\nd\r\n0\r\n\r\n");
+    assert_eq!(client.answer().body, "[100]");
+}
+
+#[test]
+fn both_directions_stream_at_once() {
+    let backend = Backend::start(|_, wire| {
+        wire.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        loop {
+            let chunk = wire.chunk().unwrap();
+            wire.send(format!("{:x}\r\n", chunk.len()));
+            wire.send([&chunk[..], b"\r\n"].concat());
+            if chunk.is_empty() {
+                return true;
+            }
+        }
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    let mut client = gateway.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    assert_eq!(client.0.head().status(), 200);
+    for _ in 0..10 {
+        client.send("4\r\nping\r\n");
+        assert_eq!(client.0.chunk().unwrap(), b"ping");
+    }
+    client.send("0\r\n\r\n");
+    assert_eq!(client.0.chunk().unwrap(), b"");
+}
+
+#[test]
+fn trailers_pass_both_ways() {
+    let backend = Backend::start(|head, wire| {
+        assert_eq!(head.get("te").as_deref(), Some("trailers"));
+        assert_eq!((wire.chunk().unwrap(), wire.chunk().unwrap()), (b"abc".to_vec(), vec![]));
+        let sum = wire.fields().unwrap();
+        wire.send("HTTP/1.1 200 OK\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n");
+        wire.send(format!("2\r\nok\r\n0\r\nX-Sum: {}\r\n\r\n", sum[0].1));
+        true
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    let mut client = gateway.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nTrailer: X-Sum\r\n");
+    client.send("Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 17\r\n\r\n");
+    assert_eq!(client.0.head().status(), 200);
+    assert_eq!((client.0.chunk().unwrap(), client.0.chunk().unwrap()), (b"ok".to_vec(), vec![]));
+    assert_eq!(client.0.fields().unwrap(), [("x-sum".to_string(), "17".to_string())]);
+}
+
+#[test]
+fn a_websocket_is_tunnelled_both_ways() {
+    let backend = Backend::start(|head, wire| {
+        assert_eq!(head.get("upgrade").as_deref(), Some("websocket"));
+        assert_eq!(head.get("connection").as_deref(), Some("upgrade"));
+        // What follows in the same packet belongs to the tunnel already. Its line feeds are bare.
+        wire.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhi\n\n");
+        let mut bytes = [0; 4];
+        while wire.stream().read_exact(&mut bytes).is_ok() {
+            wire.stream().write_all(&bytes).unwrap();
+        }
+        false
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    let mut client = gateway.connect();
+    client.send("GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    let head = client.0.head();
+    assert_eq!((head.status(), head.get("upgrade").as_deref()), (101, Some("websocket")));
+    assert_eq!(client.0.exactly(4), b"hi\n\n");
+    for message in [b"\0\n\n\xff", b"ping", b"GET "] {
+        client.send(message);
+        assert_eq!(client.0.exactly(4), message);
+    }
+    client.0.end();
+    assert!(client.0.is_closed(), "the end of one side reaches the other, and comes back");
+}
+
+const UPGRADE: &str =
+    "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+
+/// Bytes of all kinds, which no rule of HTTP's fits.
+fn all_kinds() -> Vec<u8> {
+    let every: Vec<u8> = (0..=255).collect();
+    [b"\n\r\n\0 GET / HTTP/1.1\nA: b\r\n c\r\n\r\n", &every[..], b"\n\n"].concat()
+}
+
+#[test]
+fn what_is_sent_before_the_switch_reaches_the_upstream_unchanged() {
+    let (go_on, gone_on) = channel::<()>();
+    let gone_on = Mutex::new(gone_on);
+    let length = 3 * all_kinds().len();
+    let backend = Backend::start(move |head, wire| {
+        if head.get("upgrade").is_none() {
+            return answer(wire, "hello");
+        }
+        gone_on.lock().unwrap().recv().unwrap();
+        wire.send(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        );
+        let bytes = wire.exactly(length);
+        wire.stream().write_all(&bytes).unwrap();
+        false
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    for first in ["", "GET /before HTTP/1.1\r\nHost: a\r\n\r\n"] {
+        let mut client = gateway.connect();
+        let before = backend.requests();
+        // Some with the request, some between it and the switch, and some after it.
+        client.send([first.as_bytes(), UPGRADE.as_bytes(), &all_kinds()].concat());
+        let expected = before + 1 + usize::from(!first.is_empty());
+        wait_until("the request arrives", || backend.requests() == expected);
+        client.send(all_kinds());
+        go_on.send(()).unwrap();
+        if !first.is_empty() {
+            assert_eq!(client.answer().body, "hello");
+        }
+        assert_eq!(client.0.head().status(), 101);
+        client.send(all_kinds());
+        let is_unchanged = client.0.exactly(length) == all_kinds().repeat(3);
+        assert!(is_unchanged);
+    }
+}
+
+#[test]
+fn what_is_sent_before_a_switch_is_declined_is_the_next_request_and_checked_like_any() {
+    let backend = Backend::echo();
+    let gateway = Gateway::before(&backend, &[]);
+    let mut client = gateway.connect();
+    let next = "POST /next HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na\nb";
+    let bad = "GET /smuggled HTTP/1.1\nHost: a\r\n\r\n";
+    client.send([UPGRADE, next, UPGRADE, bad].concat());
+    assert!(client.answer().body.starts_with("GET /chat "));
+    let second = client.answer().body;
+    assert!(second.starts_with("POST /next ") && second.ends_with("\n\na\nb"), "{second}");
+    assert!(client.answer().body.starts_with("GET /chat "));
+    assert_eq!(client.answer().status(), 400);
+    assert!(client.0.is_closed());
+    assert_eq!(backend.requests(), 3);
+}
+
+#[test]
+fn a_client_that_goes_before_the_switch_ends_its_request() {
+    let (gone, seen) = channel();
+    let gone = Mutex::new(gone);
+    let backend = Backend::start(move |_, wire| {
+        gone.lock().unwrap().send(wire.is_closed()).unwrap();
+        false
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    let client = gateway.connect();
+    client.send([UPGRADE.as_bytes(), &all_kinds()].concat());
+    wait_until("the request arrives", || backend.requests() == 1);
+    drop(client);
+    assert_eq!(seen.recv_timeout(LIMIT), Ok(true), "the upstream's connection is closed");
+}
+
+#[test]
+fn an_upgrade_that_is_declined_is_an_ordinary_answer() {
+    let backend = Backend::says("no");
+    let gateway = Gateway::before(&backend, &[]);
+    let mut client = gateway.connect();
+    let ask = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    assert_eq!(client.ask(ask).body, "no");
+    assert_eq!(client.get("/").body, "no");
+}
+
+#[test]
+fn a_switch_to_another_protocol_is_not_passed_on() {
+    let gateway = Gateway::before(&Backend::echo(), &[]);
+    let seen = gateway.connect().ask(
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAA\r\n\r\n",
+    );
+    let seen = seen.body.to_lowercase();
+    assert!(!seen.contains("upgrade") && !seen.contains("http2-settings"), "{seen}");
+}
+
+#[test]
+fn a_silent_tunnel_is_closed() {
+    let backend = Backend::start(|_, wire| {
+        wire.send(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        );
+        wire.is_closed();
+        false
+    });
+    let gateway = Gateway::before(&backend, &["--tunnel-timeout", "1s"]);
+    let mut client = gateway.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    assert_eq!(client.0.head().status(), 101);
+    assert!(client.0.is_closed());
+}
+
+#[test]
+fn a_client_that_expects_to_be_told_is_told_to_go_on() {
+    let gateway = Gateway::before(&Backend::echo(), &[]);
+    let mut client = gateway.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(client.0.line().unwrap(), "HTTP/1.1 100 Continue");
+    assert_eq!(client.0.line().unwrap(), "");
+    client.send("abc");
+    let answer = client.answer();
+    assert!(answer.status() == 200 && answer.body.ends_with("\n\nabc"), "{}", answer.body);
+}
+
+#[test]
+fn answers_without_a_body_keep_their_headers_and_the_connection() {
+    let backend = Backend::start(|head, wire| {
+        let answer = match head.line.as_str() {
+            "HEAD / HTTP/1.1" => "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\nETag: h\r\n\r\n",
+            "HEAD /chunked HTTP/1.1" => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET /204 HTTP/1.1" => "HTTP/1.1 204 No Content\r\nETag: n\r\n\r\n",
+            _ => "HTTP/1.1 304 Not Modified\r\nETag: m\r\n\r\n",
+        };
+        wire.try_send(answer).is_ok()
+    });
+    let gateway = Gateway::before(&backend, &["--workers", "1"]);
+    let mut client = gateway.connect();
+    let mut ask = |request: &str| {
+        client.send(format!("{request} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let head = client.0.head();
+        (head.status(), head.get("content-length"), head.get("etag"))
+    };
+    let text = |text: &str| Some(text.to_string());
+    assert_eq!(ask("HEAD /"), (200, text("1000"), text("h")));
+    assert_eq!(ask("HEAD /chunked"), (200, None, None));
+    assert_eq!(ask("GET /204"), (204, None, text("n")));
+    assert_eq!(ask("GET /304"), (304, None, text("m")));
+    assert_eq!(backend.connections(), 1, "the upstream's connection is used again");
+}
+
+#[test]
+fn an_answer_that_ends_with_its_connection_is_whole() {
+    let backend = Backend::start(|_, wire| {
+        wire.send("HTTP/1.0 200 OK\r\n\r\nhello");
+        false
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    for _ in 0..3 {
+        assert_eq!(gateway.connect().get("/").body, "hello");
+    }
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_not_taken_for_a_whole_one() {
+    let backend = Backend::start(|_, wire| {
+        wire.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+        false
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    let mut client = gateway.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(!client.0.rest().ends_with("0\r\n\r\n"));
+}
+
+#[test]
+fn an_upstream_that_answers_before_the_upload_is_over_is_heard() {
+    const LENGTH: usize = 20 << 20;
+    let backend = Backend::start(|_, wire| {
+        wire.send("HTTP/1.1 413 Too Much\r\nContent-Length: 3\r\nConnection: close\r\n\r\nno!");
+        // It closes without having read anything.
+        false
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    for _ in 0..20 {
+        let mut client = gateway.connect();
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n"));
+        let mut stream = client.0.stream().try_clone().unwrap();
+        let upload = std::thread::spawn(move || _ = stream.write_all(&vec![1; LENGTH]));
+        let answer = client.answer();
+        assert_eq!((answer.status(), answer.body.as_str()), (413, "no!"));
+        drop(client);
+        upload.join().unwrap();
+    }
+}
+
+#[test]
+fn a_large_upload_is_not_gathered_in_memory() {
+    const LENGTH: usize = 50 << 20;
+    let (go, may_read) = channel();
+    let may_read = Mutex::new(may_read);
+    let backend = Backend::start(move |_, wire| {
+        may_read.lock().unwrap().recv_timeout(LIMIT).unwrap();
+        let body = wire.exactly(LENGTH);
+        answer(wire, &body.iter().map(|byte| u64::from(*byte)).sum::<u64>().to_string())
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    let mut client = gateway.connect();
+    client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n"));
+    let mut stream = client.0.stream().try_clone().unwrap();
+    let upload = std::thread::spawn(move || stream.write_all(&vec![1; LENGTH]).unwrap());
+    wait_until("the request arrives", || backend.requests() == 1);
+    go.send(()).unwrap();
+    assert_eq!(client.answer().body, LENGTH.to_string());
+    upload.join().unwrap();
+    let peak = gateway.peak_memory_kb();
+    assert!(peak < 40_000, "{peak} kB");
+}
+
+#[test]
+fn a_large_answer_waits_for_a_client_that_does_not_read() {
+    const LENGTH: usize = 50 << 20;
+    let backend = Backend::start(|_, wire| {
+        wire.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n"));
+        wire.try_send(vec![b'x'; LENGTH]).is_ok()
+    });
+    let gateway = Gateway::before(&backend, &[]);
+    let mut client = gateway.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = client.0.head();
+    assert_eq!(client.0.try_body(&head).unwrap().len(), LENGTH);
+    let peak = gateway.peak_memory_kb();
+    assert!(peak < 40_000, "{peak} kB");
+}

@@ -1,0 +1,158 @@
+//! Everything that reads what strangers write, given slips of good examples: `fuzz/` without a fuzzer.
+
+use std::fs;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use ratekeeper_server::fuzzing::TARGETS;
+
+/// What strangers may put anywhere.
+const PIECES: &[&[u8]] = &[
+    b"",
+    b"\0",
+    b"\n",
+    b"\r\n",
+    b" ",
+    b"\xff",
+    b"\xc3",
+    b"%",
+    b"%2f",
+    b"..",
+    b"*",
+    b"&a ",
+    b"*a",
+    b"-1",
+    b"0",
+    b"4294967296",
+    b"18446744073709551616",
+    b"1e999",
+    b"\"",
+    b"\\",
+    b"\\u0000",
+    b"{",
+    b"}",
+    b"[[[[[[[[",
+    b"]",
+    b":",
+    b",",
+    b"null",
+    b"\xe2\x80\xae",
+    b"\xf0\x9f\x92\xa9",
+];
+
+fn fuzz_folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
+}
+
+/// Seeds of this target, of which there is at least one.
+fn seeds(target: &str) -> Vec<Vec<u8>> {
+    let folder = fuzz_folder().join("seeds").join(target);
+    let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
+    let seeds: Vec<_> = entries.map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
+    assert!(!seeds.is_empty(), "{target} has no seeds");
+    seeds
+}
+
+/// As much as the largest of them takes.
+const MOST_BYTES: usize = 256 << 10;
+
+/// What may become of a text on its way.
+#[derive(Clone, Debug)]
+enum Slip {
+    /// So many bytes give way to a piece.
+    Piece(Index, usize, &'static [u8]),
+    Byte(Index, u8),
+    /// A part is there twice, or many times.
+    Again(Index, Index, usize),
+    CutOff(Index),
+}
+
+impl Slip {
+    fn make(&self, text: &mut Vec<u8>) {
+        let at = |index: &Index, text: &[u8]| index.index(text.len() + 1);
+        match self {
+            Self::Piece(index, length, piece) => {
+                let from = at(index, text);
+                let to = (from + length).min(text.len());
+                text.splice(from..to, piece.iter().copied());
+            }
+            Self::Byte(index, byte) if !text.is_empty() => {
+                let at = index.index(text.len());
+                text[at] ^= byte;
+            }
+            Self::Byte(..) => {}
+            Self::Again(one, other, times) => {
+                let (one, other) = (at(one, text), at(other, text));
+                let part = &text[one.min(other)..one.max(other)];
+                // Else a part of parts grows to gigabytes here, before anything has read it.
+                let times = (*times).min(MOST_BYTES / part.len().max(1));
+                let parts = part.repeat(times);
+                text.splice(other..other, parts);
+            }
+            Self::CutOff(index) => text.truncate(at(index, text)),
+        }
+    }
+}
+
+fn slip() -> impl Strategy<Value = Slip> {
+    let index = any::<Index>;
+    prop_oneof![
+        4 => (index(), 0..8_usize, select(PIECES)).prop_map(|(at, n, piece)| Slip::Piece(at, n, piece)),
+        4 => (index(), any::<u8>()).prop_map(|(at, byte)| Slip::Byte(at, byte)),
+        2 => (index(), index(), 1..4_usize).prop_map(|(a, b, n)| Slip::Again(a, b, n)),
+        1 => (index(), index(), 50..100_usize).prop_map(|(a, b, n)| Slip::Again(a, b, n)),
+        1 => index().prop_map(Slip::CutOff),
+    ]
+}
+
+/// The most memory that this process has had so far.
+fn peak_memory_kb() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux tells");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("it does");
+    line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+}
+
+#[test]
+fn a_fuzzer_can_be_let_loose_on_each() {
+    let manifest = fs::read_to_string(fuzz_folder().join("Cargo.toml")).unwrap();
+    for (name, _) in TARGETS {
+        assert!(fuzz_folder().join(format!("fuzz_targets/{name}.rs")).is_file(), "{name}");
+        assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
+    }
+    assert_eq!(manifest.matches("[[bin]]").count(), TARGETS.len());
+}
+
+#[test]
+fn good_examples_do_no_harm() {
+    for (name, target) in TARGETS {
+        seeds(name).iter().for_each(|seed| target(seed));
+    }
+}
+
+#[test]
+fn slips_of_good_examples_do_no_harm() {
+    let before_kb = peak_memory_kb();
+    for (name, target) in TARGETS {
+        let seeds = seeds(name);
+        let config =
+            ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) };
+        proptest!(config, |(seed in select(seeds), slips in prop::collection::vec(slip(), 1..6))| {
+            let mut text = seed;
+            for slip in &slips {
+                slip.make(&mut text);
+                text.truncate(MOST_BYTES);
+            }
+            target(&text);
+        });
+    }
+    let more_mb = (peak_memory_kb() - before_kb) >> 10;
+    assert!(more_mb < 128, "it took {more_mb} MB");
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
+        TARGETS.iter().for_each(|(_, target)| target(&bytes));
+    }
+}

@@ -1,0 +1,157 @@
+//! A server with every door open.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+
+use ratekeeper_testkit::{LIMIT, Program};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::client::Client;
+use crate::page::Page;
+
+const LIMITS: &str = "
+limits:
+  - { name: checkout, match: { path: /checkout }, rate: 5/hour }
+  - { name: watched, match: { path: /checkout }, rate: 2/hour, mode: shadow }
+exempt: [ { path: /healthz } ]
+";
+
+pub(crate) const DESCRIPTORS: &str = "
+domain: test
+descriptors:
+  - key: user
+    rate_limit: { unit: hour, requests_per_unit: 5 }
+";
+
+/// A running server, gone when this is dropped.
+pub(crate) struct Server {
+    #[allow(dead_code, reason = "the tests of traces end it")]
+    pub(crate) program: Program,
+    pub(crate) http: SocketAddr,
+    pub(crate) grpc: SocketAddr,
+    pub(crate) resp: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) folder: TempDir,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        Self::start_with("", &[])
+    }
+
+    /// With this in its policy beside the limits, and these options.
+    pub(crate) fn start_with(store: &str, args: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let policy = write_policy(&folder, store);
+        let descriptors = folder.path().join("envoy");
+        fs::create_dir(&descriptors).unwrap();
+        fs::write(descriptors.join("limits.yaml"), DESCRIPTORS).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ratekeeper"));
+        command.arg("serve");
+        for door in ["--http", "--grpc", "--resp", "--admin"] {
+            command.args([door, "127.0.0.1:0"]);
+        }
+        command.args(args).arg("--envoy-config").args([&descriptors, &policy]);
+        let program = Program::start(&mut command, "policy: ");
+        let door = |before| program.address_after(before).expect("it says where it listens");
+        let (http, grpc) = (door("http: http://"), door("envoy: grpc://"));
+        let (resp, admin) = (door("redis: redis://"), door("admin: http://"));
+        Self { program, http, grpc, resp, admin, folder }
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &str) -> u16 {
+        let length = body.len();
+        let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+        Client::connect(self.http).ask(&format!("{head}{body}")).status()
+    }
+
+    /// Asks whether a request of this path may pass, as a proxy does.
+    pub(crate) fn auth(&self, path: &str) -> u16 {
+        let head = format!(
+            "GET /v1/auth?deny=403 HTTP/1.1\r\nHost: a\r\nX-Original-URI: {path}\r\nX-Original-Method: GET\r\n\r\n"
+        );
+        Client::connect(self.http).ask(&head).status()
+    }
+
+    /// Sends commands of one line each, and gives what comes back until the server closes.
+    pub(crate) fn commands(&self, lines: &[&str]) -> String {
+        let mut stream = TcpStream::connect(self.resp).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let text: String =
+            lines.iter().chain(&["QUIT"]).map(|line| format!("{line}\r\n")).collect();
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    pub(crate) fn tell(&self, path: &str) -> (u16, String) {
+        let answer = Client::connect(self.admin).get(path);
+        (answer.status(), answer.body)
+    }
+
+    pub(crate) fn json(&self, path: &str) -> Value {
+        let (status, body) = self.tell(path);
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
+    pub(crate) fn page(&self) -> Page {
+        Page::new(self.tell("/metrics").1)
+    }
+
+    /// Asks something at every door: 3 that pass, 1 that is denied and 1 that makes no sense.
+    pub(crate) fn ask_everywhere(&self) {
+        let check = r#"{"key":"ann","rate":"3/hour","name":"login"}"#;
+        let asked: Vec<_> = (0..4).map(|_| self.post("/v1/check", check)).collect();
+        assert_eq!(asked, [200, 200, 200, 429]);
+        assert_eq!(self.post("/v1/check", "{}"), 400);
+        assert_eq!(self.post("/v1/peek", check), 200);
+        let throttle = ["CL.THROTTLE bob 2 1 3600"; 4];
+        let answer = self.commands(&[&throttle[..], &["NONSENSE", "PING"]].concat());
+        assert!(answer.contains("PONG"), "{answer}");
+        let asked: Vec<_> = (0..6).map(|_| self.auth("/checkout")).collect();
+        assert_eq!(asked, [200, 200, 200, 200, 200, 403]);
+        assert_eq!(self.auth("/healthz"), 200);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut envoy = crate::grpc::Client::connect(self.grpc).await;
+            for time in 0..6 {
+                assert_eq!(envoy.is_over(&[("user", "eve")]).await, time == 5);
+            }
+            assert!(envoy.send(crate::grpc::request(&[])).await.is_err());
+        });
+    }
+}
+
+/// A gateway that keeps the same policy, in front of nothing, with its admin side.
+pub(crate) struct Gateway {
+    _program: Program,
+    pub(crate) listen: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    _folder: TempDir,
+}
+
+impl Gateway {
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let policy = write_policy(&folder, "");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ratekeeper"));
+        command.args(["gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(["--upstream", "http://127.0.0.1:9"]).arg(&policy);
+        let program = Program::start(&mut command, "admin: ");
+        let side = |before| program.address_after(before).expect("it says where it listens");
+        let (listen, admin) = (side("listening on http://"), side("admin: http://"));
+        Self { _program: program, listen, admin, _folder: folder }
+    }
+}
+
+fn write_policy(folder: &TempDir, store: &str) -> PathBuf {
+    let policy = folder.path().join("policy.yaml");
+    fs::write(&policy, format!("version: 1\n{store}\n{LIMITS}")).unwrap();
+    policy
+}

@@ -1,0 +1,321 @@
+//! `ratekeeper serve --resp` as a process, with real clients of Redis.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::ops::{Deref, DerefMut};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use ratekeeper_testkit::{Program, RedisServer, wait_until};
+
+/// A running server, gone when this is dropped.
+struct Server {
+    program: Program,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(args: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ratekeeper"));
+        command.args(["serve", "--resp", "127.0.0.1:0", "--http", "off", "--admin", "off"]);
+        let program = Program::start(command.args(args), "policy: ");
+        let address = program.address_after("redis: redis://").expect("it says where it listens");
+        Self { program, address }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    /// Sends this, and gives everything that comes back until the server closes.
+    fn exchange(&self, request: &[u8]) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn run(&self, program: &str, args: &[&str]) -> String {
+        let port = self.address.port().to_string();
+        let output = Command::new(program).args(["-p", &port]).args(args).output().unwrap();
+        assert!(output.status.success(), "{program} {args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_string()
+    }
+
+    fn cli(&self, args: &[&str]) -> String {
+        self.run("redis-cli", args).replace('\n', " ").trim().to_string()
+    }
+}
+
+impl Deref for Server {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.program
+    }
+}
+
+impl DerefMut for Server {
+    fn deref_mut(&mut self) -> &mut Program {
+        &mut self.program
+    }
+}
+
+fn file(content: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file.yaml");
+    fs::write(&path, content).unwrap();
+    (folder, path.to_str().unwrap().to_string())
+}
+
+#[test]
+fn redis_cli_is_at_home() {
+    let server = Server::start(&[]);
+    assert_eq!(server.cli(&["PING"]), "PONG");
+    assert_eq!(server.cli(&["CL.THROTTLE", "user123", "15", "30", "60"]), "0 16 15 -1 2");
+    assert_eq!(server.cli(&["CL.THROTTLE", "user123", "15", "30", "60", "17"]), "1 16 15 -1 2");
+    let check = ["RK.CHECK", "k", "5/s burst 10", "ALGORITHM", "token_bucket", "COST", "3"];
+    let answer = server.cli(&check);
+    assert!(answer.starts_with("allowed 1 limit 10 remaining 7 retry_after_ms -1"), "{answer}");
+    let answer = server.cli(&["-3", "RK.PEEK", "k2", "5/s"]);
+    assert!(answer.starts_with("allowed (true) limit 5 remaining 5"), "{answer}");
+    assert!(server.cli(&["INFO", "server"]).contains("server_name:ratekeeper"));
+    assert!(server.cli(&["COMMAND", "DOCS"]).contains("cl.throttle"));
+    assert!(server.cli(&["GET", "k"]).starts_with("ERR unknown command 'GET'"));
+}
+
+#[test]
+fn redis_benchmark_is_at_home() {
+    let server = Server::start(&["--workers", "2"]);
+    let args = ["-n", "20000", "-c", "20", "-P", "16", "-r", "1000", "-q"];
+    let throttle = ["CL.THROTTLE", "key:__rand_int__", "10", "100", "60", "1"];
+    let told = server.run("redis-benchmark", &[&args[..], &throttle].concat());
+    assert!(told.contains("requests per second"), "{told}");
+    let stats = server.cli(&["INFO", "stats"]);
+    let commands = stats.split("total_commands_processed:").nth(1).unwrap();
+    let commands: u64 = commands.split_whitespace().next().unwrap().parse().unwrap();
+    assert!(commands >= 20_000, "{stats}");
+}
+
+#[test]
+fn ten_thousand_commands_in_one_write_are_decided_in_order() {
+    const COMMANDS: usize = 10_000;
+    let server = Server::start(&[]);
+    let command = "*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$4\r\n4999\r\n$1\r\n1\r\n$5\r\n86400\r\n";
+    let answers = server.exchange((command.repeat(COMMANDS) + "QUIT\r\n").as_bytes());
+    let mut limited = answers.split("*5\r\n").skip(1).map(|answer| &answer[..4]);
+    assert_eq!(limited.by_ref().take(5_000).filter(|one| *one == ":0\r\n").count(), 5_000);
+    assert_eq!(limited.filter(|one| *one == ":1\r\n").count(), 5_000);
+    assert!(answers.ends_with("+OK\r\n"));
+}
+
+#[test]
+fn a_command_may_come_in_pieces() {
+    let server = Server::start(&[]);
+    let mut stream = server.connect();
+    stream.set_nodelay(true).unwrap();
+    for piece in ["*2\r", "\n$4\r\nEC", "HO\r\n$5\r\nhel", "lo\r\nPI", "NG\r\nQUIT\n"] {
+        stream.write_all(piece.as_bytes()).unwrap();
+        // So that pieces arrive as such.
+        stream.flush().unwrap();
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "$5\r\nhello\r\n+PONG\r\n+OK\r\n");
+}
+
+#[test]
+fn the_newer_protocol_has_maps() {
+    let server = Server::start(&[]);
+    let answer = server.exchange(b"HELLO 3\r\nRK.CHECK k 5/s\r\nQUIT\r\n");
+    assert!(answer.starts_with("%7\r\n$6\r\nserver\r\n$10\r\nratekeeper\r\n"), "{answer}");
+    assert!(answer.contains("%8\r\n$7\r\nallowed\r\n#t\r\n$5\r\nlimit\r\n:5\r\n"), "{answer}");
+}
+
+#[test]
+fn nonsense_is_told_and_the_connection_closed() {
+    let server = Server::start(&[]);
+    let answer =
+        server.exchange(&[b"PING\r\n*1\r\n$99999999\r\n".to_vec(), vec![b'x'; 100_000]].concat());
+    assert!(answer.starts_with("+PONG\r\n-ERR Protocol error: invalid bulk length"), "{answer}");
+    assert_eq!(server.cli(&["PING"]), "PONG");
+}
+
+#[test]
+fn passwords_come_from_a_file() {
+    let (_folder, path) = file("first\n\nsecond\n");
+    let server = Server::start(&["--resp-passwords", &path]);
+    assert_eq!(server.cli(&["PING"]), "NOAUTH Authentication required.");
+    for password in ["first", "second"] {
+        assert_eq!(server.cli(&["--no-auth-warning", "-a", password, "PING"]), "PONG");
+    }
+    let new = ["--no-auth-warning", "-3", "--user", "default", "--pass", "second", "PING"];
+    assert_eq!(server.cli(&new), "PONG");
+    let answer = server.exchange(b"AUTH wrong\r\nPING\r\nQUIT\r\n");
+    assert!(answer.starts_with("-WRONGPASS") && answer.contains("-NOAUTH"), "{answer}");
+}
+
+#[test]
+fn one_connection_too_many_is_told_so() {
+    let server = Server::start(&["--max-connections", "2"]);
+    let (mut one, _two) = (server.connect(), server.connect());
+    one.write_all(b"PING\r\n").unwrap();
+    one.read_exact(&mut [0; 7]).unwrap();
+    wait_until("the third is turned away", || {
+        let mut third = server.connect();
+        let mut answer = String::new();
+        let _ = third.read_to_string(&mut answer);
+        answer == "-ERR max number of clients reached\r\n"
+    });
+    drop(one);
+    wait_until("there is room again", || {
+        let mut third = server.connect();
+        let mut pong = [0; 7];
+        let asked = third.write_all(b"PING\r\n").and_then(|()| third.read_exact(&mut pong));
+        asked.is_ok() && pong == *b"+PONG\r\n"
+    });
+}
+
+#[test]
+fn a_client_that_takes_no_answers_costs_little() {
+    let server = Server::start(&["--resp-write-timeout", "1s", "--workers", "1"]);
+    let before_kb = server.peak_memory_kb();
+    let mut stream = server.connect();
+    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    let command = format!("ECHO {}\r\n", "x".repeat(10_000)).repeat(100);
+    let mut sent = Ok(());
+    while sent.is_ok() {
+        sent = stream.write_all(command.as_bytes());
+    }
+    assert!(server.peak_memory_kb() - before_kb < 8 << 10);
+    assert_eq!(server.cli(&["PING"]), "PONG");
+}
+
+#[test]
+fn the_end_answers_every_command_that_was_decided() {
+    let mut server = Server::start(&["--workers", "2"]);
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            let mut stream = server.connect();
+            thread::spawn(move || {
+                let (mut sent, batch) = (0, "PING\r\n".repeat(20));
+                let mut answers = Vec::new();
+                let mut buffer = [0; 140];
+                while stream.write_all(batch.as_bytes()).is_ok() {
+                    sent += 20;
+                    if stream.read_exact(&mut buffer).is_err() {
+                        break;
+                    }
+                    answers.extend_from_slice(&buffer);
+                }
+                (sent, answers)
+            })
+        })
+        .collect();
+    let idle = server.connect();
+    // Received, but not read yet by anybody.
+    let mut last = server.connect();
+    last.write_all("PING\r\n".repeat(1_000).as_bytes()).unwrap();
+    server.signal("-TERM");
+    let mut answers = String::new();
+    last.read_to_string(&mut answers).unwrap();
+    assert_eq!(answers, "+PONG\r\n".repeat(1_000));
+    for client in clients {
+        let (sent, answers) = client.join().unwrap();
+        assert!(sent > 0 && answers.chunks(7).all(|answer| answer == b"+PONG\r\n"));
+    }
+    idle.shutdown(Shutdown::Both).unwrap();
+    assert!(server.wait().success());
+    assert!(TcpStream::connect(server.address).is_err());
+}
+
+#[test]
+fn counts_may_be_kept_in_redis() {
+    let redis = RedisServer::start();
+    let policy =
+        format!("version: 1\nstore: {{ url: \"{}\", deadline: 5s }}\nlimits: []\n", redis.url());
+    let (_folder, path) = file(&policy);
+    let (one, two) = (Server::start(&[&path]), Server::start(&[&path]));
+    assert_eq!(one.cli(&["CL.THROTTLE", "k", "4", "1", "3600", "3"]), "0 5 2 -1 10800");
+    assert_eq!(two.cli(&["CL.THROTTLE", "k", "4", "1", "3600", "3"]).split(' ').next(), Some("1"));
+    assert!(two.cli(&["RK.RESET", "x", "5/hour"]) == "OK");
+    let command = "CL.THROTTLE busy 999 1 86400\r\n";
+    let answers = one.exchange((command.repeat(2_000) + "PING\r\nQUIT\r\n").as_bytes());
+    let limited: Vec<_> = answers.split("*5\r\n").skip(1).map(|answer| &answer[..4]).collect();
+    assert_eq!(limited.len(), 2_000);
+    assert!(limited[..1_000].iter().all(|one| *one == ":0\r\n"), "in the order of the commands");
+    assert!(limited[1_000..].iter().all(|one| *one == ":1\r\n"));
+    assert!(answers.ends_with("+PONG\r\n+OK\r\n"));
+    redis.kill();
+    let answer = one.cli(&["RK.CHECK", "k", "5/hour"]);
+    assert!(answer.contains("allowed 1") && answer.ends_with("degraded 1"), "{answer}");
+    let mut one = one;
+    one.signal("-TERM");
+    assert!(one.wait().success());
+}
+
+/// What remains tells the place of each command among those to its key.
+#[test]
+fn commands_are_decided_in_their_order_also_in_redis() {
+    const COMMANDS: usize = 2_000;
+    let redis = RedisServer::start();
+    let policy = format!("version: 1\nstore: {{ url: \"{}\", deadline: 5s }}\n", redis.url());
+    let (_folder, path) = file(&(policy + "limits: []\n"));
+    let server = Server::start(&[&path]);
+    server.cli(&["CL.THROTTLE", "teaches the script", "1", "1", "3600"]);
+    let ask = |key: String| {
+        let command = format!("CL.THROTTLE {key} {} 1 86400\r\n", COMMANDS - 1);
+        let answers = server.exchange((command.repeat(COMMANDS) + "QUIT\r\n").as_bytes());
+        let remaining = answers.split("*5\r\n").skip(1).map(|answer| {
+            answer.split("\r\n").nth(2).and_then(|remaining| remaining[1..].parse().ok())
+        });
+        assert!(remaining.eq((0..COMMANDS).rev().map(Some)), "{key}");
+    };
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let ask = &ask;
+            scope.spawn(move || (0..8).for_each(|round| ask(format!("{client}:{round}"))));
+        }
+    });
+}
+
+#[test]
+fn redis_py_is_at_home() {
+    let server = Server::start(&[]);
+    let script = r#"
+import redis, sys
+for protocol in (2, 3):
+    client = redis.Redis(port=int(sys.argv[1]), protocol=protocol, client_name="test")
+    assert client.ping()
+    assert client.client_getname() in ("test", b"test")
+    key = f"user:{protocol}"
+    assert client.execute_command("CL.THROTTLE", key, 15, 30, 60) == [0, 16, 15, -1, 2]
+    pipe = client.pipeline(transaction=False)
+    for _ in range(500):
+        pipe.execute_command("CL.THROTTLE", f"pipe:{protocol}", 99, 1, 3600)
+    answers = pipe.execute()
+    assert [answer[0] for answer in answers] == [0] * 100 + [1] * 400
+    answer = client.execute_command("RK.CHECK", key, "5/s")
+    assert (answer[b"allowed"] is True) if protocol == 3 else (answer[:2] == [b"allowed", 1])
+    try:
+        client.get("k")
+        raise SystemExit("there is no GET")
+    except redis.ResponseError as error:
+        assert "unknown command" in str(error), error
+"#;
+    let port = server.address.port().to_string();
+    let output = Command::new(python()).args(["-c", script, &port]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The interpreter that `scripts/install-servers` has put redis-py into.
+fn python() -> PathBuf {
+    let tools = env::var_os("RATEKEEPER_TOOLS").map(PathBuf::from);
+    let tools = tools.unwrap_or_else(|| env::home_dir().unwrap().join(".cache/ratekeeper-tools"));
+    tools.join("venv/bin/python")
+}

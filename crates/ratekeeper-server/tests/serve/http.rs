@@ -1,0 +1,250 @@
+//! The HTTP door.
+
+use std::io::{Read, Write};
+
+use ratekeeper_testkit::{RedisServer, wait_until};
+use serde_json::{Value, json};
+
+use crate::client::{Answer, Client};
+use crate::process::{Server, policy, post};
+
+#[test]
+fn a_check_is_200_or_429_with_the_same_body_and_headers() {
+    let server = Server::start(&[]);
+    let body = r#"{"key":"user:42","rate":"2/hour burst 2","algorithm":"token_bucket","cost":1}"#;
+    let mut client = server.connect();
+    let answers: Vec<_> = (0..3).map(|_| post(&mut client, "/v1/check", body)).collect();
+    let statuses: Vec<_> = answers.iter().map(Answer::status).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+    let fields = |answer: &Answer| {
+        let body: Value = serde_json::from_str(&answer.body).unwrap();
+        body.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(fields(&answers[0]), fields(&answers[2]));
+    let denied: Value = serde_json::from_str(&answers[2].body).unwrap();
+    assert_eq!((&denied["allowed"], &denied["limit"]), (&json!(false), &json!(2)));
+    assert!(denied["retry_after_ms"].as_u64().unwrap() > 1_700_000, "{denied}");
+    assert_eq!(answers[0].head.get("ratelimit-policy").as_deref(), Some("\"api\";q=2;w=3600"));
+    assert_eq!(answers[2].head.get("retry-after").as_deref(), Some("1800"));
+}
+
+#[test]
+fn several_checks_are_charged_all_or_none() {
+    let server = Server::start(&[]);
+    let both = json!({"checks": [
+        {"key": "ann", "rate": "5/hour", "name": "user"},
+        {"key": "acme", "rate": "2/hour", "name": "tenant"},
+    ]});
+    let statuses: Vec<_> = (0..4).map(|_| server.post("/v1/check", both.clone()).0).collect();
+    assert_eq!(statuses, [200, 200, 429, 429]);
+    let (_, left) =
+        server.post("/v1/peek", json!({"key": "ann", "rate": "5/hour", "name": "user"}));
+    assert_eq!(left["remaining"], 3, "the two that were refused took nothing");
+    let (_, denied) = server.post("/v1/check", both);
+    assert_eq!(denied["limit_name"], "tenant");
+    assert_eq!(denied["decisions"][0]["allowed"], true);
+}
+
+#[test]
+fn peeking_resetting_reserving_and_settling() {
+    let server = Server::start(&[]);
+    let key = |cost: u64| json!({"key": "k", "rate": "100/hour burst 100", "cost": cost});
+    assert_eq!(server.post("/v1/check", key(60)).1["remaining"], 40);
+    for _ in 0..2 {
+        let (status, peeked) = server.post("/v1/peek", key(60));
+        assert_eq!((status, &peeked["allowed"]), (200, &json!(false)));
+        assert_eq!(peeked["remaining"], 40, "nothing was charged");
+    }
+    let (status, reserved) = server.post("/v1/reserve", key(40));
+    assert_eq!((status, &reserved["remaining"]), (200, &json!(0)));
+    let settle = json!({"reservation": reserved["reservation"], "cost": 10});
+    assert_eq!(server.post("/v1/settle", settle.clone()).1["remaining"], 30);
+    assert_eq!(server.post("/v1/settle", settle).0, 410, "only once");
+    assert_eq!(server.post("/v1/reset", json!({"key": "k", "rate": "100/hour burst 100"})).0, 200);
+    assert_eq!(server.post("/v1/peek", key(1)).1["remaining"], 100);
+}
+
+#[test]
+fn permits_are_held_until_they_are_released_or_their_time_is_over() {
+    let server = Server::start(&[]);
+    let acquire = json!({"key": "exports", "max": 1, "valid_ms": 3_600_000});
+    let (_, held) = server.post("/v1/acquire", acquire.clone());
+    assert_eq!(server.post("/v1/acquire", acquire.clone()).0, 429);
+    let release = json!({"permit": held["permit"]});
+    assert_eq!(server.post("/v1/release", release.clone()).0, 200);
+    assert_eq!(server.post("/v1/release", release).0, 410);
+    let short = json!({"key": "exports", "max": 1, "valid_ms": 1});
+    assert_eq!(server.post("/v1/acquire", short).0, 200);
+    wait_until("it comes back by itself", || server.post("/v1/acquire", acquire.clone()).0 == 200);
+}
+
+#[test]
+fn a_request_is_judged_by_the_policy() {
+    let file = policy(
+        "
+identify: { user: { header: x-user, missing: deny } }
+exempt: [ { path: /healthz } ]
+limits: [{ name: checkout, match: { path: /checkout }, per: user, rate: 1/hour }]",
+    );
+    let server = Server::start(&[file.path().to_str().unwrap()]);
+    let ask = |path: &str, user: &str| {
+        let request =
+            json!({"request": {"method": "POST", "path": path, "headers": {"X-User": user}}});
+        server.post("/v1/check", request)
+    };
+    assert_eq!(ask("/checkout", "ann").0, 200);
+    let (status, denied) = ask("//checkout/", "ann");
+    assert_eq!((status, &denied["limit_name"]), (429, &json!("checkout")));
+    assert_eq!(ask("/checkout", "bob").0, 200);
+    assert_eq!(ask("/checkout", "").0, 401);
+    assert_eq!(ask("/healthz", "").0, 200);
+}
+
+#[test]
+fn a_request_can_be_looked_at_and_its_limits_reset() {
+    let file = policy(
+        "
+identify: { user: { header: x-user, missing: deny } }
+exempt: [ { path: /healthz } ]
+limits:
+  - { name: checkout, match: { path: /checkout }, per: user, rate: 1/hour }
+  - { name: all, per: user, rate: 5/hour }
+  - { name: busy, per: user, concurrency: 5 }",
+    );
+    let server = Server::start(&[file.path().to_str().unwrap()]);
+    let ask = |question: &str, path: &str, user: &str| {
+        server.post(question, json!({"request": {"path": path, "headers": {"X-User": user}}}))
+    };
+    let (status, peeked) = ask("/v1/peek", "/checkout", "ann");
+    assert_eq!((status, &peeked["allowed"]), (200, &json!(true)));
+    assert_eq!((&peeked["limit_name"], &peeked["remaining"]), (&json!("checkout"), &json!(1)));
+    assert_eq!(peeked["decisions"].as_array().unwrap().len(), 2);
+    assert_eq!(ask("/v1/check", "/checkout", "ann").0, 200, "the peek took nothing");
+    assert_eq!(ask("/v1/peek", "/checkout", "ann").1["allowed"], false);
+    assert_eq!(ask("/v1/peek", "/", "ann").1["remaining"], 4);
+    assert_eq!(ask("/v1/peek", "/healthz", "").1["why"], "exempt");
+    assert_eq!(ask("/v1/peek", "/", "").1["allowed"], false);
+
+    let (status, reset) = ask("/v1/reset", "/checkout", "ann");
+    assert_eq!((status, &reset), (200, &json!({"reset": true, "limits": ["checkout", "all"]})));
+    assert_eq!(ask("/v1/check", "/checkout", "ann").0, 200);
+    assert_eq!(ask("/v1/reset", "/healthz", "").1["reset"], false);
+}
+
+#[test]
+fn a_wrong_question_is_answered_with_what_would_do() {
+    let server = Server::start(&[]);
+    let (status, body) = server.post("/v1/check", json!({"key": "k", "rte": "1/s"}));
+    assert_eq!(status, 400);
+    assert!(body["message"].as_str().unwrap().contains("did you mean \"rate\"?"), "{body}");
+    assert_eq!(server.post("/v1/chek", json!({})).0, 404);
+    assert_eq!(server.connect().get("/v1/check").status(), 405);
+    let large = format!("{{\"key\":\"{}\"}}", "x".repeat(100_000));
+    assert_eq!(post(&mut server.connect(), "/v1/check", &large).status(), 413);
+}
+
+#[test]
+fn without_its_store_it_answers_and_says_so() {
+    let redis = RedisServer::start();
+    let file = policy(&format!("store: {{ url: '{}' , deadline: 1s }}\nlimits: []", redis.url()));
+    let server = Server::start(&[file.path().to_str().unwrap()]);
+    let check = json!({"key": "k", "rate": "100/hour"});
+    wait_until("the store answers", || {
+        server.post("/v1/check", check.clone()).1["degraded"] == false
+    });
+    redis.kill();
+    wait_until("it does not", || server.post("/v1/check", check.clone()).1["degraded"] == true);
+    wait_until("the admin side says so", || {
+        Client::connect(server.admin()).get("/readyz").body.contains("\"down\"")
+    });
+}
+
+#[test]
+fn a_refusal_without_the_store_says_so() {
+    let file = policy(
+        "store: { url: 'redis://127.0.0.1:1', deadline: 100ms }
+limits: [{ name: all, rate: 1/hour }]",
+    );
+    let server = Server::start(&[file.path().to_str().unwrap()]);
+    let ask = || server.post("/v1/check", json!({"request": {"path": "/"}}));
+    wait_until("it is refused", || ask().0 == 429);
+    assert_eq!(ask().1["degraded"], true);
+}
+
+#[test]
+fn a_permit_is_no_reservation() {
+    let server = Server::start(&[]);
+    let acquire = json!({"key": "k", "max": 1, "name": "exports"});
+    let permit = server.post("/v1/acquire", acquire.clone()).1["permit"].clone();
+    assert_eq!(server.post("/v1/settle", json!({"reservation": permit, "cost": 0})).0, 410);
+    assert_eq!(server.post("/v1/acquire", acquire).0, 429, "the permit is still held");
+    let reserve = json!({"key": "k", "rate": "5/hour burst 5", "cost": 3});
+    let id = server.post("/v1/reserve", reserve).1["reservation"].clone();
+    assert_eq!(server.post("/v1/release", json!({"permit": id})).0, 410);
+    assert_eq!(server.post("/v1/settle", json!({"reservation": id, "cost": 0})).0, 200);
+    let unnamed = json!({"key": "k", "max": 1, "name": "x".repeat(1_000)});
+    assert_eq!(server.post("/v1/acquire", unnamed).0, 400);
+}
+
+#[test]
+fn a_proxy_that_does_not_say_what_it_asks_about_is_refused() {
+    let tokens = crate::process::file("alpha\n");
+    let server = Server::start(&["--tokens", tokens.path().to_str().unwrap()]);
+    let ask = |headers: &str| {
+        let head = format!("GET /v1/auth HTTP/1.1\r\nHost: a\r\n{headers}\r\n");
+        server.connect().ask(&head)
+    };
+    let token = "X-Ratekeeper-Token: alpha\r\n";
+    let of = |headers: &str| ask(&format!("{token}{headers}"));
+    assert_eq!(of("X-Original-URI: /\r\nX-Original-Method: GET\r\n").status(), 200);
+    for missing in ["", "X-Original-URI: /\r\n", "X-Forwarded-Method: GET\r\n"] {
+        let refused = of(missing);
+        assert_eq!(refused.status(), 403, "{missing}");
+        assert!(refused.body.contains("INCOMPLETE"), "{}", refused.body);
+    }
+    let callers =
+        "Authorization: Bearer of-the-caller\r\nX-Original-URI: /\r\nX-Original-Method: GET\r\n";
+    assert_eq!(of(callers).status(), 200);
+    assert_eq!(ask(callers).status(), 401);
+}
+
+#[test]
+fn probes_of_envoyproxy_ratelimit_are_answered() {
+    assert_eq!(Server::start(&[]).connect().get("/healthcheck").status(), 200);
+}
+
+/// What is left of this limit for the key `k`, asked over Redis' protocol.
+fn left_over_resp(server: &Server, limit: &str) -> u64 {
+    let mut stream = std::net::TcpStream::connect(server.resp()).unwrap();
+    stream.write_all(format!("RK.PEEK k {limit}\r\nQUIT\r\n").as_bytes()).unwrap();
+    let mut told = String::new();
+    stream.read_to_string(&mut told).unwrap();
+    let (_, rest) = told.split_once("remaining\r\n:").unwrap_or_else(|| panic!("{told}"));
+    rest.lines().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_limit_is_one_count_whatever_the_protocol() {
+    let redis = RedisServer::start();
+    let store = format!("store: {{ url: '{}', deadline: 5s }}\nlimits: []", redis.url());
+    let in_redis = policy(&store);
+    for file in [&[][..], &[in_redis.path().to_str().unwrap()]] {
+        let server = Server::start(&[&["--resp", "127.0.0.1:0"], file].concat());
+        for (rate, resp) in [
+            (json!({"rate": "10/hour"}), "10/hour"),
+            (json!({"rate": "10/hour burst 10"}), "\"10/hour burst 10\""),
+            (
+                json!({"rate": "10/hour", "algorithm": "fixed_window"}),
+                "10/hour ALGORITHM fixed_window",
+            ),
+            (json!({"rate": "10/hour", "name": "exports"}), "10/hour NAME exports"),
+        ] {
+            let mut check = rate;
+            check["key"] = json!("k");
+            check["cost"] = json!(3);
+            assert_eq!(left_over_resp(&server, resp), 10, "{check}: nobody else has charged it");
+            assert_eq!(server.post("/v1/check", &check).1["remaining"], 7);
+            assert_eq!(left_over_resp(&server, resp), 7, "{check}");
+        }
+    }
+}

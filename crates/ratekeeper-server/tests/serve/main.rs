@@ -1,0 +1,21 @@
+//! `ratekeeper serve` as a process, with real clients.
+
+#[path = "../gateway/client.rs"]
+#[allow(dead_code, reason = "the gateway's tests use more of it")]
+mod client;
+
+#[path = "../envoy/grpc.rs"]
+#[allow(dead_code, reason = "the tests with Envoy use more of it")]
+mod grpc;
+
+mod bounds;
+mod drain;
+mod evasion;
+mod http;
+mod killed;
+mod permits;
+mod process;
+mod reload;
+mod resp_end;
+mod tls;
+mod tokens;

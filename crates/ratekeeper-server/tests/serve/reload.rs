@@ -1,0 +1,127 @@
+//! Configuration files that cannot be used, at the start and while the server runs.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ratekeeper_testkit::wait_until;
+use tempfile::TempDir;
+
+use crate::client::Client;
+use crate::process::{Server, path, run};
+
+const POLICY: &str = "version: 1\nlimits:\n  - { name: one, rate: 5/hour }\n";
+
+/// A file in a folder of its own.
+struct Config {
+    _folder: TempDir,
+    path: PathBuf,
+}
+
+impl Config {
+    fn new(name: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        Self { _folder: folder, path }
+    }
+
+    /// Puts something in its place, all at once as an editor does.
+    fn replace(&self, make: impl FnOnce(&Path)) {
+        let next = self.path.with_extension("next");
+        make(&next);
+        if self.path.is_dir() {
+            fs::remove_dir(&self.path).unwrap();
+        }
+        if next.is_dir() {
+            let _ = fs::remove_file(&self.path);
+        }
+        match next.symlink_metadata() {
+            Ok(_) => fs::rename(&next, &self.path).unwrap(),
+            Err(_) => fs::remove_file(&self.path).unwrap(),
+        }
+    }
+}
+
+/// Makes something at a path that is no configuration file; and what is said of it.
+type Unusable = (fn(&Path), &'static str);
+
+const UNUSABLE: [Unusable; 5] = [
+    (make_pipe, "it is a named pipe; use a regular file"),
+    (|path| symlink("/dev/zero", path).unwrap(), "it is a device; use a regular file"),
+    (|path| fs::create_dir(path).unwrap(), "it is a directory; use a regular file"),
+    (make_huge, "KiB, the maximum"),
+    (|_| {}, "No such file"),
+];
+
+fn make_pipe(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+fn make_huge(path: &Path) {
+    fs::File::create(path).unwrap().set_len(3 << 30).unwrap();
+}
+
+#[test]
+fn a_reload_survives_whatever_takes_the_place_of_the_policy() {
+    let config = Config::new("policy.yaml");
+    fs::write(&config.path, POLICY).unwrap();
+    let server = Server::start(&[path(&config.path)]);
+    let admin = |target: &str| Client::connect(server.admin()).get(target);
+    let is_ok = || admin("/metrics").body.contains("ratekeeper_policy_ok 1\n");
+    for (make, says) in UNUSABLE {
+        config.replace(make);
+        server.signal("-HUP");
+        assert_eq!(admin("/healthz").status(), 200);
+        wait_until("the reload has failed", || !is_ok());
+        let told = admin("/v1/policy").body;
+        assert!(told.contains(says) && told.contains("\"name\": \"one\""), "{says}: {told}");
+        let reload = "POST /v1/policy/reload HTTP/1.1\r\nHost: a\r\n\r\n";
+        assert_eq!(Client::connect(server.admin()).ask(reload).status(), 422);
+        assert_eq!(admin("/healthz").status(), 200);
+
+        config.replace(|path| fs::write(path, POLICY).unwrap());
+        wait_until("it is loaded again", is_ok);
+    }
+}
+
+#[test]
+fn a_start_with_files_that_cannot_be_used_says_so() {
+    for (make, says) in UNUSABLE {
+        for option in ["policy", "--tokens", "--admin-tokens", "--resp-passwords", "--envoy-config"]
+        {
+            let config = Config::new("limits.yaml");
+            make(&config.path);
+            let file = path(&config.path);
+            let ended = match option {
+                "policy" => run(&[file]),
+                // A folder, in which a file that is missing is none at all.
+                "--envoy-config" if says.contains("directory") || says.contains("No such") => {
+                    continue;
+                }
+                "--envoy-config" => run(&[option, path(config.path.parent().unwrap())]),
+                _ => run(&[option, file]),
+            };
+            let told = String::from_utf8_lossy(&ended.stderr);
+            assert!(ended.status.code() == Some(2) && told.contains(says), "{option}: {told}");
+        }
+        let config = Config::new("cert.pem");
+        make(&config.path);
+        let file = path(&config.path);
+        let ended = run(&["--tls-cert", file, "--tls-key", file]);
+        let told = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.code() == Some(2) && told.contains(says), "TLS: {told}");
+    }
+}
+
+#[test]
+fn a_key_that_is_a_pipe_does_not_hold_up_the_policy_that_names_it() {
+    let config = Config::new("policy.yaml");
+    make_pipe(&config.path.with_file_name("jwks.json"));
+    let jwt = "version: 1\njwt: { jwks_file: jwks.json }\nlimits: []\n";
+    fs::write(&config.path, jwt).unwrap();
+    let ended = run(&[path(&config.path)]);
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.code() == Some(2), "{told}");
+    assert!(told.contains("it is a named pipe; use a regular file"), "{told}");
+}

@@ -1,0 +1,338 @@
+//! The suite that every store has to pass: the same charges give the same decisions everywhere.
+//!
+//! Each promise is an `async fn` over a fresh [`Store`]; [`conformance!`](crate::conformance!)
+//! makes a test of every one of them.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use ratekeeper_core::{ALGORITHMS, Algorithm, Cost, Decision, Limit, Micros};
+
+use crate::{Charge, ChargesError, LIMITS_MAX, Op, Snapshot, Store, StoreError};
+
+/// Tests every promise over the store that `$store` makes, with `$block_on` to run futures.
+#[macro_export]
+macro_rules! conformance {
+    ($name:ident, $store:expr, $block_on:expr) => {
+        $crate::conformance!(@each $name, $store, $block_on,
+            random_traces_give_the_cores_decisions,
+            extreme_limits_give_the_cores_decisions,
+            several_limits_are_charged_all_or_none,
+            charges_to_one_usage_are_summed,
+            a_peek_changes_nothing,
+            a_reset_makes_a_key_new,
+            a_reservation_settles_up_and_down,
+            usage_carries_over_when_a_limit_changes,
+            keys_are_injective,
+            charges_that_cannot_be_decided_together_are_refused,
+            rejected_attempts_count_where_asked_for
+        );
+    };
+    (@each $name:ident, $store:expr, $block_on:expr, $($promise:ident),*) => {
+        mod $name {
+            #[allow(unused_imports)]
+            use super::*;
+            $(
+                #[test]
+                fn $promise() {
+                    let store = $store;
+                    $block_on($crate::conformance::$promise(&store));
+                }
+            )*
+        }
+    };
+}
+
+/// Runs a future that never has to wait.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("a store that waits needs a runtime to run the suite"),
+    }
+}
+
+const START: u64 = 1_700_000_000_000_000;
+
+/// What a store has to do, without any of its difficulties: one thread, one map, no end of memory.
+#[derive(Default)]
+struct Reference {
+    state: HashMap<(String, Algorithm, Vec<u8>), Snapshot>,
+}
+
+impl Reference {
+    fn act(&mut self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
+        let scope = charge.scope.name().to_string();
+        let key = (scope, charge.limit.algorithm(), charge.key.to_vec());
+        let state = self.state.entry(key).or_insert_with(|| Snapshot::fresh(charge.limit));
+        state.act(op, charge.limit, charge.cost, now)
+    }
+
+    fn check_all(&mut self, charges: &[Charge<'_>], now: Micros) -> Vec<Decision> {
+        let peeked: Vec<_> = charges.iter().map(|c| self.act(Op::Peek, c, now)).collect();
+        let op = if peeked.iter().all(Decision::allowed) { Op::Check } else { Op::Peek };
+        charges.iter().map(|charge| self.act(op, charge, now)).collect()
+    }
+}
+
+/// A small random number generator, so that every store sees the same traces.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len() as u64) as usize]
+    }
+
+    fn cost(&mut self, max: u64) -> Cost {
+        Cost::new(1 + self.below(max)).expect("at least 1")
+    }
+}
+
+/// Limits with awkward numbers, of every algorithm, each with a name of its own.
+fn limits() -> Vec<Limit> {
+    let rates = ["3/7ms", "10/13ms", "1/5ms", "50/97ms", "7/1000ms"];
+    let each = |algorithm: &Algorithm| {
+        rates.map(|rate| {
+            let limit = Limit::new(rate.parse().expect("a rate"), *algorithm).expect("a limit");
+            limit.named(&format!("{algorithm} {rate}"))
+        })
+    };
+    ALGORITHMS.iter().flat_map(each).collect()
+}
+
+fn limit(algorithm: Algorithm, rate: &str) -> Limit {
+    Limit::new(rate.parse().expect("a rate"), algorithm).expect("a limit")
+}
+
+fn cost(n: u64) -> Cost {
+    Cost::new(n).expect("at least 1")
+}
+
+async fn one<S: Store>(store: &S, op: Op, charge: Charge<'_>, now: u64) -> Decision {
+    *store.apply(op, &[charge], Micros::new(START + now)).await.expect("an answer")
+}
+
+/// Random operations on a few keys under every algorithm, decided as the core alone would.
+pub async fn random_traces_give_the_cores_decisions<S: Store>(store: &S) {
+    follow_the_core(store, &limits(), 20_000, Random(1), |random| {
+        (random.below(3) * random.below(2_000), 1 + random.below(4))
+    })
+    .await;
+}
+
+/// The same with the longest periods, the largest counts and costs to match: products beyond 2^53.
+pub async fn extreme_limits_give_the_cores_decisions<S: Store>(store: &S) {
+    let rates = ["67000000/10years", "66999999/s", "999983/7s", "1/10years", "1000000/365d"];
+    let each = |algorithm: &Algorithm| {
+        rates.map(|rate| {
+            let limit = Limit::new(rate.parse().expect("a rate"), *algorithm).ok()?;
+            Some(limit.named(&format!("{algorithm} {rate}")))
+        })
+    };
+    let limits: Vec<_> = ALGORITHMS.iter().flat_map(each).flatten().collect();
+    assert!(limits.len() > 15, "most of them are possible");
+    follow_the_core(store, &limits, 3_000, Random(3), |random| {
+        let (time_scale, cost_scale) = (1 << random.below(47), 1 << random.below(27));
+        (random.below(2) * random.below(time_scale), 1 + random.below(cost_scale))
+    })
+    .await;
+}
+
+/// Random operations, each a time after the one before and at a cost that `draw` tells.
+async fn follow_the_core<S: Store>(
+    store: &S,
+    limits: &[Limit],
+    steps: usize,
+    mut random: Random,
+    draw: impl Fn(&mut Random) -> (u64, u64),
+) {
+    let mut reference = Reference::default();
+    let mut now = START;
+    for step in 0..steps {
+        let (after, units) = draw(&mut random);
+        now = (now + after).min(Micros::MAX.get());
+        let at = Micros::new(now);
+        let key = random.pick(&["a", "b", "c"]);
+        let charge = Charge::new(random.pick(limits), key).cost(cost(units));
+        let charged_at = Micros::new(now - random.below(5_000));
+        let op = *random.pick(&[
+            Op::Check,
+            Op::Check,
+            Op::Check,
+            Op::Check,
+            Op::Peek,
+            Op::Charge,
+            Op::Refund { charged_at },
+            Op::refund_latest(),
+        ]);
+        let decision = *store.apply(op, &[charge], at).await.expect("an answer");
+        let expected = reference.act(op, &charge, at);
+        assert_eq!(decision, expected, "step {step}: {op:?} {charge:?} at {now}");
+    }
+}
+
+/// Requests under several limits, of different algorithms and on different keys.
+pub async fn several_limits_are_charged_all_or_none<S: Store>(store: &S) {
+    let (limits, mut random, mut reference) = (limits(), Random(2), Reference::default());
+    let mut now = START;
+    for step in 0..5_000 {
+        now += random.below(2) * random.below(3_000);
+        let first = random.below(limits.len() as u64) as usize;
+        let several = 1 + random.below(LIMITS_MAX as u64) as usize;
+        let charges: Vec<_> = (0..several)
+            .map(|i| &limits[(first + i) % limits.len()])
+            .map(|limit| Charge::new(limit, random.pick(&["a", "b"])).cost(random.cost(3)))
+            .collect();
+        let at = Micros::new(now);
+        let verdict = store.apply(Op::Check, &charges, at).await.expect("an answer");
+        let expected = reference.check_all(&charges, at);
+        assert_eq!(verdict.decisions(), expected, "step {step}");
+        assert_eq!(verdict.allowed(), expected.iter().all(Decision::allowed));
+        let longest = expected.iter().map(Decision::wait).max().expect("a decision");
+        assert_eq!(verdict.wait(), longest, "the longest wait speaks");
+    }
+}
+
+/// Two charges to the same key under the same limit fit together or not at all.
+pub async fn charges_to_one_usage_are_summed<S: Store>(store: &S) {
+    for algorithm in ALGORITHMS {
+        let limit = limit(*algorithm, "10/s");
+        let now = Micros::new(START);
+        let twice =
+            |n| [Charge::new(&limit, "k").cost(cost(n)), Charge::new(&limit, "k").cost(cost(n))];
+        let denied = store.apply(Op::Check, &twice(6), now).await.expect("an answer");
+        assert!(denied.never(), "{algorithm}: 12 of 10");
+        let allowed = store.apply(Op::Check, &twice(4), now).await.expect("an answer");
+        assert!(allowed.allowed(), "{algorithm}: 8 of 10");
+        let left = one(store, Op::Peek, Charge::new(&limit, "k"), 0).await.remaining();
+        assert_eq!(left, 2, "{algorithm}");
+    }
+}
+
+/// However often it is asked.
+pub async fn a_peek_changes_nothing<S: Store>(store: &S) {
+    for algorithm in ALGORITHMS {
+        let limit = limit(*algorithm, "2/s");
+        let charge = Charge::new(&limit, "k");
+        for _ in 0..10 {
+            let peeked = one(store, Op::Peek, charge, 0).await;
+            assert!(peeked.allowed() && peeked.remaining() == 2, "{algorithm}");
+        }
+    }
+}
+
+/// Also a key that was never seen, and one in debt.
+pub async fn a_reset_makes_a_key_new<S: Store>(store: &S) {
+    for algorithm in ALGORITHMS {
+        let limit = limit(*algorithm, "2/s");
+        let charge = Charge::new(&limit, "k");
+        store.reset(&charge).await.expect("a reset");
+        one(store, Op::Charge, charge.cost(cost(9)), 0).await;
+        assert!(!one(store, Op::Check, charge, 0).await.allowed(), "{algorithm}");
+        store.reset(&charge).await.expect("a reset");
+        assert_eq!(one(store, Op::Check, charge, 0).await.remaining(), 1, "{algorithm}");
+    }
+}
+
+/// An estimate is charged, then corrected in either direction.
+pub async fn a_reservation_settles_up_and_down<S: Store>(store: &S) {
+    for algorithm in ALGORITHMS {
+        let limit = limit(*algorithm, "10/s");
+        let charge = Charge::new(&limit, "k");
+        let charged_at = Micros::new(START);
+        assert_eq!(one(store, Op::Check, charge.cost(cost(5)), 0).await.remaining(), 5);
+        let down = Op::Refund { charged_at };
+        assert_eq!(one(store, down, charge.cost(cost(3)), 0).await.remaining(), 8, "{algorithm}");
+        let latest = Op::refund_latest();
+        assert_eq!(one(store, latest, charge.cost(cost(1)), 0).await.remaining(), 9, "{algorithm}");
+        assert_eq!(one(store, Op::Check, charge, 0).await.remaining(), 8, "{algorithm}");
+        // Up by more than there is: a debt, which has to be paid before anything passes.
+        let up = one(store, Op::Charge, charge.cost(cost(12)), 0).await;
+        assert_eq!(up.remaining(), 0, "{algorithm}");
+        let denied = one(store, Op::Check, charge, 0).await;
+        let wait = denied.retry_after().expect("a wait").as_micros() as u64;
+        assert!(!one(store, Op::Peek, charge, wait - 1).await.allowed(), "{algorithm}");
+        assert!(one(store, Op::Peek, charge, wait).await.allowed(), "{algorithm}");
+    }
+}
+
+/// Under the same name, the numbers may change at any time.
+pub async fn usage_carries_over_when_a_limit_changes<S: Store>(store: &S) {
+    for algorithm in ALGORITHMS {
+        let of = |rate| limit(*algorithm, rate).named("plan");
+        let (free, pro, tiny) = (of("10/s"), of("100/s"), of("4/minute"));
+        assert_eq!(
+            one(store, Op::Check, Charge::new(&free, "k").cost(cost(10)), 0).await.remaining(),
+            0
+        );
+        let raised = one(store, Op::Check, Charge::new(&pro, "k"), 0).await;
+        assert!(raised.allowed() && raised.remaining() == 89, "{algorithm}: {raised:?}");
+        let charge = Charge::new(&tiny, "k");
+        let lowered = one(store, Op::Check, charge, 0).await;
+        assert!(!lowered.allowed() && lowered.remaining() == 0, "{algorithm}: {lowered:?}");
+        let wait = lowered.retry_after().expect("a wait").as_micros() as u64;
+        assert!(!one(store, Op::Peek, charge, wait - 1).await.allowed(), "{algorithm}");
+        assert!(one(store, Op::Peek, charge, wait).await.allowed(), "{algorithm}");
+    }
+}
+
+/// No two of (scope, algorithm, key) share their usage, however they are spelt.
+pub async fn keys_are_injective<S: Store>(store: &S) {
+    let names = ["", "a", "a_b", "a:b", "a b", "{a}", "a\0b"];
+    let keys: [&[u8]; 9] =
+        [b"", b"x", b"x_y_z", b"x:y", b"b x", b"\0", b"\0\0", b"{x}", b"\xff\xfe"];
+    for algorithm in ALGORITHMS {
+        for name in names {
+            let limit = limit(*algorithm, "1/hour").named(name);
+            for key in keys {
+                let first = one(store, Op::Check, Charge::new(&limit, key), 0).await;
+                assert!(first.allowed(), "{algorithm} {name:?} {key:?} was used before");
+            }
+        }
+    }
+}
+
+/// None at all, more than there may be, and two limits under one name.
+pub async fn charges_that_cannot_be_decided_together_are_refused<S: Store>(store: &S) {
+    let refuses = async |charges: &[Charge<'_>]| match store
+        .apply(Op::Check, charges, Micros::new(START))
+        .await
+    {
+        Err(StoreError::Charges(error)) => error,
+        other => panic!("not refused: {other:?}"),
+    };
+    let one = limit(Algorithm::default(), "5/s").named("plan");
+    for n in [0, LIMITS_MAX + 1] {
+        assert_eq!(refuses(&vec![Charge::new(&one, "k"); n]).await, ChargesError::Count(n));
+    }
+    let other = limit(Algorithm::default(), "50/minute").named("plan");
+    let both = [Charge::new(&one, "k"), Charge::new(&other, "k")];
+    assert!(matches!(refuses(&both).await, ChargesError::SameName { .. }));
+    let apart = [Charge::new(&one, "k"), Charge::new(&other, "another")];
+    assert!(store.apply(Op::Check, &apart, Micros::new(START)).await.is_ok());
+}
+
+/// Alone and beside another limit.
+pub async fn rejected_attempts_count_where_asked_for<S: Store>(store: &S) {
+    let strict = limit(Algorithm::SlidingLog, "1/10s").count_rejected().expect("a log");
+    let wide = limit(Algorithm::TokenBucket, "100/s");
+    let charges = [Charge::new(&strict, "k"), Charge::new(&wide, "k")];
+    let mut allowed = Vec::new();
+    for second in [0, 9, 15, 25] {
+        let now = Micros::new(START + second * 1_000_000);
+        allowed.push(store.apply(Op::Check, &charges, now).await.expect("an answer").allowed());
+    }
+    assert_eq!(allowed, [true, false, false, true], "each attempt begins the wait anew");
+}

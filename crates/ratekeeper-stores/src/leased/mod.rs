@@ -1,0 +1,417 @@
+//! Leases: hot keys are served from memory, with units that were charged in the shared store before.
+//!
+//! A node charges a batch in one call and spends it request by request. The store has counted every
+//! unit before it is spent, so the nodes together never exceed the limit, whatever fails; what a node
+//! that dies had not spent is lost to the others until it runs out by itself. A key is leased once it
+//! is hot; until then, and for everything but checks of one limit, every call goes to the store.
+
+mod heat;
+mod lease;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use ratekeeper_core::{Cost, Decision, Limit, Micros};
+
+use crate::charge::{Charge, ChargesError, OwnedCharge, Verdict};
+use crate::store::{ApplyFailure, Op, SharedStore, Store, StoreError};
+use heat::Heat;
+use lease::{Lease, is_leasable};
+
+const SHARDS: usize = 16;
+/// How many keys may be leased at a time. Beyond that, the others are asked for one by one.
+const LEASES_MAX: usize = 16_384;
+/// A batch is at most this part of the limit, and this part of what is left of it.
+const LIMIT_PART: u64 = 16;
+const LEFT_PART: u64 = 8;
+/// Requests in a tenth of a second that make a key hot.
+const HOT: u64 = 8;
+/// How often what nobody spends any more is given back.
+const RETURN_EVERY: Duration = Duration::from_millis(100);
+/// What a clock may be wrong by when nobody tells the time.
+const SLACK_US: u64 = 5_000;
+
+/// A shared store with leases on top. Clones share their leases.
+///
+/// **Never over the limit**, whatever fails: units are spent only after the store has counted them,
+/// and only as long as it has not forgotten that. **Under-use is bounded**: for each key a node holds
+/// back at most [`LeasedStore::unspent_max`] units, a sixteenth of the limit and an eighth of what was
+/// left; what is not spent within a tenth of a second or two is given back.
+///
+/// What it is paid with: `remaining` and `reset_after` of a leased key are what the store last told,
+/// so they may be a batch behind.
+pub struct LeasedStore<S> {
+    inner: Arc<Inner<S>>,
+}
+
+struct Inner<S> {
+    store: S,
+    heat: Heat,
+    hasher: RandomState,
+    shards: [Mutex<Shard>; SHARDS],
+    /// One question at a time for each key; the others wait for its answer.
+    asking: [tokio::sync::Mutex<()>; 64],
+    counters: Counters,
+    is_returning: AtomicBool,
+}
+
+/// By the hash of the scope, the algorithm and the key.
+type Shard = HashMap<u64, Entry>;
+
+struct Entry {
+    lease: Lease,
+    of: OwnedCharge,
+}
+
+impl Entry {
+    /// Is it about this charge, at this rate?
+    fn is_for(&self, charge: &Charge<'_>) -> bool {
+        let of = self.charge();
+        of.shares_with(charge) && of.limit.rate() == charge.limit.rate()
+    }
+
+    fn charge(&self) -> Charge<'_> {
+        self.of.as_charge()
+    }
+}
+
+#[derive(Default)]
+struct Counters {
+    local: AtomicU64,
+    asked: AtomicU64,
+    leased: AtomicU64,
+    returned: AtomicU64,
+}
+
+/// What the leases have done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseStats {
+    /// Answers without a question to the store.
+    pub local: u64,
+    /// Questions to the store.
+    pub asked: u64,
+    /// Units that were charged in batches.
+    pub leased: u64,
+    /// Units that were given back.
+    pub returned: u64,
+    /// Keys that are leased now.
+    pub keys: usize,
+    /// Units that are charged and not spent, now: what the others cannot have.
+    pub unspent: u64,
+}
+
+impl<S> Clone for LeasedStore<S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+impl<S> std::fmt::Debug for LeasedStore<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LeasedStore").finish_non_exhaustive()
+    }
+}
+
+impl<S: Store + Send + Sync + 'static> LeasedStore<S> {
+    /// Leases over a store.
+    pub fn new(store: S) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                store,
+                heat: Heat::new(),
+                hasher: RandomState::new(),
+                shards: Default::default(),
+                asking: std::array::from_fn(|_| tokio::sync::Mutex::default()),
+                counters: Counters::default(),
+                is_returning: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// The most that one node holds back of one key's limit: the bound on under-use, a node.
+    pub fn unspent_max(limit: &Limit) -> u64 {
+        (limit.quota() / LIMIT_PART).max(1)
+    }
+
+    /// The store below.
+    pub fn store(&self) -> &S {
+        &self.inner.store
+    }
+
+    /// What the leases have done so far, by the time `now`.
+    pub fn stats(&self, now: Micros) -> LeaseStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Counters { local, asked, leased, returned } = &self.inner.counters;
+        let mut stats = LeaseStats {
+            local: read(local),
+            asked: read(asked),
+            leased: read(leased),
+            returned: read(returned),
+            ..LeaseStats::default()
+        };
+        for shard in &self.inner.shards {
+            let shard = lock(shard);
+            stats.keys += shard.len();
+            stats.unspent +=
+                shard.values().map(|entry| entry.lease.unspent(now.get())).sum::<u64>();
+        }
+        stats
+    }
+
+    /// Gives back everything that is unspent: for a node that is about to leave.
+    pub async fn return_all(&self, now: Micros) {
+        self.inner.return_those(now, |_| true).await;
+    }
+}
+
+impl<S: Store + Send + Sync + 'static> Inner<S> {
+    fn place(&self, charge: &Charge<'_>) -> (&Mutex<Shard>, u64) {
+        let hash = self.hasher.hash_one((charge.usage_id, charge.key));
+        (&self.shards[(hash >> 32) as usize % SHARDS], hash)
+    }
+
+    async fn check(
+        self: &Arc<Self>,
+        charge: &Charge<'_>,
+        now: Micros,
+    ) -> Result<Verdict, StoreError> {
+        let hash = self.place(charge).1;
+        let heat = self.heat.touch(hash, now.get());
+        if let Some(decision) = self.answer(charge, now.get()) {
+            return Ok(Verdict::build(&[*charge], now, |_, _| decision));
+        }
+        if heat < HOT {
+            self.counters.asked.fetch_add(1, Ordering::Relaxed);
+            return self.store.apply(Op::Check, &[*charge], now).await;
+        }
+        let _turn = self.asking[hash as usize % self.asking.len()].lock().await;
+        // Somebody else may have asked meanwhile.
+        if let Some(decision) = self.answer(charge, now.get()) {
+            return Ok(Verdict::build(&[*charge], now, |_, _| decision));
+        }
+        self.lease(charge, heat, now).await
+    }
+
+    /// The answer that needs no question, if there is one.
+    fn answer(&self, charge: &Charge<'_>, now: u64) -> Option<Decision> {
+        let (shard, hash) = self.place(charge);
+        let mut shard = lock(shard);
+        let entry = shard.get_mut(&hash).filter(|entry| entry.is_for(charge))?;
+        let decision = entry.lease.answer(charge.limit, charge.cost, now)?;
+        drop(shard);
+        self.counters.local.fetch_add(1, Ordering::Relaxed);
+        Some(decision)
+    }
+
+    /// Charges a batch, and answers from it. If that is too much, less, and in the end this one alone.
+    async fn lease(
+        self: &Arc<Self>,
+        charge: &Charge<'_>,
+        heat: u64,
+        now: Micros,
+    ) -> Result<Verdict, StoreError> {
+        let cost = charge.cost.get();
+        let mut batch = self.batch(charge, heat);
+        loop {
+            self.counters.asked.fetch_add(1, Ordering::Relaxed);
+            let units = Cost::new(batch).unwrap_or(Cost::ONE);
+            let verdict = self.store.apply(Op::Check, &[charge.cost(units)], now).await?;
+            if verdict.allowed() {
+                let spare = batch - cost;
+                let mut held = spare;
+                self.with_lease(charge, now, |lease| {
+                    lease.add(charge.limit, spare, &verdict, now.get());
+                    held = lease.unspent(now.get());
+                });
+                self.counters.leased.fetch_add(batch, Ordering::Relaxed);
+                self.return_later(now);
+                let left = verdict.remaining().saturating_add(held);
+                let reset_us = verdict.reset_after().as_micros() as u64;
+                let decision = Decision::passed(charge.limit.quota(), left, reset_us);
+                return Ok(Verdict::build(&[*charge], verdict.at(), |_, _| decision));
+            }
+            if batch == cost {
+                self.with_lease(charge, now, |lease| {
+                    lease.deny(charge.cost, &verdict, now.get());
+                });
+                return Ok(verdict);
+            }
+            batch = (batch / 2).min(verdict.remaining()).max(cost);
+        }
+    }
+
+    /// As much as this node needs for a slice of time, but no more than its part.
+    fn batch(&self, charge: &Charge<'_>, heat: u64) -> u64 {
+        let (shard, hash) = self.place(charge);
+        let shard = lock(shard);
+        let entry = shard.get(&hash).filter(|entry| entry.is_for(charge));
+        let left = entry.map_or(u64::MAX, |entry| entry.lease.left_there());
+        let is_full = entry.is_none() && shard.len() >= LEASES_MAX / SHARDS;
+        let cost = charge.cost.get();
+        match is_full {
+            true => cost,
+            false => {
+                (heat * cost).min(charge.limit.quota() / LIMIT_PART).min(left / LEFT_PART).max(cost)
+            }
+        }
+    }
+
+    /// Changes the lease of this charge, of which there is a new one if it has none.
+    fn with_lease(&self, charge: &Charge<'_>, now: Micros, change: impl FnOnce(&mut Lease)) {
+        let (shard, hash) = self.place(charge);
+        let mut shard = lock(shard);
+        let is_other = shard.get(&hash).is_some_and(|entry| !entry.is_for(charge));
+        if is_other || (shard.len() >= LEASES_MAX / SHARDS && !shard.contains_key(&hash)) {
+            shard.remove(&hash);
+            if shard.len() >= LEASES_MAX / SHARDS {
+                return;
+            }
+        }
+        let entry = shard
+            .entry(hash)
+            .or_insert_with(|| Entry { lease: Lease::empty(now.get()), of: charge.into() });
+        change(&mut entry.lease);
+    }
+
+    /// Forgets the lease of this charge. Returns what was unspent, and when that was charged.
+    fn forget(&self, charge: &Charge<'_>, now: u64) -> Option<(Entry, u64)> {
+        let (shard, hash) = self.place(charge);
+        let mut entry = lock(shard).remove(&hash)?;
+        let unspent = entry.lease.take(now);
+        Some((entry, unspent))
+    }
+
+    /// Gives back what is unspent of this charge's key, so that the store's answer is the whole truth.
+    async fn give_back(&self, charge: &Charge<'_>, now: Micros) -> Result<(), StoreError> {
+        match self.forget(charge, now.get()) {
+            Some((entry, unspent)) => self.refund(&entry, unspent, now).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn refund(&self, entry: &Entry, unspent: u64, now: Micros) -> Result<(), StoreError> {
+        let Some(unspent) = Cost::new(unspent) else { return Ok(()) };
+        let refund = Op::Refund { charged_at: entry.lease.charged_at() };
+        self.store.apply(refund, &[entry.charge().cost(unspent)], now).await?;
+        self.counters.returned.fetch_add(unspent.get(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives back what is unspent of the leases that `is_due` tells. What cannot be given back runs out
+    /// by itself.
+    async fn return_those(&self, now: Micros, is_due: impl Fn(&Lease) -> bool) -> usize {
+        let mut left = 0;
+        for shard in &self.shards {
+            let due: Vec<(Entry, u64)> = {
+                let mut shard = lock(shard);
+                let due = shard.extract_if(|_, entry| is_due(&entry.lease));
+                let due: Vec<_> = due
+                    .map(|(_, mut entry)| {
+                        let unspent = entry.lease.take(now.get());
+                        (entry, unspent)
+                    })
+                    .collect();
+                left += shard.len();
+                due
+            };
+            for (entry, unspent) in &due {
+                let _ = self.refund(entry, *unspent, now).await;
+            }
+        }
+        left
+    }
+
+    /// Sees to it that leases that are no longer used are given back, as long as there are any.
+    fn return_later(self: &Arc<Self>, now: Micros) {
+        if !self.is_returning.swap(true, Ordering::AcqRel) {
+            tokio::spawn(return_idle(Arc::downgrade(self), now));
+        }
+    }
+}
+
+async fn return_idle<S: Store + Send + Sync + 'static>(inner: Weak<Inner<S>>, began: Micros) {
+    let started = tokio::time::Instant::now();
+    loop {
+        tokio::time::sleep(RETURN_EVERY).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let now = began.get() + started.elapsed().as_micros() as u64 + SLACK_US;
+        let idle_us = RETURN_EVERY.as_micros() as u64;
+        let is_idle = |lease: &Lease| lease.last_used() + idle_us + SLACK_US < now;
+        if inner.return_those(Micros::new(now), is_idle).await == 0 {
+            inner.is_returning.store(false, Ordering::Release);
+            return;
+        }
+    }
+}
+
+impl<S: Store + Send + Sync + 'static> Store for LeasedStore<S> {
+    async fn apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, StoreError> {
+        ChargesError::check(charges)?;
+        match (op, charges) {
+            (Op::Check, [charge]) if is_leasable(charge.limit) => {
+                self.inner.check(charge, now).await
+            }
+            (Op::Check, _) => self.inner.store.apply(op, charges, now).await,
+            _ => {
+                for charge in charges {
+                    self.inner.give_back(charge, now).await?;
+                }
+                self.inner.store.apply(op, charges, now).await
+            }
+        }
+    }
+
+    fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send {
+        // What is unspent is of the time before, and may not be spent in addition.
+        self.inner.forget(charge, 0);
+        self.inner.store.reset(charge)
+    }
+}
+
+impl<S: SharedStore + Send + Sync + 'static> SharedStore for LeasedStore<S> {
+    fn announce(
+        &self,
+        node: &str,
+        lives: Duration,
+    ) -> impl Future<Output = Result<u32, StoreError>> + Send {
+        self.inner.store.announce(node, lives)
+    }
+
+    /// What a lease needs of the store is not followed up: a batch that is charged late runs out
+    /// unspent.
+    async fn try_apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, ApplyFailure> {
+        let shard = charges.first().map_or(0, |charge| self.shard_of(charge.key));
+        let applied = self.apply(op, charges, now).await;
+        applied.map_err(|error| ApplyFailure { error, shard, late: None })
+    }
+
+    fn shards(&self) -> usize {
+        self.inner.store.shards()
+    }
+
+    fn shard_of(&self, key: &[u8]) -> usize {
+        self.inner.store.shard_of(key)
+    }
+
+    fn probe(&self, shard: usize) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.inner.store.probe(shard)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,27 @@
+//! Where Ratekeeper's state lives.
+//!
+//! [`MemoryStore`] keeps it in this process: synchronous, exact under contention, in a fixed amount
+//! of memory. `RedisStore` (feature `redis`) keeps it in Redis or Valkey, for a fleet. Every store
+//! answers the same [`Charge`]s with the same decisions; `conformance`
+//! (behind a feature of that name) is the suite that holds them to it.
+#![deny(unsafe_code)]
+
+mod charge;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+#[cfg(feature = "redis")]
+pub mod leased;
+pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
+mod snapshot;
+mod store;
+
+pub use charge::{Charge, ChargesError, LIMITS_MAX, OwnedCharge, Verdict};
+#[cfg(feature = "redis")]
+pub use leased::{LeaseStats, LeasedStore};
+pub use memory::{MemoryStats, MemoryStore};
+#[cfg(feature = "redis")]
+pub use redis::{RedisConfig, RedisStore, RedisUrlError};
+pub use snapshot::Snapshot;
+pub use store::{ApplyFailure, LateReply, Op, SharedStore, Store, StoreError};

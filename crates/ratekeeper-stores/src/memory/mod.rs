@@ -1,0 +1,461 @@
+//! The memory store: exact, synchronous, in a fixed amount of memory.
+
+mod bucket;
+mod hash;
+mod lines;
+mod locked;
+mod logs;
+#[cfg(all(test, loom))]
+mod loom_model;
+mod sync;
+mod table;
+
+use std::future::{Future, ready};
+
+use ratekeeper_core::{
+    Cell, Cost, CounterRule, Decision, KindOfRule, Log, Micros, Rule, RuleVisitor, TimeRule,
+};
+
+use crate::charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
+use crate::snapshot::Snapshot;
+use crate::store::{Op, Store, StoreError};
+use bucket::{Bucket, Time};
+use hash::KeyHasher;
+use locked::Locked;
+use logs::Logs;
+use table::{Address, Displaced, Slot, Table};
+
+/// As many keys as a store holds unless told otherwise: 40 MB if all of them are in use.
+const KEYS_MAX: usize = 1_000_000;
+/// As much as the entries of all sliding logs may take unless told otherwise.
+const LOG_BYTES_MAX: usize = 256 << 20;
+
+/// State in this process.
+///
+/// It never grows: with room for `keys_max` live keys it takes 38.4 bytes for each, and the system
+/// only provides what is touched. There is nothing to clean up: a key that has become as good as
+/// new is a free place for the next one. Beyond `keys_max` live keys, a new key takes the place of
+/// a nearby one that has least in use and, of several such, is closest to fresh. So a flood of new
+/// keys pushes out its own kind, unless each of them uses as much as a busy key does;
+/// [`MemoryStats::evictions`] counts them. Sliding logs keep their
+/// entries outside the table, under a cap of their own with the same choice.
+///
+/// ```
+/// use ratekeeper_core::{Limit, Micros};
+/// use ratekeeper_stores::{Charge, MemoryStore};
+///
+/// let store = MemoryStore::with_capacity(10_000);
+/// let per_user = Limit::token_bucket("2/s")?;
+/// let overall: Limit = "1000/minute".parse()?;
+///
+/// let now = Micros::new(0);
+/// let both = [Charge::new(&per_user, "ann"), Charge::new(&overall, "all")];
+/// assert!(store.check_all(&both, now)?.allowed());
+/// assert!(store.check_all(&both, now)?.allowed());
+///
+/// // The third is one too many for Ann, and is not charged to the other limit either.
+/// let denied = store.check_all(&both, now)?;
+/// assert!(!denied.allowed());
+/// assert_eq!(denied.decided_by(), 0);
+/// assert_eq!(denied.decisions()[1].remaining(), 998);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct MemoryStore {
+    table: Table,
+    logs: Logs,
+    hasher: KeyHasher,
+}
+
+/// What a [`MemoryStore`] has to say of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Keys whose state matters. Counting them walks the table.
+    pub live_keys: usize,
+    /// Keys that were pushed out although their state mattered.
+    pub evictions: u64,
+    /// Memory set aside, in bytes. The system provides what is touched.
+    pub memory_bytes: usize,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore").field("memory_bytes", &self.table.memory_bytes()).finish()
+    }
+}
+
+impl MemoryStore {
+    /// A store for a million keys.
+    pub fn new() -> Self {
+        Self::with_capacity(KEYS_MAX)
+    }
+
+    /// A store in which up to `keys_max` live keys never push each other out.
+    pub fn with_capacity(keys_max: usize) -> Self {
+        Self {
+            table: Table::with_capacity(keys_max),
+            logs: Logs::new(LOG_BYTES_MAX),
+            hasher: KeyHasher::random(),
+        }
+    }
+
+    /// The same with another cap on the memory that entries of sliding logs take.
+    #[must_use]
+    pub fn with_log_bytes_max(mut self, bytes_max: usize) -> Self {
+        self.logs = Logs::new(bytes_max);
+        self
+    }
+
+    /// Charges if it fits.
+    #[inline]
+    pub fn check(&self, charge: &Charge<'_>, now: Micros) -> Decision {
+        match self.check_quickly(charge, || Some(now)) {
+            Some(decision) => decision,
+            None => self.check_by(charge, || now),
+        }
+    }
+
+    /// The same, with the time read while the key's state is on its way from memory.
+    #[inline]
+    pub fn check_by(&self, charge: &Charge<'_>, clock: impl FnOnce() -> Micros) -> Decision {
+        let Some(rule) = charge.limit.cell_rule() else {
+            return self.single(Op::Check, charge, clock());
+        };
+        let address = self.hasher.address(charge);
+        let home = self.table.prefetch_home(address);
+        let now = clock();
+        rule.visit(CheckCell { store: self, address, home, cost: charge.cost, now })
+    }
+
+    /// The same for what comes most often: a counter of windows, or a bucket of almost any rate
+    /// ([`TimeRule`]) whose key has been there before. `None`, and nothing done, if it is anything
+    /// else, or the clock does not know, or somebody else is at the key.
+    #[inline(always)] // so that a caller pays only for the numbers it reads
+    pub fn check_quickly(
+        &self,
+        charge: &Charge<'_>,
+        clock: impl FnOnce() -> Option<Micros>,
+    ) -> Option<Decision> {
+        let rule = charge.limit.cell_rule()?;
+        if !rule.has_loose_word() {
+            return None;
+        }
+        let address = self.hasher.address(charge);
+        let home = self.table.prefetch_home(address);
+        let now = clock()?;
+        let check = CheckCell { store: self, address, home, cost: charge.cost, now };
+        match rule.as_time_rule() {
+            Some(rule) => check.time(rule),
+            None => rule.visit_counter(check),
+        }
+    }
+
+    /// A key that is counted in windows, but not at home or not in this window.
+    #[inline(never)]
+    fn check_counts(
+        &self,
+        rule: &impl KindOfRule,
+        cost: Cost,
+        address: Address,
+        now: Micros,
+    ) -> Decision {
+        let decision = self.table.find_counts(address).and_then(|counts| {
+            rule.check_and_swap(counts.cell(), cost, now, |next| counts.commit(next))
+        });
+        match decision {
+            Some(decision) => decision,
+            None => self.check_away(rule, cost, address, now),
+        }
+    }
+
+    /// A key that is new, or not at home, or in use this very moment.
+    #[cold]
+    fn check_away(
+        &self,
+        rule: &impl KindOfRule,
+        cost: Cost,
+        address: Address,
+        now: Micros,
+    ) -> Decision {
+        let (decision, displaced) = self.table.update(address, now.get(), |cell, now| {
+            let mut next = None;
+            let swap = |cell| {
+                next = cell;
+                true
+            };
+            let decision = rule.check_and_swap(cell, cost, Micros::new(now), swap);
+            (next, decision.expect("it was swapped"))
+        });
+        self.free(displaced);
+        decision
+    }
+
+    /// Does `op` with one charge.
+    #[inline]
+    pub fn apply_one(&self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
+        match op {
+            Op::Check => self.check(charge, now),
+            _ => self.single(op, charge, now),
+        }
+    }
+
+    /// What a check would say; changes nothing.
+    pub fn peek(&self, charge: &Charge<'_>, now: Micros) -> Decision {
+        self.single(Op::Peek, charge, now)
+    }
+
+    /// Charges whether it fits or not. What does not fit is a debt.
+    pub fn charge(&self, charge: &Charge<'_>, now: Micros) -> Decision {
+        self.single(Op::Charge, charge, now)
+    }
+
+    /// Gives back what was charged at `charged_at`, as far as it still counts.
+    pub fn refund(&self, charge: &Charge<'_>, charged_at: Micros, now: Micros) -> Decision {
+        self.single(Op::Refund { charged_at }, charge, now)
+    }
+
+    /// Takes back a charge if it was the last thing that happened to its key: if the state is
+    /// still the one that [`MemoryStore::snapshot`] showed after it. Tells whether it was.
+    pub fn undo_last(&self, charge: &Charge<'_>, after: &Snapshot, now: Micros) -> bool {
+        let address = self.hasher.address(charge);
+        let mut locked = Locked::new(&self.table, &[address], now.get());
+        let is_last = self.snapshot_of(&locked, charge, address) == *after;
+        if is_last {
+            self.act(&mut locked, Op::Refund { charged_at: now }, charge, address);
+        }
+        is_last
+    }
+
+    /// Charges if it fits, and gives a copy of the state after it.
+    pub fn check_and_snapshot(&self, charge: &Charge<'_>, now: Micros) -> (Decision, Snapshot) {
+        let address = self.hasher.address(charge);
+        let mut locked = Locked::new(&self.table, &[address], now.get());
+        let decision = self.act(&mut locked, Op::Check, charge, address);
+        (decision, self.snapshot_of(&locked, charge, address))
+    }
+
+    /// Makes the key as good as new.
+    pub fn reset(&self, charge: &Charge<'_>) {
+        let address = self.hasher.address(charge);
+        let mut locked = Locked::new(&self.table, &[address], 0);
+        self.free(locked.remove(address));
+    }
+
+    /// Charges all if all fit, and none otherwise. Charges to the same usage are decided as one
+    /// charge of their summed cost; it is an error if their limits differ.
+    pub fn check_all(&self, charges: &[Charge<'_>], now: Micros) -> Result<Verdict, ChargesError> {
+        self.several(Op::Check, charges, now)
+    }
+
+    /// Does `op` with all charges: [`Store::apply`] without waiting.
+    pub fn apply_now(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, ChargesError> {
+        self.several(op, charges, now)
+    }
+
+    /// A copy of the key's state.
+    pub fn snapshot(&self, charge: &Charge<'_>) -> Snapshot {
+        let address = self.hasher.address(charge);
+        let locked = Locked::new(&self.table, &[address], 0);
+        self.snapshot_of(&locked, charge, address)
+    }
+
+    /// Sizes and counters.
+    pub fn stats(&self, now: Micros) -> MemoryStats {
+        MemoryStats {
+            live_keys: self.table.live(now.get()),
+            evictions: self.table.evictions() + self.logs.evictions(),
+            memory_bytes: self.table.memory_bytes() + self.logs.memory_bytes(),
+        }
+    }
+
+    fn snapshot_of(&self, locked: &Locked<'_>, charge: &Charge<'_>, address: Address) -> Snapshot {
+        let cell = locked.get(address).0;
+        match charge.limit.rule() {
+            Rule::Cell(_) => Snapshot::Cell(cell.unwrap_or(Cell::FRESH)),
+            Rule::Log(_) => Snapshot::Log(
+                cell.and_then(Cell::to_handle)
+                    .map(|handle| self.logs.with(handle, |log| log.clone()))
+                    .unwrap_or_default(),
+            ),
+        }
+    }
+
+    fn single(&self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
+        let address = self.hasher.address(charge);
+        let mut locked = Locked::new(&self.table, &[address], now.get());
+        self.act(&mut locked, op, charge, address)
+    }
+
+    fn several(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, ChargesError> {
+        ChargesError::check(charges)?;
+        let mut addresses = [self.hasher.address(&charges[0]); LIMITS_MAX];
+        for (address, charge) in addresses.iter_mut().zip(charges) {
+            *address = self.hasher.address(charge);
+        }
+        let addresses = &addresses[..charges.len()];
+        let mut locked = Locked::new(&self.table, addresses, now.get());
+
+        let act =
+            |i: usize, op, charge: &Charge<'_>| self.act(&mut locked, op, charge, addresses[i]);
+        Ok(Verdict::of_all(op, charges, now, act))
+    }
+
+    /// Does one thing to one cell that is locked.
+    fn act(
+        &self,
+        locked: &mut Locked<'_>,
+        op: Op,
+        charge: &Charge<'_>,
+        address: Address,
+    ) -> Decision {
+        let (cell, now) = locked.get(address);
+        let now = Micros::new(now);
+        let cost = charge.cost;
+        match charge.limit.rule() {
+            Rule::Cell(rule) => {
+                let before = cell.unwrap_or(Cell::FRESH);
+                let mut next = before;
+                let decision = match op {
+                    Op::Check => rule.check(&mut next, cost, now),
+                    Op::Peek => rule.peek(before, cost, now),
+                    Op::Charge => rule.charge(&mut next, cost, now),
+                    Op::Refund { charged_at } => rule.refund(&mut next, cost, charged_at, now),
+                };
+                if next != before {
+                    self.free(locked.set(address, next));
+                }
+                decision
+            }
+            Rule::Log(rule) => {
+                let act = |log: &mut Log| {
+                    let decision = match op {
+                        Op::Check => rule.check(log, cost, now),
+                        Op::Peek => rule.peek(log, cost, now),
+                        Op::Charge => rule.charge(log, cost, now),
+                        Op::Refund { charged_at } => rule.refund(log, cost, charged_at, now),
+                    };
+                    (decision, rule.fresh_by(log), log.total())
+                };
+                self.act_on_log(locked, address, cell, act)
+            }
+        }
+    }
+
+    fn act_on_log(
+        &self,
+        locked: &mut Locked<'_>,
+        address: Address,
+        cell: Option<Cell>,
+        act: impl FnOnce(&mut Log) -> (Decision, u64, u64),
+    ) -> Decision {
+        let (decision, next) = match cell.and_then(Cell::to_handle) {
+            Some(handle) => {
+                let (decision, fresh_by, in_use) = self.logs.with(handle, act);
+                (decision, Cell::handle(fresh_by, handle, in_use))
+            }
+            None => {
+                let mut log = Log::default();
+                let (decision, fresh_by, in_use) = act(&mut log);
+                if log.is_empty() {
+                    return decision;
+                }
+                let handle = self.logs.add(address.spread(), log);
+                (decision, Cell::handle(fresh_by, handle, in_use))
+            }
+        };
+        if cell != Some(next) {
+            self.free(locked.set(address, next));
+        }
+        decision
+    }
+
+    #[inline]
+    fn free(&self, displaced: Displaced) {
+        if let Some(handle) = displaced.to_handle() {
+            self.logs.remove(handle);
+        }
+    }
+}
+
+/// A check of a rule that keeps a cell; code of its own for each algorithm.
+struct CheckCell<'a> {
+    store: &'a MemoryStore,
+    address: Address,
+    home: Bucket<'a>,
+    cost: Cost,
+    now: Micros,
+}
+
+impl RuleVisitor for CheckCell<'_> {
+    type Output = Decision;
+
+    #[inline(always)]
+    fn visit(self, rule: &impl KindOfRule) -> Decision {
+        let at_home = Slot::find(self.home, self.address.tag()).and_then(|slot| {
+            rule.check_and_swap(slot.cell(), self.cost, self.now, |next| slot.commit(next))
+        });
+        match at_home {
+            Some(decision) => decision,
+            None => self.store.check_away(rule, self.cost, self.address, self.now),
+        }
+    }
+
+    #[inline(always)]
+    fn visit_counter(self, rule: &impl CounterRule) -> Decision {
+        let first = rule.first_word(self.now);
+        let at_once = self.home.find_present_counts(self.address.tag(), first).and_then(|counts| {
+            let (seen, commit) = (counts.get(), |next| counts.commit(next));
+            rule.check_and_swap_counts(seen, self.cost, self.now, commit)
+        });
+        match at_once {
+            Some(decision) => decision,
+            None => self.store.check_counts(rule, self.cost, self.address, self.now),
+        }
+    }
+}
+
+impl CheckCell<'_> {
+    /// A key whose time alone changes. `None`, and nothing done, if it is new or in use.
+    #[inline(always)]
+    fn time(self, rule: TimeRule<'_>) -> Option<Decision> {
+        let now = rule.time(self.now);
+        let check = |time: Time<'_>| {
+            rule.check_and_swap(time.get(), self.cost, now, |next| time.commit(next))
+        };
+        match self.home.first_time(self.address.tag(), rule) {
+            Some(time) => check(time),
+            None => check(self.store.table.find_time(self.home, self.address, rule)?),
+        }
+    }
+}
+
+impl Store for MemoryStore {
+    fn apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
+        ready(self.several(op, charges, now).map_err(StoreError::from))
+    }
+
+    fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.reset(charge);
+        ready(Ok(()))
+    }
+}

@@ -1,0 +1,75 @@
+//! Keys: where in Redis the usage of a charge is kept.
+//!
+//! `PREFIX:1:LEN{=KEY}aNAME`: a prefix of the user's choice, the version of this layout, the length
+//! of the caller's key and the key itself, a letter for the algorithm and the name of the limit. A
+//! limit without a name of its own is called after its algorithm and rate; then the letter is a capital
+//! and stands for the algorithm's name too. The length makes it injective: no two usages share a key,
+//! whatever bytes they are made of. The caller's key is a hash tag, so that all limits of one key live
+//! in one slot of a cluster.
+
+use ratekeeper_core::Algorithm;
+
+use crate::charge::Charge;
+
+/// The layout of keys and states. Another one would be another version, beside this one.
+const VERSION: &str = "1";
+
+pub(super) fn key_of(prefix: &str, charge: &Charge<'_>) -> Vec<u8> {
+    let (algorithm, name) = (charge.limit.algorithm(), charge.scope.name());
+    let rate = name.strip_prefix(algorithm.name()).and_then(|rest| rest.strip_prefix(' '));
+    match rate {
+        Some(rate) => build(prefix, charge.key, letter(algorithm).to_ascii_uppercase(), rate),
+        None => build(prefix, charge.key, letter(algorithm), name),
+    }
+}
+
+/// Where the permits of this name and key are kept.
+pub(super) fn permits_key(prefix: &str, name: &str, key: &[u8]) -> Vec<u8> {
+    build(prefix, key, b'p', name)
+}
+
+fn build(prefix: &str, of: &[u8], letter: u8, name: &str) -> Vec<u8> {
+    let head = format!("{prefix}:{VERSION}:{}{{=", of.len());
+    let mut key = Vec::with_capacity(head.len() + of.len() + name.len() + 2);
+    key.extend_from_slice(head.as_bytes());
+    key.extend_from_slice(of);
+    key.extend_from_slice(&[b'}', letter]);
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+fn letter(algorithm: Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::FixedWindow => b'w',
+        Algorithm::SlidingLog => b'l',
+        Algorithm::SlidingCounter => b'c',
+        Algorithm::TokenBucket => b't',
+        Algorithm::LeakyBucket => b'q',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use ratekeeper_core::{ALGORITHMS, Limit};
+
+    use super::*;
+
+    #[test]
+    fn no_two_usages_share_a_key() {
+        let parts = ["", "a", "b", "}", "{", "a}t", "}tb", "=", "1{=a}t", "a}tb", ":1:", "t", "T"];
+        let names = ["1/s", "token_bucket 1/s", "sliding_log 1/s", "T1/s", "token_bucket ", " 1/s"];
+        let names = [&parts[..], &names].concat();
+        let mut seen = HashSet::new();
+        for algorithm in ALGORITHMS {
+            for name in &names {
+                let limit = Limit::new("1/s".parse().unwrap(), *algorithm).unwrap().named(name);
+                for key in parts {
+                    let key = key_of("p", &Charge::new(&limit, key));
+                    assert!(seen.insert(key.clone()), "{}", String::from_utf8_lossy(&key));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! State in Redis or Valkey, shared by a fleet.
+//!
+//! One script call is one decision, also for several limits at once. The server's clock decides, so
+//! it does not matter what time the callers think it is.
+
+mod cluster;
+mod key;
+mod link;
+mod nodes;
+mod permits;
+mod script;
+mod sentinel;
+mod slots;
+mod turn;
+mod url;
+mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::redis::{Cmd, RedisError, Value};
+use ratekeeper_core::Micros;
+
+use crate::charge::{Charge, ChargesError, Verdict};
+use crate::store::{Op, Store, StoreError};
+use cluster::Cluster;
+use key::key_of;
+use link::{CallFailure, Counters, Link};
+use turn::Turn;
+
+pub use link::LinkStats;
+pub use permits::{PermitAnswer, PermitName};
+pub use url::RedisUrlError;
+
+/// How long a decision may take unless told otherwise.
+const DEADLINE: Duration = Duration::from_millis(5);
+
+/// How to reach the servers, and how to use them.
+///
+/// # Rights
+///
+/// A user needs these rights and no others (with the prefix `ratekeeper`):
+///
+/// ```text
+/// ACL SETUSER limiter on >PASSWORD resetkeys resetchannels -@all ~ratekeeper:*
+///     +evalsha +eval +time +get +mget +set +del +ping
+/// ```
+///
+/// For permits and for nodes that announce themselves also `+zadd +zcard +zrange +zrem
+/// +zremrangebyscore +zscore +pexpire +pttl`; in a cluster also `+cluster|slots +asking`; with Sentinel also `+role`; for a database other than 0
+/// also `+select`.
+#[derive(Clone, Debug)]
+pub struct RedisConfig {
+    url: String,
+    ca_pem: Option<Vec<u8>>,
+    prefix: String,
+    deadline: Duration,
+    is_time_given: bool,
+}
+
+impl RedisConfig {
+    /// The address: `redis://HOST:PORT/DB`, `rediss://…` for TLS,
+    /// `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`, `redis+cluster://HOST:PORT,HOST:PORT`; each
+    /// with an optional `USER:PASSWORD@` before the hosts.
+    pub fn new(url: &str) -> Self {
+        Self {
+            url: url.to_string(),
+            ca_pem: None,
+            prefix: "ratekeeper".to_string(),
+            deadline: DEADLINE,
+            is_time_given: false,
+        }
+    }
+
+    /// Trusts the servers that this authority has signed, instead of those that the system trusts.
+    #[must_use]
+    pub fn with_ca_pem(self, pem: impl Into<Vec<u8>>) -> Self {
+        Self { ca_pem: Some(pem.into()), ..self }
+    }
+
+    /// What all keys begin with; `ratekeeper` unless told otherwise. Fleets of different prefixes
+    /// share a server without sharing a limit.
+    #[must_use]
+    pub fn with_prefix(self, prefix: &str) -> Self {
+        Self { prefix: prefix.to_string(), ..self }
+    }
+
+    /// How long a decision may take; 5 ms unless told otherwise.
+    #[must_use]
+    pub fn with_deadline(self, deadline: Duration) -> Self {
+        Self { deadline, ..self }
+    }
+
+    /// Goes by the time that callers give instead of the server's: for simulators and tests only.
+    /// Callers whose clocks differ would admit more than the limit.
+    #[must_use]
+    pub fn with_given_time(self) -> Self {
+        Self { is_time_given: true, ..self }
+    }
+
+    /// The store. Nothing is connected yet; that happens at the first call, and goes on in the
+    /// background if it takes longer than the deadline.
+    pub fn open(self) -> Result<RedisStore, RedisUrlError> {
+        let prefix_error = self.prefix.contains(['{', '}']);
+        if prefix_error {
+            return Err(RedisUrlError::new(&self.url, "a prefix may not contain { or }"));
+        }
+        let counters = Arc::<Counters>::default();
+        let servers = match url::read(&self.url, self.ca_pem.as_deref())? {
+            url::Address::One(target) => Servers::One(Link::new(target, counters.clone())),
+            url::Address::Cluster(seeds, clients) => {
+                Servers::Cluster(Cluster::new(seeds, clients, counters.clone()))
+            }
+        };
+        Ok(RedisStore { servers, counters, config: Arc::new(self) })
+    }
+}
+
+/// Where commands go.
+#[derive(Clone)]
+enum Servers {
+    One(Arc<Link>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Servers {
+    /// Sends a command and waits for the reply, no longer than `deadline`.
+    async fn call(
+        &self,
+        cmd: &Arc<Cmd>,
+        deadline: Duration,
+    ) -> Result<Result<Value, RedisError>, CallFailure> {
+        match self {
+            Self::One(link) => link.call(cmd, false, deadline).await,
+            Self::Cluster(cluster) => cluster.call(cmd, deadline).await,
+        }
+    }
+
+    /// How many parts fail independently of each other.
+    fn shards(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Cluster(cluster) => cluster.shards(),
+        }
+    }
+
+    fn shard_of(&self, slot: impl FnOnce() -> usize) -> usize {
+        match self {
+            Self::One(_) => 0,
+            Self::Cluster(cluster) => cluster.shard_of(slot()),
+        }
+    }
+}
+
+/// State in Redis or Valkey, shared by a fleet. Clones share their connections.
+///
+/// ```no_run
+/// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+/// use ratekeeper_core::{Limit, Micros};
+/// use ratekeeper_stores::{Charge, Op, RedisConfig, Store};
+///
+/// let store = RedisConfig::new("redis://127.0.0.1:6379").open()?;
+/// let limit = Limit::token_bucket("5/s burst 10")?;
+/// // The server's clock decides; the time given here is not used.
+/// let verdict = store.apply(Op::Check, &[Charge::new(&limit, "ann")], Micros::new(0)).await?;
+/// assert_eq!(verdict.remaining(), 9);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # In a cluster
+///
+/// All limits of one key live in one slot and are decided in one atomic step. Where one request is
+/// charged to different keys, no script can reach all of them. Then all are asked first, charged one
+/// after the other if all said yes, and what was charged is given back if one says no after all. A
+/// denial leaves no charge behind. What is weaker: another request may be denied because of a charge
+/// that is about to be given back; and if this process dies in between, what it had charged stays
+/// charged until it runs out; and a log that counts rejected attempts does not see those that are
+/// denied at the first question. It never lets more pass than the limits allow.
+#[derive(Clone)]
+pub struct RedisStore {
+    servers: Servers,
+    counters: Arc<Counters>,
+    config: Arc<RedisConfig>,
+}
+
+impl std::fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisStore").field("url", &self.address()).finish()
+    }
+}
+
+impl RedisStore {
+    /// Where it is, without the password.
+    pub fn address(&self) -> String {
+        url::without_password(&self.config.url)
+    }
+
+    /// Is it a cluster? Only elsewhere are calls for different keys carried out in the order in which
+    /// they were begun.
+    pub fn is_cluster(&self) -> bool {
+        matches!(self.servers, Servers::Cluster(_))
+    }
+
+    /// What has happened to the connection so far.
+    pub fn link_stats(&self) -> LinkStats {
+        self.counters.stats()
+    }
+
+    /// Asks for a sign of life.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        let mut cmd = Cmd::new();
+        cmd.arg("PING");
+        self.turn().command(cmd).await.map(drop)
+    }
+
+    /// The time for a script: the server's own if it is empty.
+    fn time(&self, now: Micros) -> Vec<u8> {
+        match self.config.is_time_given {
+            true => now.get().to_string().into_bytes(),
+            false => Vec::new(),
+        }
+    }
+
+    fn key(&self, charge: &Charge<'_>) -> Vec<u8> {
+        key_of(&self.config.prefix, charge)
+    }
+
+    async fn apply_in(
+        &self,
+        turn: &Turn<'_>,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, StoreError> {
+        ChargesError::check(charges)?;
+        let is_one_place = charges.iter().all(|charge| charge.key == charges[0].key);
+        match is_one_place || !self.is_cluster() {
+            true => turn.together(op, charges, now).await,
+            false => turn.apart(op, charges, now).await,
+        }
+    }
+
+    /// Begins a decision, which has to be done within the deadline.
+    fn turn(&self) -> Turn<'_> {
+        Turn::new(self, self.config.deadline)
+    }
+}
+
+impl Store for RedisStore {
+    async fn apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, StoreError> {
+        self.apply_in(&self.turn(), op, charges, now).await
+    }
+
+    async fn reset(&self, charge: &Charge<'_>) -> Result<(), StoreError> {
+        let mut cmd = Cmd::new();
+        cmd.arg("DEL").arg(self.key(charge));
+        self.turn().command(cmd).await.map(drop)
+    }
+}
+
+fn nonsense(reply: &Value) -> StoreError {
+    StoreError::Nonsense(format!("{reply:?}"))
+}

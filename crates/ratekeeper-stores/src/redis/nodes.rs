@@ -1,0 +1,60 @@
+//! What a fleet asks of its store beside decisions: who else is there, and whether a shard is well.
+
+use std::time::Duration;
+
+use ratekeeper_core::Micros;
+use redis::{Cmd, Value};
+
+use super::slots::slot_of_caller;
+use super::{RedisStore, nonsense, script};
+use crate::charge::{Charge, Verdict};
+use crate::store::{ApplyFailure, Op, SharedStore, StoreError};
+
+/// How long a probe's key lives.
+const PROBE_MS: u64 = 1_000;
+/// A caller's key of every shard is found within so many tries, unless a shard has next to no slots.
+const TAGS_MAX: u32 = 100_000;
+
+impl SharedStore for RedisStore {
+    async fn announce(&self, node: &str, lives: Duration) -> Result<u32, StoreError> {
+        let key = format!("{}:1:nodes", self.config.prefix).into_bytes();
+        let args = [node.as_bytes().to_vec(), lives.as_millis().to_string().into_bytes()];
+        let reply = self.turn().script(&script::ANNOUNCE, &[key], &args).await?;
+        match reply {
+            Value::Int(nodes) => Ok(u32::try_from(nodes).unwrap_or(u32::MAX)),
+            reply => Err(nonsense(&reply)),
+        }
+    }
+
+    async fn try_apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, ApplyFailure> {
+        let turn = self.turn();
+        let applied = self.apply_in(&turn, op, charges, now).await;
+        applied.map_err(|error| {
+            let is_one_step = charges.iter().all(|charge| charge.key == charges[0].key);
+            let is_charge = matches!(op, Op::Check | Op::Charge);
+            let late = if is_one_step && is_charge { turn.take_late() } else { None };
+            ApplyFailure { error, shard: turn.shard(), late }
+        })
+    }
+
+    fn shards(&self) -> usize {
+        self.servers.shards()
+    }
+
+    fn shard_of(&self, key: &[u8]) -> usize {
+        self.servers.shard_of(|| slot_of_caller(key))
+    }
+
+    async fn probe(&self, shard: usize) -> Result<(), StoreError> {
+        let tag = (0..TAGS_MAX).find(|tag| self.shard_of(tag.to_string().as_bytes()) == shard);
+        let key = format!("{}:1:probe{{={}}}", self.config.prefix, tag.unwrap_or_default());
+        let mut cmd = Cmd::new();
+        cmd.arg("SET").arg(key).arg("").arg("PX").arg(PROBE_MS);
+        self.turn().command(cmd).await.map(drop)
+    }
+}

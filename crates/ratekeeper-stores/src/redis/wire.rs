@@ -1,0 +1,176 @@
+//! Numbers and states as the scripts read and write them: big-endian, in as few bytes as they need.
+
+use ratekeeper_core::{Cost, Decision, Limit, Log, Micros, Rule, Span, Terms};
+
+use crate::charge::Charge;
+use crate::snapshot::Snapshot;
+use crate::store::Op;
+
+/// No number in a script is larger.
+const NUMBER_MAX: u64 = (1 << 53) - 1;
+
+/// Numbers of the given lengths in bytes, one after the other.
+fn pack(into: &mut Vec<u8>, numbers: &[(u64, usize)]) {
+    for (n, len) in numbers {
+        into.extend_from_slice(&n.to_be_bytes()[8 - len..]);
+    }
+}
+
+/// The number in the first `len` bytes, and the rest.
+fn take(bytes: &[u8], len: usize) -> Option<(u64, &[u8])> {
+    let (number, rest) = bytes.split_at_checked(len)?;
+    Some((number.iter().fold(0, |n, byte| n << 8 | u64::from(*byte)), rest))
+}
+
+/// Numbers of the given lengths, which must be all there is.
+fn unpack<const N: usize>(mut bytes: &[u8], lens: [usize; N]) -> Option<[u64; N]> {
+    let mut numbers = [0; N];
+    for (number, len) in numbers.iter_mut().zip(lens) {
+        (*number, bytes) = take(bytes, len)?;
+    }
+    bytes.is_empty().then_some(numbers)
+}
+
+/// The terms of a charge: a letter for the algorithm, and its numbers.
+pub(super) fn pack_terms(charge: &Charge<'_>) -> Vec<u8> {
+    let cost = charge.cost.get().min(NUMBER_MAX);
+    let mut packed = Vec::with_capacity(40);
+    match charge.limit.terms(charge.cost) {
+        Terms::FixedWindow { window_us, limit, life } => {
+            packed.push(b'w');
+            pack(&mut packed, &[(window_us, 7), (limit, 7), (cost, 7), (life, 2)]);
+        }
+        Terms::SlidingCounter { window_us, limit, life } => {
+            let is_small = limit.checked_mul(window_us).is_some_and(|n| n <= NUMBER_MAX);
+            packed.push(b'c');
+            let numbers = [(window_us, 7), (limit, 7), (cost, 7), (life, 2), (is_small.into(), 1)];
+            pack(&mut packed, &numbers);
+        }
+        Terms::Bucket { count, pace, cost: Span { us, frac }, fill } => {
+            packed.push(b'b');
+            pack(&mut packed, &[(1 << scale_bits(count), 4), (pace, 4), (count, 4)]);
+            pack(&mut packed, &[(us, 7), (frac, 4), (fill.us, 7), (fill.frac, 4)]);
+        }
+        Terms::SlidingLog { window_us, limit, count_rejected } => {
+            packed.push(b'l');
+            let numbers = [(window_us, 7), (limit, 7), (cost, 7), (count_rejected.into(), 1)];
+            pack(&mut packed, &numbers);
+        }
+    }
+    packed
+}
+
+/// How many bits the fraction of a bucket's moment is given: none, a few, or all it may need.
+fn scale_bits(count: u64) -> u32 {
+    match count {
+        1 => 0,
+        2..=8192 => 13,
+        _ => 26,
+    }
+}
+
+/// A state as Redis keeps it, under this limit.
+pub(super) fn pack_state(state: &Snapshot, limit: &Limit) -> Vec<u8> {
+    let cell = match state {
+        Snapshot::Log(log) => return log.to_bytes(),
+        Snapshot::Cell(cell) => *cell,
+    };
+    let [time, life, upper, lower] = cell.to_parts();
+    let mut packed = Vec::with_capacity(20);
+    match limit.terms(Cost::ONE) {
+        Terms::FixedWindow { .. } => {
+            pack(&mut packed, &[(time, 7), (life, 2), (upper << 26 | lower, 7)]);
+        }
+        Terms::SlidingCounter { .. } => {
+            pack(&mut packed, &[(time, 7), (life, 2), (upper, 4), (lower, 4)]);
+        }
+        Terms::Bucket { count, .. } => {
+            let bits = scale_bits(count);
+            let len = match bits {
+                0 => 4,
+                13 => 5,
+                _ => 7,
+            };
+            pack(&mut packed, &[(time, 7), (upper << bits | lower, len)]);
+        }
+        Terms::SlidingLog { .. } => {}
+    }
+    packed
+}
+
+/// The state that Redis kept. `None` if it makes no sense.
+pub(super) fn unpack_state(bytes: &[u8], limit: &Limit) -> Option<Snapshot> {
+    if bytes.is_empty() {
+        return Some(Snapshot::fresh(limit));
+    }
+    let parts = match limit.terms(Cost::ONE) {
+        Terms::FixedWindow { .. } => {
+            let [time, life, count] = unpack(bytes, [7, 2, 7])?;
+            [time, life, count >> 26, count & ((1 << 26) - 1)]
+        }
+        Terms::SlidingCounter { .. } => unpack(bytes, [7, 2, 4, 4])?,
+        // It may have been written under another rate, with more or fewer bits.
+        Terms::Bucket { .. } => {
+            let (len, bits) = match bytes.len() {
+                11 => (4, 0),
+                12 => (5, 13),
+                _ => (7, 26),
+            };
+            let [time, data] = unpack(bytes, [7, len])?;
+            [time, 0, data >> bits, data & ((1 << bits) - 1)]
+        }
+        Terms::SlidingLog { .. } => return Log::from_bytes(bytes).map(Snapshot::Log),
+    };
+    limit.cell_rule().map(|rule| Snapshot::Cell(rule.cell_from_parts(parts)))
+}
+
+/// What a script says of all charges together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Denied,
+    Fits,
+    /// A state was written under another limit.
+    Foreign,
+}
+
+/// The outcome, the time, and what is told of each charge.
+pub(super) fn unpack_reply(reply: &[u8]) -> Option<(Outcome, Micros, &[u8])> {
+    let (outcome, rest) = take(reply, 1)?;
+    let (now, told) = take(rest, 7)?;
+    let outcome = match outcome {
+        0 => Outcome::Denied,
+        1 => Outcome::Fits,
+        2 => Outcome::Foreign,
+        _ => return None,
+    };
+    Some((outcome, Micros::new(now), told))
+}
+
+/// What is told of the first of several charges, and the rest.
+pub(super) fn split_told(told: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = take(told, 1)?;
+    rest.split_at_checked(len as usize)
+}
+
+/// The decision on one charge, from its state as it was. `is_charged` if all charges fitted and were
+/// written.
+pub(super) fn decide(
+    told: &[u8],
+    charge: &Charge<'_>,
+    op: Op,
+    is_charged: bool,
+    now: Micros,
+) -> Option<Decision> {
+    let Charge { limit, cost, .. } = charge;
+    if let Rule::Log(rule) = limit.rule() {
+        let [used, newest, seen, wait_us] = unpack(told, [7, 7, 7, 7])?;
+        let (used, newest) = match is_charged {
+            true => (used.saturating_add(cost.get()), seen),
+            false => (used, newest),
+        };
+        return Some(rule.decision(used, newest, wait_us, *cost, now));
+    }
+    let mut state = unpack_state(told, limit)?;
+    let op = if is_charged { op } else { Op::Peek };
+    Some(state.act(op, limit, *cost, now))
+}

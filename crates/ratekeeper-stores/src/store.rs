@@ -1,0 +1,185 @@
+//! What every store can do.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ratekeeper_core::{Cost, Micros};
+
+use crate::charge::{Charge, ChargesError, Verdict};
+
+/// What to do with the charges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Charge all of them if all fit, and none otherwise.
+    Check,
+    /// Say what a check would say, and change nothing.
+    Peek,
+    /// Charge all of them whether they fit or not; what does not fit is a debt.
+    Charge,
+    /// Give back what was charged at that moment, as far as it still counts.
+    Refund {
+        /// When it was charged, by the store's clock ([`Verdict::at`]). A later time than the present
+        /// counts as the present.
+        charged_at: Micros,
+    },
+}
+
+impl Op {
+    /// Refunds what was charged last: at the store's present time, which only the store knows. A caller's
+    /// own clock may be off, and then the refund would be for another window.
+    pub const fn refund_latest() -> Self {
+        Self::Refund { charged_at: Micros::MAX }
+    }
+
+    /// What corrects a charge that was made at that time to what it really was; nothing, if it was
+    /// right.
+    pub fn correction(estimate: Cost, actual: u64, charged_at: Micros) -> Option<(Self, Cost)> {
+        let over = Cost::new(actual.saturating_sub(estimate.get()));
+        let under = Cost::new(estimate.get().saturating_sub(actual));
+        let charge = over.map(|over| (Self::Charge, over));
+        charge.or(under.map(|under| (Self::Refund { charged_at }, under)))
+    }
+}
+
+/// A place for state. One call is one atomic step.
+pub trait Store {
+    /// Does `op` with all `charges`, or with none of them.
+    ///
+    /// Decisions depend on the time, the charges and what came before, and on nothing else: every
+    /// store gives the same ones. A store that is shared has a clock of its own and goes by that
+    /// instead of `now`; [`Verdict::at`] tells.
+    fn apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> impl Future<Output = Result<Verdict, StoreError>> + Send;
+
+    /// Makes the key of this charge as good as new.
+    fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+impl<S: Store + Send + Sync> Store for Arc<S> {
+    fn apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
+        (**self).apply(op, charges, now)
+    }
+
+    fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send {
+        (**self).reset(charge)
+    }
+}
+
+/// A store that a fleet of nodes shares.
+pub trait SharedStore: Store {
+    /// Says that `node` is there, and will be for this long without saying so again; not at all if
+    /// that is zero. Returns how many nodes there are.
+    fn announce(
+        &self,
+        node: &str,
+        lives: Duration,
+    ) -> impl Future<Output = Result<u32, StoreError>> + Send;
+
+    /// Does what [`Store::apply`] does. A failure says which shard failed and, if the charge may still
+    /// be made, how to learn that.
+    fn try_apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> impl Future<Output = Result<Verdict, ApplyFailure>> + Send;
+
+    /// How many shards there are: parts that fail independently of each other. They are numbered from
+    /// 0.
+    fn shards(&self) -> usize {
+        1
+    }
+
+    /// The shard that has the state of this key.
+    fn shard_of(&self, key: &[u8]) -> usize {
+        let _ = key;
+        0
+    }
+
+    /// Checks that a shard takes writes.
+    fn probe(&self, shard: usize) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// The store did not decide, or did not say so in time.
+pub struct ApplyFailure {
+    /// Why.
+    pub error: StoreError,
+    /// The shard that failed.
+    pub shard: usize,
+    /// Whether the charge was made after all. `None` if that will never be known.
+    pub late: Option<LateReply>,
+}
+
+/// Ends with the time at which a charge was made after all; with `None` if it was not made, or if that
+/// is not known.
+pub type LateReply = Pin<Box<dyn Future<Output = Option<Micros>> + Send>>;
+
+impl fmt::Debug for ApplyFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { error, shard, late } = self;
+        let mut shown = f.debug_struct("ApplyFailure");
+        shown.field("error", error).field("shard", shard).field("is_late", &late.is_some()).finish()
+    }
+}
+
+/// The store failed to answer. A denial is not an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The charges cannot be decided together.
+    Charges(ChargesError),
+    /// No answer within this time.
+    Deadline(Duration),
+    /// The store cannot be reached.
+    Unreachable(String),
+    /// The store was reached and would not do it: it is full, loading, or a replica.
+    Refused(String),
+    /// The store will never do it: a wrong password, a certificate that is not trusted.
+    Misconfigured(String),
+    /// The store's answer makes no sense.
+    Nonsense(String),
+}
+
+impl StoreError {
+    /// Is it for somebody to repair, rather than an outage that passes?
+    pub fn is_permanent(&self) -> bool {
+        matches!(self, Self::Charges(_) | Self::Misconfigured(_))
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Charges(error) => error.fmt(f),
+            Self::Deadline(after) => write!(f, "the store gave no answer within {after:?}"),
+            Self::Unreachable(why) => write!(f, "the store cannot be reached: {why}"),
+            Self::Refused(why) => write!(f, "the store refused: {why}"),
+            Self::Misconfigured(why) => write!(
+                f,
+                "the store does not accept this configuration: {why}; check the user, the \
+                 password, the certificate and the address"
+            ),
+            Self::Nonsense(why) => write!(f, "the store's answer makes no sense: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl From<ChargesError> for StoreError {
+    fn from(error: ChargesError) -> Self {
+        Self::Charges(error)
+    }
+}

@@ -1,0 +1,125 @@
+//! A real Envoy in front of an upstream, that asks a rate limit service about every request.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::programs;
+use crate::servers::{LIMIT, Process, free_port, log_tail, wait_until};
+
+/// Where an Envoy gets its answers, and what it asks.
+#[derive(Clone, Debug)]
+pub struct EnvoySetup {
+    /// Where requests go.
+    pub upstream: SocketAddr,
+    /// Who decides about them, over gRPC: one, or several of which any will do.
+    pub services: Vec<SocketAddr>,
+    /// The domain that the service is asked about.
+    pub domain: &'static str,
+    /// The `rate_limits` of the only route, as YAML in one line. There is dynamic metadata to refer
+    /// to: `own` in `ratekeeper.limits` is 2 a minute.
+    pub rate_limits: &'static str,
+    /// Are requests refused when the service does not answer?
+    pub failure_mode_deny: bool,
+}
+
+/// A running Envoy, gone when this is dropped.
+pub struct Envoy {
+    address: SocketAddr,
+    admin: SocketAddr,
+    dir: TempDir,
+    _process: Process,
+}
+
+impl Envoy {
+    /// Starts Envoy and waits until it lets requests in.
+    pub fn start(setup: &EnvoySetup) -> Self {
+        Self::start_with(|address, admin| setup.config(address, admin))
+    }
+
+    /// The same with a configuration that is made for where to listen, and for its admin side.
+    pub fn start_with(config: impl FnOnce(SocketAddr, SocketAddr) -> String) -> Self {
+        let dir = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
+        let [address, admin] = [free_port(), free_port()].map(local);
+        let text = config(address, admin);
+        let config = dir.path().join("envoy.yaml");
+        fs::write(&config, text).expect("a file");
+        let args = ["--disable-hot-restart", "--concurrency", "1", "-l", "warning", "-c"];
+        let mut args: Vec<String> = args.map(String::from).into();
+        args.push(config.display().to_string());
+        let mut process = Process::spawn(&programs::envoy(), &args, dir.path());
+        wait_until("Envoy is ready", || {
+            assert!(!process.has_ended(), "Envoy ended: {}", log_tail(dir.path()));
+            get(admin, "/ready").is_some_and(|answer| answer.contains("LIVE"))
+        });
+        Self { address, admin, dir, _process: process }
+    }
+
+    /// Panics unless Envoy would start with this configuration.
+    pub fn validate(config: &str) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("envoy.yaml");
+        fs::write(&file, config).expect("a file");
+        let mut command = Command::new(programs::envoy());
+        let output = command.args(["--mode", "validate", "-c"]).arg(&file).output();
+        let output = output.expect("Envoy starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its counters whose names contain this, a line each.
+    pub fn stats(&self, of: &str) -> String {
+        get(self.admin, &format!("/stats?filter={of}")).unwrap_or_default()
+    }
+
+    /// The end of its log.
+    pub fn log(&self) -> String {
+        log_tail(self.dir.path())
+    }
+}
+
+fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+fn get(address: SocketAddr, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
+    stream.set_read_timeout(Some(LIMIT)).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+impl EnvoySetup {
+    fn config(&self, address: SocketAddr, admin: SocketAddr) -> String {
+        let values = [
+            ("@LISTEN@", socket(address)),
+            ("@ADMIN@", socket(admin)),
+            ("@UPSTREAM@", socket(self.upstream)),
+            ("@SERVICES@", self.services.iter().map(endpoint).collect::<Vec<_>>().join(", ")),
+            ("@DOMAIN@", self.domain.to_string()),
+            ("@RATE_LIMITS@", self.rate_limits.to_string()),
+            ("@DENY@", self.failure_mode_deny.to_string()),
+        ];
+        let fill = |text: String, (name, value): &(&str, String)| text.replace(name, value);
+        values.iter().fold(include_str!("envoy.yaml").to_string(), fill)
+    }
+}
+
+fn endpoint(address: &SocketAddr) -> String {
+    format!("{{ endpoint: {{ address: {} }} }}", socket(*address))
+}
+
+fn socket(address: SocketAddr) -> String {
+    let (ip, port) = (address.ip(), address.port());
+    format!("{{ socket_address: {{ address: \"{ip}\", port_value: {port} }} }}")
+}

@@ -1,0 +1,46 @@
+//! A real nginx, with a configuration of the test's own.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpStream};
+
+use crate::programs;
+use crate::servers::{Process, free_port, log_tail, wait_until};
+use tempfile::TempDir;
+
+/// A running nginx, gone when this is dropped.
+pub struct Nginx {
+    _process: Process,
+    _folder: TempDir,
+    port: u16,
+}
+
+impl Nginx {
+    /// Listens on a free port, with these directives in its `server` block.
+    pub fn start(server: &str) -> Nginx {
+        let folder = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
+        let (port, dir) = (free_port(), folder.path().display().to_string());
+        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|name| format!("{name}_temp_path {dir}/{name};"))
+            .join(" ");
+        let text = format!(
+            "daemon off; master_process off; pid {dir}/nginx.pid; error_log stderr;
+             events {{ worker_connections 256; }}
+             http {{ access_log off; {temporary}
+               server {{ listen 127.0.0.1:{port}; {server} }} }}"
+        );
+        let file = folder.path().join("nginx.conf");
+        fs::write(&file, text).expect("a configuration");
+        let args = ["-p", &dir, "-c", &file.display().to_string()].map(str::to_string);
+        let mut process = Process::spawn(&programs::nginx(), &args, folder.path());
+        wait_until("nginx listens", || {
+            assert!(!process.has_ended(), "nginx ended:\n{}", log_tail(folder.path()));
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
+        });
+        Nginx { _process: process, _folder: folder, port }
+    }
+
+    /// Its port on loopback.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}

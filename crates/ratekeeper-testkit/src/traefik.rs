@@ -1,0 +1,45 @@
+//! A real Traefik, with a dynamic configuration of the test's own.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+
+use crate::programs;
+use crate::servers::{Process, free_port, log_tail, wait_until};
+use tempfile::TempDir;
+
+/// A running Traefik, gone when this is dropped.
+pub struct Traefik {
+    _process: Process,
+    _folder: TempDir,
+    address: SocketAddr,
+}
+
+impl Traefik {
+    /// Listens on a free port, its only entry point, with these routers, services and middlewares.
+    pub fn start(dynamic: &str) -> Traefik {
+        let folder = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let file = folder.path().join("dynamic.yaml");
+        fs::write(&file, dynamic).expect("a configuration");
+        let args = [
+            format!("--entryPoints.web.address={address}"),
+            format!("--providers.file.filename={}", file.display()),
+            "--providers.file.watch=false".into(),
+            "--global.checkNewVersion=false".into(),
+            "--global.sendAnonymousUsage=false".into(),
+            "--ping=true".into(),
+            "--ping.entryPoint=web".into(),
+        ];
+        let mut process = Process::spawn(&programs::traefik(), &args, folder.path());
+        wait_until("Traefik listens", || {
+            assert!(!process.has_ended(), "Traefik ended:\n{}", log_tail(folder.path()));
+            TcpStream::connect(address).is_ok()
+        });
+        Traefik { _process: process, _folder: folder, address }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}

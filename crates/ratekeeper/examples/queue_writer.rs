@@ -1,0 +1,40 @@
+//! A leaky queue in front of a database writer: whatever comes at once is written evenly spaced, and
+//! what would wait for too long is turned away at the door.
+//!
+//! ```sh
+//! cargo run -p ratekeeper --example queue_writer --features tokio
+//! ```
+
+use std::time::Duration;
+
+use ratekeeper::{Limit, Limiter};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// A database that bears fifty writes a second.
+async fn write(record: u32, start: Instant) {
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    println!("{:4} ms  wrote {record}", start.elapsed().as_millis());
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Fifty a second out, and room for twenty that wait.
+    let writes = Limiter::new(Limit::leaky_bucket("50/s burst 20")?)?;
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for record in 1..=30 {
+        let writes = writes.clone();
+        tasks.spawn(async move {
+            match writes.key("db").queue().await {
+                Ok(_) => write(record, start).await,
+                Err(denied) => {
+                    let wait = denied.retry_after().unwrap_or_default();
+                    println!("   full  record {record}: there is room in {wait:?}");
+                }
+            }
+        });
+    }
+    tasks.join_all().await;
+    Ok(())
+}

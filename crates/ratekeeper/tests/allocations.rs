@@ -1,0 +1,85 @@
+//! A check takes no memory from the allocator.
+#![allow(unsafe_code, reason = "an allocator that counts is unsafe by its trait")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use ratekeeper::{ALGORITHMS, Algorithm, Charge, Cost, Limit, Limiter};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: hands every call on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations_of(act: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.with(Cell::get);
+    act();
+    ALLOCATIONS.with(Cell::get) - before
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations_of(|| drop(std::hint::black_box(Box::new(1)))), 1);
+}
+
+#[test]
+fn a_check_allocates_nothing() {
+    for algorithm in ALGORITHMS.iter().filter(|algorithm| **algorithm != Algorithm::SlidingLog) {
+        let limit = Limit::new("5/s".parse().unwrap(), *algorithm).unwrap();
+        let limiter = Limiter::new(limit.clone()).unwrap().with_capacity(1_000);
+        limiter.check("the clock is set up by the first one");
+        let checks = allocations_of(|| {
+            // New keys and old ones, allowed and denied, more than there is room for.
+            for i in 0..20_000u32 {
+                limiter.check(&(i % 5_000).to_be_bytes());
+                limiter.key("k").cost(Cost::of(2)).check();
+                limiter.key("k").peek();
+                limiter.key("k").refund();
+            }
+        });
+        assert_eq!(checks, 0, "{algorithm}");
+
+        let several = [Charge::new(&limit, "a"), Charge::new(&limit, "b")];
+        let checks = allocations_of(|| {
+            for _ in 0..1_000 {
+                limiter.check_all(&several).unwrap();
+            }
+        });
+        assert_eq!(checks, 0, "{algorithm}, several limits");
+    }
+}
+
+#[test]
+fn a_log_allocates_only_to_grow() {
+    let limiter = Limiter::new(Limit::sliding_log("100/hour").unwrap()).unwrap().with_capacity(10);
+    for _ in 0..100 {
+        limiter.check("k");
+    }
+    let denials = allocations_of(|| {
+        for _ in 0..1_000 {
+            assert!(!limiter.check("k").allowed());
+        }
+    });
+    assert_eq!(denials, 0);
+}

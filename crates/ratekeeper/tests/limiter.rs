@@ -1,0 +1,121 @@
+//! The limiter as people use it: text in, decisions out.
+
+use std::time::Duration;
+
+use ratekeeper::{
+    ALGORITHMS, Charge, Concurrency, Cost, Limit, LimitError, Limiter, ManualClock, MemoryStore,
+};
+
+fn manual(limit: Limit) -> (Limiter<ManualClock>, ManualClock) {
+    let clock = ManualClock::new();
+    (Limiter::new(limit).unwrap().with_capacity(100).with_clock(clock.clone()), clock)
+}
+
+#[test]
+fn keys_are_strings_bytes_or_arrays_and_do_not_share() {
+    let limiter = Limiter::new("1/hour").unwrap();
+    assert!(limiter.check("user:42").allowed());
+    assert!(!limiter.check(&String::from("user:42")).allowed());
+    assert!(!limiter.check(b"user:42").allowed());
+    assert!(limiter.check(&[10, 0, 0, 1]).allowed());
+    assert!(limiter.check("").allowed());
+}
+
+#[test]
+fn a_bad_rate_is_an_error_with_a_remedy() {
+    let error = Limiter::new("100/fortnight").unwrap_err();
+    assert!(matches!(error, LimitError::Rate(_)));
+    assert!(error.to_string().contains("periods are ms, s"), "{error}");
+}
+
+#[test]
+fn a_decision_says_all_there_is_to_say() {
+    let (limiter, clock) = manual(Limit::token_bucket("5/s burst 10").unwrap());
+    let decision = limiter.key("k").cost(Cost::of(10)).check();
+    assert!(decision.allowed() && decision.remaining() == 0 && decision.limit() == 10);
+    assert_eq!(decision.reset_after(), Duration::from_secs(2));
+    assert_eq!((decision.retry_after(), decision.retry_after_secs()), (None, None));
+
+    let denied = limiter.key("k").cost(Cost::of(7)).check();
+    assert_eq!(denied.retry_after(), Some(Duration::from_millis(1_400)));
+    assert_eq!(denied.retry_after_secs(), Some(2));
+    clock.advance(Duration::from_micros(1_399_999));
+    assert!(!limiter.key("k").cost(Cost::of(7)).check().allowed());
+    clock.advance(Duration::from_micros(1));
+    assert!(limiter.key("k").cost(Cost::of(7)).check().allowed());
+
+    assert!(limiter.key("k").cost(Cost::of(11)).check().never());
+}
+
+#[test]
+fn clones_and_limiters_over_one_store_share_what_has_the_same_name() {
+    let store = std::sync::Arc::new(MemoryStore::with_capacity(100));
+    let named = |rate, name| {
+        let limit: Limit = Limit::fixed_window(rate).unwrap().named(name);
+        Limiter::new(limit).unwrap().with_store(store.clone())
+    };
+    let (a, again, other) = (named("1/hour", "a"), named("1/hour", "a"), named("1/hour", "b"));
+    assert!(a.check("k").allowed());
+    assert!(!a.clone().check("k").allowed());
+    assert!(!again.check("k").allowed());
+    assert!(other.check("k").allowed());
+}
+
+#[test]
+fn a_reservation_settles_within_its_deadline_only() {
+    for algorithm in ALGORITHMS {
+        let limit = Limit::new("10/minute".parse().unwrap(), *algorithm).unwrap();
+        let (limiter, clock) = manual(limit);
+        let reserve = |n| limiter.key("k").cost(Cost::of(n)).reserve(Duration::from_secs(5));
+
+        assert_eq!(reserve(6).unwrap().settle(2).unwrap().remaining(), 8, "{algorithm}");
+        assert_eq!(reserve(6).unwrap().cancel().unwrap().remaining(), 8, "{algorithm}");
+        assert_eq!(reserve(1).unwrap().settle(1).unwrap().remaining(), 7, "{algorithm}");
+        assert_eq!(reserve(1).unwrap().settle(20).unwrap().remaining(), 0, "{algorithm}: a debt");
+        let denied = reserve(1).unwrap_err();
+        assert!(denied.retry_after().is_some(), "{algorithm}");
+
+        limiter.key("k").reset();
+        let late = reserve(4).unwrap();
+        clock.advance(Duration::from_micros(5_000_001));
+        assert_eq!(late.settle(0).unwrap_err().charged, Cost::of(4), "{algorithm}");
+        assert!(limiter.key("k").peek().remaining() < 10, "{algorithm}: it keeps its charge");
+    }
+}
+
+#[test]
+fn several_limits_are_apart_from_the_limiters_own() {
+    let (limiter, _) = manual(Limit::token_bucket("1/hour").unwrap());
+    let other = Limit::token_bucket("2/hour").unwrap();
+    assert!(limiter.check("k").allowed());
+    let verdict = limiter.check_all(&[Charge::new(&other, "k")]).unwrap();
+    assert_eq!(verdict.remaining(), 1);
+}
+
+#[test]
+fn permits_come_back_when_dropped_also_by_a_panic() {
+    let bulkhead = Concurrency::new(1).unwrap();
+    let panicked = std::thread::scope(|scope| {
+        let bulkhead = &bulkhead;
+        let holder = scope.spawn(move || {
+            let _permit = bulkhead.try_acquire("db").unwrap();
+            panic!("while holding a permit, on purpose");
+        });
+        holder.join().is_err()
+    });
+    assert!(panicked);
+    assert!(bulkhead.try_acquire("db").is_some());
+    assert!(Concurrency::new(0).is_err());
+}
+
+#[test]
+fn the_system_clock_drives_a_limiter() {
+    // Real time, and nothing asserted of how much of it passes.
+    let limiter = Limiter::new("1000000/s").unwrap().with_capacity(10);
+    let mut denied = 0;
+    for _ in 0..3_000_000 {
+        denied += u64::from(!limiter.check("k").allowed());
+    }
+    let stats = limiter.stats();
+    assert!(denied < 3_000_000 && stats.evictions == 0, "{stats:?}");
+}

@@ -1,0 +1,284 @@
+//! A limiter over a real Redis, and what it does when that is slow or gone.
+#![cfg(feature = "redis")]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ratekeeper::clock::{Clock, SystemClock};
+use ratekeeper::shared::{BreakerState, StoreState, Why};
+use ratekeeper::{Answer, Charge, Cost, Limit, RedisConfig, SharedLimiter, StoreError, WhenDown};
+use ratekeeper_testkit::{Fault, FaultProxy, RedisCluster, RedisServer};
+
+const DEADLINE: Duration = Duration::from_millis(200);
+/// No call may take this long, whatever happens to the store.
+const HANG: Duration = Duration::from_secs(3);
+
+fn limiter(limit: &str, url: &str) -> SharedLimiter {
+    let store = RedisConfig::new(url).with_deadline(DEADLINE).open().unwrap();
+    SharedLimiter::new(Limit::token_bucket(limit).unwrap().named("test"), store).unwrap()
+}
+
+async fn check(limiter: &SharedLimiter, key: &str) -> Answer {
+    tokio::time::timeout(HANG, limiter.check(key)).await.expect("an answer without a hang")
+}
+
+/// Asks until the answer is as wished.
+async fn until(limiter: &SharedLimiter, what: &str, wish: impl Fn(&Answer) -> bool) {
+    for _ in 0..1_000 {
+        if wish(&check(limiter, "until").await) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("never {what}: {:?} {:?}", limiter.state(), limiter.stats());
+}
+
+async fn open_breaker(limiter: &SharedLimiter) {
+    until(limiter, "opened", |_| limiter.breaker() == BreakerState::Open).await;
+}
+
+#[tokio::test]
+async fn nodes_that_share_a_store_share_the_limit() {
+    let redis = RedisServer::start();
+    let (one, two) = (limiter("10/hour", &redis.url()), limiter("10/hour", &redis.url()));
+    let mut admitted = 0;
+    for _ in 0..10 {
+        for node in [&one, &two] {
+            let answer = check(node, "k").await;
+            assert!(answer.degraded().is_none(), "{answer:?}");
+            admitted += u32::from(answer.allowed());
+        }
+    }
+    assert_eq!(admitted, 10);
+    assert!(matches!(one.state(), StoreState::Up));
+    assert_eq!(one.stats().answered, 10);
+}
+
+#[tokio::test]
+async fn a_reservation_settles_in_the_store() {
+    let redis = RedisServer::start();
+    let limiter = limiter("100/hour", &redis.url());
+    let reserve = |n| limiter.key("k").cost(Cost::of(n)).reserve();
+    let reservation = reserve(60).await.unwrap_or_else(|_| panic!("there is room"));
+    assert!(reserve(60).await.is_err(), "not for another");
+    assert_eq!(reservation.settle(20).await.unwrap().remaining(), 80);
+    let reservation = reserve(60).await.unwrap_or_else(|_| panic!("now there is"));
+    assert_eq!(reservation.cancel().await.unwrap().remaining(), 80);
+    limiter.key("k").cost(Cost::of(150)).charge().await;
+    assert!(!limiter.key("k").peek().await.allowed(), "a debt");
+    limiter.key("k").reset().await.unwrap();
+    assert_eq!(limiter.key("k").peek().await.remaining(), 100);
+}
+
+#[tokio::test]
+async fn a_black_hole_costs_a_deadline_and_then_nothing() {
+    let redis = RedisServer::start();
+    let proxy = FaultProxy::start(redis.port());
+    let limiter = limiter("10/hour", &proxy.url());
+    assert!(check(&limiter, "k").await.degraded().is_none());
+
+    proxy.set(Fault::BlackHole);
+    let answer = check(&limiter, "k").await;
+    let degraded = answer.degraded().expect("not the store's answer");
+    assert!(matches!(degraded.why, Why::Failed(ref e) if matches!(**e, StoreError::Deadline(_))));
+    open_breaker(&limiter).await;
+
+    let before = limiter.stats();
+    for _ in 0..1_000 {
+        let answer = check(&limiter, "other").await;
+        assert!(matches!(answer.degraded().unwrap().why, Why::NotAsked(_)));
+    }
+    let after = limiter.stats();
+    assert_eq!(after.local, before.local + 1_000);
+    assert!(after.deadlines <= before.deadlines + 20, "only the probe still asks");
+    assert!(matches!(limiter.state(), StoreState::Down(_)));
+
+    proxy.set(Fault::None);
+    until(&limiter, "back", |answer| answer.degraded().is_none()).await;
+    until(&limiter, "closed", |_| limiter.breaker() == BreakerState::Closed).await;
+    assert!(matches!(limiter.state(), StoreState::Up));
+}
+
+#[tokio::test]
+async fn every_fault_has_an_answer_and_passes() {
+    let redis = RedisServer::start();
+    let proxy = FaultProxy::start(redis.port());
+    let limiter = limiter("1000000/hour", &proxy.url());
+    for fault in [Fault::Cut, Fault::Garbage, Fault::HalfOpen, Fault::Delay(2 * DEADLINE)] {
+        until(&limiter, "up", |answer| answer.degraded().is_none()).await;
+        proxy.set(fault);
+        for _ in 0..20 {
+            assert!(check(&limiter, "k").await.allowed(), "by the share of one node");
+        }
+        proxy.set(Fault::None);
+    }
+    until(&limiter, "up", |answer| answer.degraded().is_none()).await;
+    redis.kill();
+    open_breaker(&limiter).await;
+    redis.restart();
+    until(&limiter, "up", |answer| answer.degraded().is_none()).await;
+    let stats = limiter.stats();
+    assert!(stats.unreachable > 0 && stats.deadlines > 0, "{stats:?}");
+}
+
+#[tokio::test]
+async fn a_fleet_without_its_store_still_holds_the_total() {
+    let redis = RedisServer::start();
+    let nodes: Vec<_> = (0..4).map(|_| limiter("100/hour", &redis.url())).collect();
+    // Everybody hears of everybody.
+    for node in &nodes {
+        node.start();
+    }
+    for node in &nodes {
+        until(node, "four nodes", |_| node.stats().nodes == 4).await;
+    }
+    redis.kill();
+    let mut admitted = 0;
+    for _ in 0..100 {
+        for node in &nodes {
+            let answer = check(node, "k").await;
+            assert_eq!(answer.degraded().expect("no store").nodes, 4);
+            admitted += u32::from(answer.allowed());
+        }
+    }
+    assert_eq!(admitted, 100, "a quarter each");
+}
+
+#[tokio::test]
+async fn a_choice_for_each_limit_and_each_request() {
+    let gone = format!("redis://127.0.0.1:{}", RedisServer::start().port());
+    let limiter = limiter("2/hour", &gone).with_nodes(1);
+    open_breaker(&limiter).await;
+
+    let denied = limiter.key("k").when_down(WhenDown::Deny).check().await;
+    assert!(!denied.allowed() && denied.retry_after().is_some());
+    for _ in 0..10 {
+        assert!(limiter.key("k").when_down(WhenDown::Allow).check().await.allowed());
+    }
+    let two_local = [check(&limiter, "k").await, check(&limiter, "k").await];
+    assert!(two_local.iter().all(|answer| answer.allowed()));
+    assert!(!check(&limiter, "k").await.allowed());
+
+    // What one denies is charged to none.
+    let limit = limiter.limit();
+    let mixed =
+        [(Charge::new(limit, "a"), WhenDown::Local), (Charge::new(limit, "b"), WhenDown::Deny)];
+    for _ in 0..5 {
+        assert!(!limiter.check_each(&mixed).await.unwrap().allowed());
+    }
+    assert_eq!(limiter.key("a").peek().await.remaining(), 2);
+}
+
+#[tokio::test]
+async fn it_starts_without_a_store_and_says_so() {
+    let redis = RedisServer::start();
+    redis.kill();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let listener = heard.clone();
+    let limiter = limiter("10/hour", &redis.url()).on_change(move |state| {
+        listener.lock().unwrap().push(format!("{state:?}"));
+    });
+    assert!(check(&limiter, "k").await.allowed());
+    open_breaker(&limiter).await;
+    redis.restart();
+    until(&limiter, "up", |answer| answer.degraded().is_none()).await;
+    until(&limiter, "closed", |_| limiter.breaker() == BreakerState::Closed).await;
+    let heard = heard.lock().unwrap();
+    assert!(heard[0].starts_with("Down"), "{heard:?}");
+    assert_eq!(heard.last().map(String::as_str), Some("Up"));
+    assert!(heard.windows(2).all(|two| two[0] != two[1]), "only news is told: {heard:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_not_an_outage() {
+    let redis = RedisServer::start_with(&["--requirepass", "secret"]);
+    let limiter = limiter("10/hour", &format!("redis://:wrong@127.0.0.1:{}", redis.port()));
+    open_breaker(&limiter).await;
+    let StoreState::Down(error) = limiter.state() else { panic!("it is up") };
+    assert!(matches!(*error, StoreError::Misconfigured(_)), "{error}");
+    assert!(error.is_permanent());
+    assert!(limiter.stats().misconfigured > 0);
+}
+
+/// Four nodes ask all the time while the store stalls for two fifths of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_stalls_again_and_again_adds_two_bursts_to_the_limit_at_most() {
+    let redis = RedisServer::start();
+    let limit = || Limit::token_bucket("400/s burst 100").unwrap().named("flapping");
+    let nodes: Vec<_> = (0..4)
+        .map(|_| {
+            let store = RedisConfig::new(&redis.url()).open().unwrap();
+            SharedLimiter::new(limit(), store).unwrap().with_nodes(4)
+        })
+        .collect();
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let began = SystemClock.now();
+    let callers: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let (node, is_over) = (node.clone(), is_over.clone());
+            tokio::spawn(async move {
+                let mut admitted = 0_u64;
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    admitted += u64::from(check(&node, "k").await.allowed());
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                admitted
+            })
+        })
+        .collect();
+    for _ in 0..12 {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        redis.pause();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        redis.resume();
+    }
+    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut admitted = 0;
+    for caller in callers {
+        admitted += caller.await.unwrap();
+    }
+    let took_ms = SystemClock.now().since(began).as_millis() as u64;
+    println!("{admitted} admitted in {took_ms} ms");
+    let local: u64 = nodes.iter().map(|node| node.stats().local).sum();
+    assert!(local > 0, "the store stalled");
+    assert!(admitted <= took_ms * 400 / 1_000 + 300, "{admitted} in {took_ms} ms");
+}
+
+/// A key that lives on this node of the cluster.
+fn key_of_node(cluster: &RedisCluster, node: usize) -> String {
+    let slot_of = |key: &str| {
+        let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", &format!("{{={key}}}")]);
+        slot.parse().unwrap()
+    };
+    let mut keys = (0..).map(|n: u32| format!("k{n}"));
+    keys.find(|key| cluster.master_of_slot(slot_of(key)) == node).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_shard_degrades_no_key_of_another() {
+    let cluster = RedisCluster::start();
+    for node in cluster.nodes() {
+        node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let (doomed, other) = (key_of_node(&cluster, 0), key_of_node(&cluster, 1));
+    let limiter = limiter("1000000/hour", &cluster.url());
+    for key in [&doomed, &other] {
+        assert!(check(&limiter, key).await.degraded().is_none());
+    }
+    cluster.nodes()[0].pause();
+    while limiter.breaker() != BreakerState::Open {
+        assert!(check(&limiter, &doomed).await.degraded().is_some());
+        assert!(check(&limiter, &other).await.degraded().is_none());
+    }
+    assert!(matches!(limiter.state(), StoreState::Partial { shards_down: 1, .. }));
+    // Until the replica has taken over, and its breaker is closed again.
+    let mut recovered = 0;
+    while limiter.breaker() != BreakerState::Closed || recovered < 10 {
+        recovered += u32::from(check(&limiter, &doomed).await.degraded().is_none());
+        let answer = check(&limiter, &other).await;
+        assert!(answer.degraded().is_none(), "{answer:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(matches!(limiter.state(), StoreState::Up));
+}

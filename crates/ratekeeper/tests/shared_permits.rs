@@ -1,0 +1,157 @@
+//! Permits and leases that a fleet shares, on a real Redis; and what a holder that is killed leaves.
+#![cfg(feature = "redis")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use ratekeeper::shared::{AcquireError, PermitId};
+use ratekeeper::{
+    LeasedStore, Limit, RedisConfig, RedisStore, SharedConcurrency, SharedLimiter, SharedPermit,
+};
+use ratekeeper_testkit::{RedisServer, wait_until};
+
+fn store(url: &str) -> RedisStore {
+    RedisConfig::new(url).with_deadline(Duration::from_secs(2)).open().unwrap()
+}
+
+fn permits(url: &str) -> SharedConcurrency {
+    SharedConcurrency::new("jobs", 3, store(url)).with_lives(Duration::from_millis(900))
+}
+
+/// Asks until there is one.
+async fn acquire(of: &SharedConcurrency, key: &str) -> SharedPermit {
+    for _ in 0..1_000 {
+        if let Ok(permit) = of.acquire(key).await {
+            return permit;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("no permit came back");
+}
+
+#[tokio::test]
+async fn the_fleet_holds_no_more_permits_than_there_are() {
+    let redis = RedisServer::start();
+    let (one, two) = (permits(&redis.url()), permits(&redis.url()));
+    let held = [acquire(&one, "k").await, acquire(&two, "k").await, acquire(&one, "k").await];
+    assert!(matches!(two.acquire("k").await, Err(AcquireError::NoPermits { max: 3, .. })));
+    assert!(two.acquire("another key").await.is_ok());
+
+    // They are renewed, and so outlive their time.
+    tokio::time::sleep(Duration::from_millis(2_000)).await;
+    assert!(two.acquire("k").await.is_err());
+    assert!(held.iter().all(|permit| !permit.is_lost()));
+
+    drop(held);
+    drop(acquire(&two, "k").await);
+}
+
+#[tokio::test]
+async fn permits_of_a_killed_holder_come_back() {
+    let redis = RedisServer::start();
+    let mut child = holder(&redis, "holds_permits");
+    let here = permits(&redis.url());
+    assert!(here.acquire("k").await.is_err(), "the other process has all of them");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let back = [acquire(&here, "k").await, acquire(&here, "k").await, acquire(&here, "k").await];
+    assert!(here.acquire("k").await.is_err(), "and no more than there are");
+    drop(back);
+}
+
+#[tokio::test]
+async fn a_permit_that_is_held_for_a_time_is_released_by_whoever_knows_its_id() {
+    let redis = RedisServer::start();
+    let (one, two) = (permits(&redis.url()), permits(&redis.url()));
+    let hour = Duration::from_secs(3_600);
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(one.hold("k", hour).await.unwrap());
+    }
+    assert!(matches!(two.hold("k", hour).await, Err(AcquireError::NoPermits { max: 3, .. })));
+    let id: PermitId = ids[0].to_string().parse().unwrap();
+    assert_eq!(two.release("another key", id).await, Ok(false));
+    assert_eq!(two.release("k", id).await, Ok(true));
+    assert_eq!(one.release("k", id).await, Ok(false), "only once");
+    assert!(two.hold("k", hour).await.is_ok());
+    assert!("+123456789abcdef0123456789abcdef".parse::<PermitId>().is_err());
+}
+
+/// Whoever asked has not got its id, so nobody could release it for as long as it is valid.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permit_that_was_granted_too_late_is_released() {
+    let redis = RedisServer::start();
+    let config = RedisConfig::new(&redis.url()).with_deadline(Duration::from_millis(200));
+    let of = SharedConcurrency::new("jobs", 1, config.open().unwrap());
+    drop(acquire(&of, "other").await);
+    let hour = Duration::from_secs(3_600);
+    redis.command(&["CLIENT", "PAUSE", "500", "ALL"]);
+    assert!(matches!(of.hold("k", hour).await, Err(AcquireError::Store(_))));
+    // Once the server goes on, it grants the permit, and then it is released.
+    let count = |key: &str| redis.command(&["INFO", "commandstats"]).contains(key);
+    wait_until("it is granted", || count("cmdstat_zadd:calls=2"));
+    let held = ["EVAL", "return redis.call('ZCARD', redis.call('KEYS', '*k}*')[1] or '')", "0"];
+    wait_until("it is released", || redis.command(&held) == "0");
+    assert!(of.hold("k", hour).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_killed_lease_holder_leaves_no_more_than_the_limit() {
+    let redis = RedisServer::start();
+    let mut child = holder(&redis, "holds_leases");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The child admitted 200 and had more on lease.
+    let here = leased(&redis.url());
+    let mut admitted = 200;
+    while here.check("hot").await.allowed() {
+        admitted += 1;
+    }
+    let bound = LeasedStore::<RedisStore>::unspent_max(here.limit());
+    assert!(admitted <= 1_000, "{admitted}");
+    assert!(admitted >= 1_000 - bound, "{admitted}: no more was lost than a node may hold back");
+}
+
+fn leased(url: &str) -> SharedLimiter<LeasedStore<RedisStore>> {
+    let limit = Limit::token_bucket("1000/day").unwrap();
+    SharedLimiter::new(limit, LeasedStore::new(store(url))).unwrap()
+}
+
+/// This program again, as another process that holds something until it is killed.
+fn holder(redis: &RedisServer, what: &str) -> std::process::Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([what, "--exact", "--ignored", "--nocapture"])
+        .env("RATEKEEPER_TEST_REDIS", redis.url())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let is_ready = lines.map_while(Result::ok).any(|line| line.contains("it holds them"));
+    assert!(is_ready, "the other process holds nothing");
+    child
+}
+
+fn redis_of_parent() -> String {
+    std::env::var("RATEKEEPER_TEST_REDIS").expect("only for the tests above")
+}
+
+#[tokio::test]
+#[ignore = "it is the other process of a test above"]
+async fn holds_permits() {
+    let of = permits(&redis_of_parent());
+    let held = [acquire(&of, "k").await, acquire(&of, "k").await, acquire(&of, "k").await];
+    println!("it holds them: {}", held.len());
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+#[ignore = "it is the other process of a test above"]
+async fn holds_leases() {
+    let limiter = leased(&redis_of_parent());
+    for _ in 0..200 {
+        assert!(limiter.check("hot").await.allowed());
+    }
+    println!("it holds them");
+    std::future::pending::<()>().await;
+}

@@ -1,0 +1,296 @@
+//! Waiting: fair, with deadlines that fail at once, safe to abandon. In virtual time.
+#![cfg(feature = "tokio")]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ratekeeper::{ALGORITHMS, Clock, Concurrency, Cost, Limit, Limiter, Micros, WaitError};
+use tokio::time::Instant;
+
+/// The runtime's own time, which these tests stop and turn.
+#[derive(Clone)]
+struct TokioClock(Instant);
+
+impl Clock for TokioClock {
+    fn now(&self) -> Micros {
+        Micros::new(60_000_000).after(self.0.elapsed())
+    }
+}
+
+fn limiter(limit: Limit) -> Arc<Limiter<TokioClock>> {
+    let clock = TokioClock(Instant::now());
+    Arc::new(Limiter::new(limit).unwrap().with_capacity(100).with_clock(clock))
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Who came through, and how long after the start.
+#[derive(Clone)]
+struct Arrivals(Arc<Mutex<Vec<(u64, Duration)>>>, Instant);
+
+impl Arrivals {
+    fn new() -> Self {
+        Self(Arc::default(), Instant::now())
+    }
+
+    fn note(&self, who: u64) {
+        self.0.lock().unwrap().push((who, self.1.elapsed()));
+    }
+
+    fn list(&self) -> Vec<(u64, Duration)> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// Lets everything that can run do so.
+async fn settle() {
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_are_served_in_order_each_at_its_time() {
+    let limiter = limiter(Limit::token_bucket("10/s burst 1").unwrap());
+    let arrivals = Arrivals::new();
+    let tasks: Vec<_> = (0..5)
+        .map(|who| {
+            let (limiter, arrivals) = (limiter.clone(), arrivals.clone());
+            tokio::spawn(async move {
+                limiter.key("k").wait(ms(10_000)).await.unwrap();
+                arrivals.note(who);
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let expected: Vec<_> = (0..5).map(|who| (who, ms(100 * who))).collect();
+    assert_eq!(arrivals.list(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_algorithm_can_be_waited_for() {
+    for algorithm in ALGORITHMS {
+        let limiter = limiter(Limit::new("2/s".parse().unwrap(), *algorithm).unwrap());
+        for _ in 0..6 {
+            limiter.key("k").wait(ms(10_000)).await.unwrap();
+        }
+        let refused = limiter.key("k").cost(Cost::of(3)).wait(ms(10_000)).await;
+        assert!(matches!(refused, Err(WaitError::Never(_))), "{algorithm}: {refused:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_cannot_be_met_fails_at_once() {
+    let limiter = limiter(Limit::token_bucket("10/s burst 1").unwrap());
+    assert!(limiter.check("k").allowed());
+    // Three are in line, so the fourth has its turn after 400 ms.
+    for _ in 0..3 {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.key("k").wait(ms(1_000)).await });
+        settle().await;
+    }
+    let before = Instant::now();
+    let refused = limiter.key("k").wait(ms(399)).await;
+    assert_eq!(refused, Err(WaitError::TooLong { would_take: ms(400) }));
+    assert_eq!(before.elapsed(), Duration::ZERO);
+    assert!(limiter.key("k").wait(ms(400)).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_gives_up_leaves_the_line_and_is_not_charged() {
+    let limiter = limiter(Limit::token_bucket("10/s burst 1").unwrap());
+    let arrivals = Arrivals::new();
+    assert!(limiter.check("k").allowed());
+    let wait = |who| {
+        let (limiter, arrivals) = (limiter.clone(), arrivals.clone());
+        tokio::spawn(async move {
+            limiter.key("k").wait(ms(1_000)).await.unwrap();
+            arrivals.note(who);
+        })
+    };
+    let (first, second, third) = (wait(1), wait(2), wait(3));
+    settle().await;
+    first.abort(); // at the front
+    second.abort(); // in the middle
+    third.await.unwrap();
+    assert_eq!(arrivals.list(), [(3, ms(100))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plain_check_may_pass_a_line_but_the_line_still_moves() {
+    let limiter = limiter(Limit::token_bucket("10/s burst 1").unwrap());
+    assert!(limiter.check("k").allowed());
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.key("k").wait(ms(500)).await }
+    });
+    settle().await;
+    limiter.key("k").reset();
+    assert!(limiter.check("k").allowed());
+    assert!(waiting.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_messages_at_once_leave_evenly() {
+    let limiter = limiter(Limit::leaky_bucket("100/s burst 1000").unwrap());
+    let arrivals = Arrivals::new();
+    let tasks: Vec<_> = (0..1_001)
+        .map(|who| {
+            let (limiter, arrivals) = (limiter.clone(), arrivals.clone());
+            tokio::spawn(async move {
+                let admitted = limiter.key("outbox").queue().await.is_ok();
+                if admitted {
+                    arrivals.note(who);
+                }
+                admitted
+            })
+        })
+        .collect();
+    let mut admitted = 0;
+    for task in tasks {
+        admitted += u64::from(task.await.unwrap());
+    }
+    assert_eq!(admitted, 1_000);
+    let expected: Vec<_> = (0..1_000).map(|who| (who, ms(10 * who))).collect();
+    assert_eq!(arrivals.list(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abandoned_place_in_the_queue_is_given_back_if_nobody_is_behind_it() {
+    let limiter = limiter(Limit::leaky_bucket("10/s burst 10").unwrap());
+    let queue = || {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.key("k").queue().await })
+    };
+    limiter.key("k").queue().await.unwrap();
+    let second = queue();
+    settle().await;
+    second.abort();
+    settle().await;
+    // The place 100 ms from now is free again.
+    assert_eq!(limiter.key("k").peek().delay(), ms(100));
+
+    // So it is when a wait is abandoned while it is held.
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.key("k").wait(ms(1_000)).await }
+    });
+    settle().await;
+    assert_eq!(limiter.key("k").peek().delay(), ms(200));
+    waiting.abort();
+    settle().await;
+    assert_eq!(limiter.key("k").peek().delay(), ms(100));
+
+    let (second, _third) = (queue(), queue());
+    settle().await;
+    second.abort();
+    settle().await;
+    // Somebody is behind it, so the gap stays.
+    assert_eq!(limiter.key("k").peek().delay(), ms(300));
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_go_to_whoever_has_waited_longest() {
+    let bulkhead = Concurrency::new(1).unwrap();
+    let arrivals = Arrivals::new();
+    let held = bulkhead.try_acquire("db").unwrap();
+    let wait = |who| {
+        let (bulkhead, arrivals) = (bulkhead.clone(), arrivals.clone());
+        tokio::spawn(async move {
+            let permit = bulkhead.acquire("db", ms(1_000)).await;
+            if permit.is_some() {
+                arrivals.note(who);
+                tokio::time::sleep(ms(10)).await;
+            }
+        })
+    };
+    let (first, second, third) = (wait(1), wait(2), wait(3));
+    settle().await;
+    second.abort();
+    drop(held);
+    // Nobody may slip in between a permit's release and the one it goes to.
+    assert!(bulkhead.try_acquire("db").is_none());
+    first.await.unwrap();
+    third.await.unwrap();
+    assert_eq!(arrivals.list(), [(1, ms(0)), (3, ms(10))]);
+    assert_eq!(bulkhead.in_flight("db"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn patience_for_a_permit_ends() {
+    let bulkhead = Concurrency::new(1).unwrap();
+    let held = bulkhead.try_acquire("db").unwrap();
+    assert!(bulkhead.acquire("db", ms(50)).await.is_none());
+    drop(held);
+    assert!(bulkhead.acquire("db", ms(50)).await.is_some());
+    assert_eq!(bulkhead.in_flight("db"), 0);
+}
+
+#[tokio::test]
+async fn permits_never_exceed_the_limit_nor_get_lost_under_cancellation() {
+    let bulkhead = Concurrency::new(3).unwrap();
+    let tasks: Vec<_> = (0..200)
+        .map(|i| {
+            let bulkhead = bulkhead.clone();
+            tokio::spawn(async move {
+                // Some give up at once, some after a moment, some not at all.
+                let patience = ms(if i % 3 == 0 { 0 } else { 5_000 });
+                let permit = bulkhead.acquire("db", patience).await;
+                assert!(bulkhead.in_flight("db") <= 3);
+                tokio::task::yield_now().await;
+                drop(permit);
+            })
+        })
+        .collect();
+    for (i, task) in tasks.into_iter().enumerate() {
+        if i % 7 == 0 {
+            task.abort();
+        }
+        let _ = task.await;
+    }
+    assert_eq!(bulkhead.in_flight("db"), 0);
+    let all: Vec<_> = (0..3).map(|_| bulkhead.try_acquire("db")).collect();
+    assert!(all.iter().all(Option::is_some));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_beyond_the_calendar_fails_at_once() {
+    let limiter = limiter(Limit::token_bucket("10/minute").unwrap());
+    let reserved = limiter.key("k").reserve(ms(1_000)).unwrap();
+    reserved.settle(u64::MAX).unwrap();
+    let refused = limiter.key("k").wait(ms(1_000)).await;
+    assert!(matches!(refused, Err(WaitError::TooLong { .. })), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_gets_longer_meanwhile_ends_at_its_deadline() {
+    let limiter = limiter(Limit::leaky_bucket("7/s burst 7").unwrap());
+    let reserved = limiter.key("k").cost(Cost::of(7)).reserve(ms(1_000)).unwrap();
+    let start = Instant::now();
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.key("k").wait(ms(1_050)).await }
+    });
+    settle().await;
+    reserved.settle(11).unwrap();
+    assert!(matches!(waiting.await.unwrap(), Err(WaitError::TooLong { .. })));
+    assert!(start.elapsed() <= ms(1_051), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limiter_over_another_store_has_lines_of_its_own() {
+    let first = limiter(Limit::token_bucket("1/hour").unwrap());
+    assert!(first.check("k").allowed());
+    let waiting = tokio::spawn({
+        let first = first.clone();
+        async move { first.key("k").wait(ms(4_000_000)).await }
+    });
+    settle().await;
+    let second = (*first).clone().with_capacity(10);
+    assert!(second.key("k").wait(ms(10)).await.is_ok());
+    waiting.abort();
+}
