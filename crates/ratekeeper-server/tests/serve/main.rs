@@ -17,5 +17,6 @@ mod permits;
 mod process;
 mod reload;
 mod resp_end;
+mod store_failure;
 mod tls;
 mod tokens;

@@ -37,7 +37,7 @@ impl Admission {
 pub struct Admitted {
     pub(crate) of: Vec<Applied>,
     /// Of each of them, if it was charged and may have to be corrected.
-    pub(crate) marks: SmallVec<[Option<Mark>; 2]>,
+    pub(crate) receipts: SmallVec<[Option<Receipt>; 2]>,
     pub(crate) speaker: Option<(usize, Decision)>,
     /// How long to hold the request before it goes on.
     pub delay: Duration,
@@ -47,11 +47,28 @@ pub struct Admitted {
     pub(crate) gate: Gate,
 }
 
-/// When it was charged, and by whom: a correction wants to know.
+/// When and where a charge was made, for a correction.
 #[derive(Clone, Debug)]
-pub(crate) struct Mark {
+pub struct Receipt {
     pub(crate) at: Micros,
     pub(crate) origin: Origin,
+}
+
+impl Receipt {
+    /// Of a charge in the store of this process, or of one that answered.
+    pub fn of_store(at: Micros) -> Self {
+        Self { at, origin: Origin::Store }
+    }
+
+    /// When the charge was made, by the clock of where it was made.
+    pub fn at(&self) -> Micros {
+        self.at
+    }
+
+    /// Was the charge made without the store, which did not answer?
+    pub fn is_degraded(&self) -> bool {
+        self.origin.is_degraded()
+    }
 }
 
 /// The limit that speaks for all, and what it says.
@@ -138,16 +155,16 @@ impl Admitted {
     }
 
     fn correct(&mut self, actual: impl Fn(&Applied) -> Option<u64>) {
-        for (one, mark) in self.of.iter().zip(&mut self.marks) {
-            if mark.is_none() {
+        for (one, receipt) in self.of.iter().zip(&mut self.receipts) {
+            if receipt.is_none() {
                 continue;
             }
             let Some(actual) = actual(one) else { continue };
-            let Some(mark) = mark.take() else { continue };
-            let Some((op, cost)) = Op::correction(one.cost, actual, mark.at) else { continue };
+            let Some(receipt) = receipt.take() else { continue };
+            let Some((op, cost)) = Op::correction(one.cost, actual, receipt.at) else { continue };
             let mut one = one.clone();
             one.cost = cost;
-            self.gate.inner().backend.correct(op, one, mark, self.gate.now());
+            self.gate.inner().backend.correct(op, one, receipt, self.gate.now());
         }
     }
 }

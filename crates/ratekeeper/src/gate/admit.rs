@@ -8,8 +8,8 @@ use ratekeeper_policy::{Amount, Applied};
 use ratekeeper_stores::{LIMITS_MAX, Op};
 use smallvec::SmallVec;
 
-use super::admission::{Admission, Admitted, Mark, Refusal, Refused};
-use super::backend::{Permit, rate};
+use super::admission::{Admission, Admitted, Receipt, Refusal, Refused};
+use super::backend::{Permit, charge, rate};
 use super::live::Live;
 use super::seen::Outcome;
 use super::{Gate, Inner};
@@ -43,7 +43,7 @@ impl Gate {
     pub(crate) async fn admit(&self, live: &Live, of: Charges, now: Micros) -> Admission {
         let mut permits = Permits::new();
         let accepted = self.inner.enforce(live, &of, now, &mut permits).await;
-        let Accepted { speaker, delay, near, mut marks } = match accepted {
+        let Accepted { speaker, delay, near, mut receipts } = match accepted {
             Ok(accepted) => accepted,
             Err(Refuses { by, why, is_degraded }) => {
                 let rule = of[by].rule.clone();
@@ -51,16 +51,16 @@ impl Gate {
                 return Admission::Refused(Box::new(Refusal { rule, why, is_degraded }));
             }
         };
-        let is_degraded = marks.iter().flatten().any(|mark| mark.origin.is_degraded());
-        for (i, (one, mark)) in of.iter().zip(&mut marks).enumerate() {
+        let is_degraded = receipts.iter().flatten().any(|receipt| receipt.origin.is_degraded());
+        for (i, (one, receipt)) in of.iter().zip(&mut receipts).enumerate() {
             if !one.is_enforced {
-                *mark = self.inner.watch(live, one, now, &mut permits).await;
+                *receipt = self.inner.watch(live, one, now, &mut permits).await;
             } else if !one.is_share() {
                 self.inner.passed(live, one, near.contains(&i), now);
             }
         }
         let gate = self.clone();
-        let admitted = Admitted { of, marks, speaker, delay, is_degraded, permits, gate };
+        let admitted = Admitted { of, receipts, speaker, delay, is_degraded, permits, gate };
         Admission::Admitted(Box::new(admitted))
     }
 }
@@ -77,7 +77,7 @@ struct Accepted {
     /// Those that are nearly used up, by their places.
     near: SmallVec<[usize; 4]>,
     /// When and by whom each was charged, in the order of all limits.
-    marks: SmallVec<[Option<Mark>; 2]>,
+    receipts: SmallVec<[Option<Receipt>; 2]>,
 }
 
 /// Which limit refuses, and why.
@@ -117,9 +117,9 @@ impl Inner {
         rates: &[usize],
         now: Micros,
     ) -> Result<Accepted, Refuses> {
-        let marks = of.iter().map(|_| None).collect();
+        let receipts = of.iter().map(|_| None).collect();
         let near = SmallVec::new();
-        let mut accepted = Accepted { speaker: None, delay: Duration::ZERO, near, marks };
+        let mut accepted = Accepted { speaker: None, delay: Duration::ZERO, near, receipts };
         for part in rates.chunks(LIMITS_MAX) {
             let asked: SmallVec<[&Applied; 4]> = part.iter().map(|i| &of[*i]).collect();
             let timed = self.begin_timed();
@@ -127,9 +127,9 @@ impl Inner {
             self.end_timed(timed);
             let speaker = (part[checked.decided_by], checked.decision);
             if !checked.decision.allowed() {
-                self.give_back(of, &accepted.marks, now).await;
+                self.give_back(of, &accepted.receipts, now).await;
                 let (limit, decision) = (rate(&of[speaker.0]).clone(), checked.decision);
-                let is_degraded = checked.mark.origin.is_degraded();
+                let is_degraded = checked.receipt.origin.is_degraded();
                 let why = Refused::Limited { limit, decision };
                 return Err(Refuses { by: speaker.0, why, is_degraded });
             }
@@ -140,7 +140,7 @@ impl Inner {
                 accepted.speaker = Some(speaker);
             }
             for (i, decision) in part.iter().zip(&checked.decisions) {
-                accepted.marks[*i] = Some(checked.mark.clone());
+                accepted.receipts[*i] = Some(checked.receipt.clone());
                 if self.meters.is_near(decision) {
                     accepted.near.push(*i);
                 }
@@ -156,10 +156,13 @@ impl Inner {
         }
     }
 
-    async fn give_back(&self, of: &[Applied], marks: &[Option<Mark>], now: Micros) {
-        for (one, mark) in of.iter().zip(marks) {
-            if let Some(mark) = mark {
-                self.backend.apply(Op::Refund { charged_at: mark.at }, &[one], now).await;
+    async fn give_back(&self, of: &[Applied], receipts: &[Option<Receipt>], now: Micros) {
+        for (one, receipt) in of.iter().zip(receipts) {
+            if let Some(receipt) = receipt {
+                let refund = Op::Refund { charged_at: receipt.at };
+                // What cannot be refunded stays charged.
+                let _ =
+                    self.backend.correct_where_charged(refund, &charge(one), receipt, now).await;
             }
         }
     }
@@ -171,11 +174,11 @@ impl Inner {
         one: &Applied,
         now: Micros,
         permits: &mut Permits,
-    ) -> Option<Mark> {
-        let (fits, is_near, mark) = if is_rate(one) {
+    ) -> Option<Receipt> {
+        let (fits, is_near, receipt) = if is_rate(one) {
             let checked = self.backend.apply(Op::Check, &[one], now).await;
             let is_near = self.meters.is_near(&checked.decision);
-            (checked.decision.allowed(), is_near, Some(checked.mark))
+            (checked.decision.allowed(), is_near, Some(checked.receipt))
         } else {
             let permit = self.backend.acquire(live, one).await;
             let fits = permit.is_some();
@@ -187,6 +190,6 @@ impl Inner {
             true => self.passed(live, one, is_near, now),
             false => self.meters.note(live, one, Outcome::ShadowDenied, now),
         }
-        mark.filter(|_| fits)
+        receipt.filter(|_| fits)
     }
 }

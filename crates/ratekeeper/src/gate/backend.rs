@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::histogram::Durations;
 
 use super::Decided;
-use super::admission::Mark;
+use super::admission::Receipt;
 use super::live::Live;
 #[cfg(feature = "redis")]
 use super::{HeldPermit, InFlight};
@@ -42,7 +42,7 @@ pub(crate) struct Checked {
     /// What each of them says.
     pub(crate) decisions: SmallVec<[Decision; 4]>,
     pub(crate) delay: Duration,
-    pub(crate) mark: Mark,
+    pub(crate) receipt: Receipt,
 }
 
 impl Checked {
@@ -52,7 +52,7 @@ impl Checked {
             decided_by: verdict.decided_by(),
             decisions: verdict.decisions().iter().copied().collect(),
             delay: verdict.delay(),
-            mark: Mark { at: verdict.at(), origin },
+            receipt: Receipt { at: verdict.at(), origin },
         }
     }
 }
@@ -149,19 +149,41 @@ impl Backend {
     pub(crate) async fn apply_to(
         &self,
         op: Op,
-        charges: &[(Charge<'_>, WhenDown)],
+        charges: &[Charge<'_>],
+        when_down: WhenDown,
         now: Micros,
     ) -> Result<Decided, ChargesError> {
+        if let Self::Memory(store) = self {
+            let (verdict, receipt) = (store.apply_now(op, charges, now)?, Receipt::of_store(now));
+            return Ok(Decided { verdict, receipt });
+        }
+        let charges: SmallVec<[_; 4]> = charges.iter().map(|one| (*one, when_down)).collect();
+        match self {
+            Self::Memory(_) => unreachable!("it has answered"),
+            #[cfg(feature = "redis")]
+            Self::Redis(fallback, _) => Ok(decided(&fallback.apply(op, &charges).await?)),
+            #[cfg(feature = "redis")]
+            Self::Leased(fallback, _) => Ok(decided(&fallback.apply(op, &charges).await?)),
+        }
+    }
+
+    /// Corrects a charge where it was made.
+    pub(crate) async fn correct_where_charged(
+        &self,
+        op: Op,
+        charge: &Charge<'_>,
+        receipt: &Receipt,
+        now: Micros,
+    ) -> Result<Decided, StoreError> {
         match self {
             Self::Memory(store) => {
-                let charges: SmallVec<[_; 4]> = charges.iter().map(|(charge, _)| *charge).collect();
-                let verdict = store.apply_now(op, &charges, now)?;
-                Ok(Decided { verdict, is_degraded: false })
+                let verdict = store.apply_now(op, &[*charge], now)?;
+                Ok(Decided { verdict, receipt: Receipt::of_store(now) })
             }
             #[cfg(feature = "redis")]
-            Self::Redis(fallback, _) => decided(&fallback.apply(op, charges).await?),
+            Self::Redis(fallback, _) => correct_shared(fallback, op, charge, receipt).await,
             #[cfg(feature = "redis")]
-            Self::Leased(fallback, _) => decided(&fallback.apply(op, charges).await?),
+            Self::Leased(fallback, _) => correct_shared(fallback, op, charge, receipt).await,
         }
     }
 
@@ -227,21 +249,21 @@ impl Backend {
         here(asked.max)
     }
 
-    /// Corrects a charge where it was made. In a shared store that goes on in the background: an
-    /// answer does not wait for it.
+    /// Corrects a charge where it was made. In a shared store that goes on in the background: a response
+    /// does not wait for it.
     #[cfg_attr(
         not(feature = "redis"),
         expect(clippy::needless_pass_by_value, reason = "sent away")
     )]
-    pub(crate) fn correct(&self, op: Op, of: Applied, mark: Mark, now: Micros) {
+    pub(crate) fn correct(&self, op: Op, of: Applied, receipt: Receipt, now: Micros) {
         match self {
             Self::Memory(store) => {
-                let _ = (store.apply_now(op, &[charge(&of)], now), mark);
+                let _ = (store.apply_now(op, &[charge(&of)], now), receipt);
             }
             #[cfg(feature = "redis")]
-            Self::Redis(fallback, _) => correct_shared(fallback.clone(), op, of, mark),
+            Self::Redis(fallback, _) => correct_later(fallback.clone(), op, of, receipt),
             #[cfg(feature = "redis")]
-            Self::Leased(fallback, _) => correct_shared(fallback.clone(), op, of, mark),
+            Self::Leased(fallback, _) => correct_later(fallback.clone(), op, of, receipt),
         }
     }
 }
@@ -360,17 +382,18 @@ impl Backend {
 }
 
 #[cfg(feature = "redis")]
-fn decided(answer: &crate::shared::Answer) -> Result<Decided, ChargesError> {
-    let is_degraded = answer.degraded().is_some();
-    Ok(Decided { verdict: *answer.verdict(), is_degraded })
+fn decided(answer: &crate::shared::Answer) -> Decided {
+    let verdict = *answer.verdict();
+    let origin = answer.degraded().cloned().map_or(Origin::Store, Origin::Instead);
+    Decided { verdict, receipt: Receipt { at: verdict.at(), origin } }
 }
 
 fn apply_here(store: &MemoryStore, op: Op, of: &[&Applied], now: Micros) -> Checked {
     if let ([one], Op::Check) = (of, op) {
         let decision = store.check(&charge(one), now);
-        let mark = Mark { at: now, origin: Origin::Store };
+        let receipt = Receipt { at: now, origin: Origin::Store };
         let (decisions, delay) = (SmallVec::from_slice(&[decision]), decision.delay());
-        return Checked { decision, decided_by: 0, decisions, delay, mark };
+        return Checked { decision, decided_by: 0, decisions, delay, receipt };
     }
     let charges: SmallVec<[_; 4]> = of.iter().map(|one| charge(one)).collect();
     let verdict = store.apply_now(op, &charges, now).expect(FITS);
@@ -390,25 +413,35 @@ async fn apply_shared<S: SharedStore + Send + Sync + 'static>(
 }
 
 #[cfg(feature = "redis")]
-fn correct_shared<S: SharedStore + Send + Sync + 'static>(
+async fn correct_shared<S: SharedStore + Send + Sync + 'static>(
+    fallback: &Arc<Fallback<S>>,
+    op: Op,
+    charge: &Charge<'_>,
+    receipt: &Receipt,
+) -> Result<Decided, StoreError> {
+    let degraded = match &receipt.origin {
+        Origin::Store => None,
+        Origin::Instead(degraded) => Some(degraded),
+    };
+    Ok(decided(&fallback.correct(op, *charge, receipt.at, degraded).await?))
+}
+
+#[cfg(feature = "redis")]
+fn correct_later<S: SharedStore + Send + Sync + 'static>(
     fallback: Arc<Fallback<S>>,
     op: Op,
     of: Applied,
-    mark: Mark,
+    receipt: Receipt,
 ) {
     tokio::spawn(async move {
-        let degraded = match &mark.origin {
-            Origin::Store => None,
-            Origin::Instead(degraded) => Some(degraded),
-        };
-        // What cannot be corrected stays charged: nobody gains by it.
-        let _ = fallback.correct(op, charge(&of), mark.at, degraded).await;
+        // What cannot be corrected stays charged.
+        let _ = correct_shared(&fallback, op, &charge(&of), &receipt).await;
     });
 }
 
 const FITS: &str = "names of limits differ, and no more are asked at once than fit";
 
-fn charge(of: &Applied) -> Charge<'_> {
+pub(crate) fn charge(of: &Applied) -> Charge<'_> {
     Charge::new(rate(of), of.key.as_bytes()).cost(of.cost)
 }
 

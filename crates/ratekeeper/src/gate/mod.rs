@@ -22,7 +22,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::files::{self, Loader, POLICY_BYTES_MAX, read_text};
 use crate::histogram::{Durations, Sampled};
 
-pub use admission::{Admission, Admitted, Refusal, Refused, Speaker};
+pub use admission::{Admission, Admitted, Receipt, Refusal, Refused, Speaker};
 #[cfg(feature = "tower")]
 pub(crate) use admit::Charges;
 pub use live::Live;
@@ -205,30 +205,45 @@ impl Gate {
     }
 
     /// Does `op` with limits that are in no policy, over the same store and by the same clock: all of
-    /// them or none.
+    /// them or none. When the store does not answer, what the policy says for its store applies.
     ///
     /// ```
-    /// use ratekeeper::{Charge, Gate, Limit, Op, Policy, WhenDown};
+    /// use ratekeeper::{Charge, Gate, Limit, Op, Policy};
     ///
     /// let gate = Gate::new(Policy::one_line("100/minute per ip")?)?;
     /// let limit = Limit::token_bucket("5/s burst 10")?.named("mine");
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-    /// let charges = [(Charge::new(&limit, "ann"), WhenDown::Local)];
-    /// let decided = gate.apply(Op::Check, &charges).await.unwrap();
+    /// let decided = gate.apply(Op::Check, &[Charge::new(&limit, "ann")]).await.unwrap();
     /// assert_eq!(decided.verdict.remaining(), 9);
     /// # });
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn apply(
-        &self,
-        op: Op,
-        charges: &[(Charge<'_>, WhenDown)],
-    ) -> Result<Decided, ChargesError> {
-        let now = self.now();
+    pub async fn apply(&self, op: Op, charges: &[Charge<'_>]) -> Result<Decided, ChargesError> {
+        let (now, when_down) = (self.now(), self.when_down());
         let timed = self.inner.begin_timed();
-        let decided = self.inner.backend.apply_to(op, charges, now).await;
+        let decided = self.inner.backend.apply_to(op, charges, when_down, now).await;
         self.inner.end_timed(timed);
         decided
+    }
+
+    /// Corrects a charge from [`Gate::apply`], where it was made: in the store or, if that did not answer,
+    /// in this process.
+    ///
+    /// # Errors
+    ///
+    /// If the charge was made in the store, and that does not answer. The charge then stays as it is.
+    pub async fn correct(
+        &self,
+        op: Op,
+        charge: &Charge<'_>,
+        receipt: &Receipt,
+    ) -> Result<Decided, StoreError> {
+        self.inner.backend.correct_where_charged(op, charge, receipt, self.now()).await
+    }
+
+    /// What limits that are in no policy do when the store does not answer.
+    fn when_down(&self) -> WhenDown {
+        self.inner.live.load().policy().store().when_down
     }
 
     /// Asks the store in this process ([`Gate::memory`]), and notes for one question in 64 how long
@@ -249,15 +264,10 @@ impl Gate {
     /// A permit to be in flight, one of so many of this name and key; `None` if all are held. Dropped, it
     /// is given back. Names that are in no policy may be as many as keys: none is remembered once nobody
     /// holds a permit of it.
-    pub async fn acquire(
-        &self,
-        name: &str,
-        key: &[u8],
-        max: u64,
-        when_down: WhenDown,
-    ) -> Option<InFlight> {
+    pub async fn acquire(&self, name: &str, key: &[u8], max: u64) -> Option<InFlight> {
         let key = key_of_callers(name, key);
         let asked = backend::Asked { name: &CALLERS, key: &key, max };
+        let when_down = self.when_down();
         self.inner.backend.acquire_one(&self.live(), asked, when_down).await.map(InFlight)
     }
 
@@ -272,11 +282,10 @@ impl Gate {
         key: &[u8],
         max: u64,
         valid: Duration,
-        when_down: WhenDown,
     ) -> Option<HeldPermit> {
         let key = key_of_callers(name, key);
         let asked = backend::Asked { name: &CALLERS, key: &key, max };
-        self.inner.backend.hold_one(&self.live(), asked, valid, when_down).await
+        self.inner.backend.hold_one(&self.live(), asked, valid, self.when_down()).await
     }
 
     /// Releases a permit of this name and key that [`Gate::hold`] has put into a shared store, and returns
@@ -309,7 +318,7 @@ impl Gate {
             return None;
         }
         let checked = self.inner.backend.apply(Op::Peek, &[one], self.now()).await;
-        Some((checked.decision, !checked.mark.origin.is_degraded()))
+        Some((checked.decision, !checked.receipt.is_degraded()))
     }
 
     /// What a request is to be charged to; or the answer, if there is nothing to charge.
@@ -527,8 +536,15 @@ fn key_of_callers(name: &str, key: &[u8]) -> Vec<u8> {
 pub struct Decided {
     /// The decisions.
     pub verdict: Verdict,
+    /// When and where it was charged.
+    pub receipt: Receipt,
+}
+
+impl Decided {
     /// Was it decided without the store, which does not answer?
-    pub is_degraded: bool,
+    pub fn is_degraded(&self) -> bool {
+        self.receipt.is_degraded()
+    }
 }
 
 /// Why a policy cannot be kept.

@@ -80,17 +80,18 @@ impl Backlog {
         self.is_first(&keys)
     }
 
-    /// Takes off what was charged to the store after all. False if nothing is owed for this key.
-    pub(super) fn forgive(&self, charge: &Charge<'_>, charged_at: Micros, now: Micros) -> bool {
+    /// Takes off what the store was charged after all, or what was refunded. Returns how much of it was
+    /// not owed: the store has been charged that before, or it no longer counts.
+    pub(super) fn forgive(
+        &self,
+        charge: &Charge<'_>,
+        charged_at: Micros,
+        now: Micros,
+    ) -> Option<Cost> {
         let mut keys = self.lock();
-        let Some(entry) = keys.get_mut(&name_of(charge)) else { return false };
-        entry.take_off(charge.amount(), charged_at, now);
-        true
-    }
-
-    /// Is anything owed for this key?
-    pub(super) fn owes(&self, charge: &Charge<'_>) -> bool {
-        self.len() > 0 && self.lock().contains_key(&name_of(charge))
+        let Some(entry) = keys.get_mut(&name_of(charge)) else { return Some(charge.amount()) };
+        let taken = entry.take_off(charge.amount(), charged_at, now);
+        Cost::new(charge.amount().get().saturating_sub(taken))
     }
 
     /// Forgets what this key owes.
@@ -168,13 +169,21 @@ impl Entry {
         }
     }
 
-    fn take_off(&mut self, cost: Cost, charged_at: Micros, now: Micros) {
+    /// Returns how much was taken off.
+    fn take_off(&mut self, cost: Cost, charged_at: Micros, now: Micros) -> u64 {
         let charge = self.charge.as_charge();
+        let limit = charge.limit();
         match &mut self.owed {
             Owed::Window(state) => {
-                state.act(Op::Refund { charged_at }, charge.limit(), cost, now);
+                let before = used(state, limit, now);
+                state.act(Op::Refund { charged_at }, limit, cost, now);
+                before.saturating_sub(used(state, limit, now))
             }
-            Owed::Bucket { units, .. } => *units = units.saturating_sub(cost.get()),
+            Owed::Bucket { units, .. } => {
+                let taken = cost.get().min(*units);
+                *units -= taken;
+                taken
+            }
         }
     }
 
@@ -183,16 +192,19 @@ impl Entry {
         let charge = self.charge.as_charge();
         let limit = charge.limit();
         let units = match &self.owed {
-            Owed::Window(state) => {
-                let left = state.as_ref().clone().act(Op::Peek, limit, Cost::ONE, now).remaining();
-                limit.quota().saturating_sub(left)
-            }
+            Owed::Window(state) => used(state, limit, now),
             Owed::Bucket { units, shrinks_from } => {
                 units.saturating_sub(paid(limit, nodes, *shrinks_from, now))
             }
         };
         Cost::new(units).map(|units| OwnedCharge::from(&charge.cost(units)))
     }
+}
+
+/// How much of a limit is in use.
+fn used(state: &Snapshot, limit: &Limit, now: Micros) -> u64 {
+    let left = state.clone().act(Op::Peek, limit, Cost::ONE, now).remaining();
+    limit.quota().saturating_sub(left)
 }
 
 impl Owed {
@@ -294,10 +306,13 @@ mod tests {
             Limit::sliding_log("10/s").unwrap(),
         ] {
             let (backlog, charge) = (Backlog::default(), Charge::new(&limit, "k"));
-            assert!(!backlog.forgive(&charge, at(0), at(0)), "nothing is owed yet");
+            let nothing_owed = backlog.forgive(&charge, at(0), at(0));
+            assert_eq!(nothing_owed, Some(Cost::ONE), "{limit}");
             backlog.add(&charge.cost(Cost::of(3)), 1, at(0));
-            assert!(backlog.forgive(&charge, at(0), at(1)));
+            assert_eq!(backlog.forgive(&charge, at(0), at(1)), None, "{limit}");
             assert_eq!(owed(&backlog, &limit, 1, at(2)), 2, "{limit}");
+            let too_much = backlog.forgive(&charge.cost(Cost::of(5)), at(2), at(2));
+            assert_eq!(too_much, Some(Cost::of(3)), "{limit}");
             backlog.clear(&charge);
             assert_eq!((owed(&backlog, &limit, 1, at(2)), backlog.len()), (0, 0));
         }

@@ -210,11 +210,16 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
             let verdict = self.store.apply(op, &[charge], charged_at).await?;
             return Ok(Answer { verdict, degraded: None });
         };
+        let charges = [(charge, WhenDown::Local)];
+        let answer = self.verdict_without_store(op, &charges, degraded.why.clone());
+        let (nodes, now) = (self.membership.nodes(), self.clock.now());
+        let Op::Refund { charged_at } = op else {
+            self.owe(op, &charges, &answer.verdict, nodes, now);
+            return Ok(answer);
+        };
         // What the store has been charged meanwhile is refunded there.
-        let is_reported = matches!(op, Op::Refund { .. }) && !self.backlog.owes(&charge);
-        let answer = self.decide_here(op, &[(charge, WhenDown::Local)], degraded.why.clone());
-        if is_reported {
-            self.store.apply(op, &[charge], charged_at).await?;
+        if let Some(reported) = self.backlog.forgive(&charge, charged_at, now) {
+            self.store.apply(op, &[charge.cost(reported)], charged_at).await?;
         }
         Ok(answer)
     }
@@ -227,12 +232,18 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         self.store.reset(charge).await
     }
 
-    /// The decision without the store.
+    /// Decides without the store, and notes what the store has to be charged for it.
     fn decide_here(&self, op: Op, charges: &[ModeCharge<'_>], why: Why) -> Answer {
+        let answer = self.verdict_without_store(op, charges, why);
+        let nodes = self.membership.nodes();
+        self.owe(op, charges, &answer.verdict, nodes, answer.verdict.at());
+        answer
+    }
+
+    fn verdict_without_store(&self, op: Op, charges: &[ModeCharge<'_>], why: Why) -> Answer {
         let (nodes, now) = (self.membership.nodes(), self.clock.now());
         let verdict = self.verdict_here(op, charges, nodes, now);
         self.count_mode(charges);
-        self.owe(op, charges, &verdict, nodes, now);
         Answer { verdict, degraded: Some(Degraded { why, nodes }) }
     }
 
@@ -310,9 +321,13 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
             let Some(charged_at) = charged_at else { return };
             for (charge, is_owed) in &charges {
                 let charge = charge.as_charge();
-                if !(*is_owed && this.backlog.forgive(&charge, at, this.clock.now())) {
+                let unowed = match is_owed {
+                    true => this.backlog.forgive(&charge, at, this.clock.now()),
+                    false => Some(charge.amount()),
+                };
+                if let Some(unowed) = unowed {
                     let refund = Op::Refund { charged_at };
-                    let _ = this.store.apply(refund, &[charge], charged_at).await;
+                    let _ = this.store.apply(refund, &[charge.cost(unowed)], charged_at).await;
                 }
             }
         });

@@ -1,9 +1,9 @@
 //! The limits of a request, each charged in its turn: those that are enforced all or none, then the
 //! others.
 
-use ratekeeper::gate::Decided;
+use ratekeeper::gate::{Decided, Receipt};
 use ratekeeper::policy::envoy::{Amount, Descriptor, DescriptorLimit, Matched, Unit};
-use ratekeeper::{Charge, ChargesError, Cost, Decision, Gate, LIMITS_MAX, Limit, Micros, Op, Wait};
+use ratekeeper::{Charge, ChargesError, Cost, Decision, Gate, LIMITS_MAX, Limit, Op, Wait};
 use smallvec::SmallVec;
 
 use super::Invalid;
@@ -195,15 +195,15 @@ pub(super) async fn decide(gate: &Gate, turns: &mut [Turn<'_>]) -> Result<(), In
 /// Charges all of them or none; more than one step can take are charged step by step, and given
 /// back if a later one refuses.
 async fn take(gate: &Gate, turns: &mut [Turn<'_>], all: &[usize]) -> Result<bool, ChargesError> {
-    let mut charged: SmallVec<[(&[usize], Micros); 1]> = SmallVec::new();
+    let mut charged: SmallVec<[(&[usize], Receipt); 1]> = SmallVec::new();
     for part in all.chunks(LIMITS_MAX) {
         let Some(done) = step(gate, Op::Check, turns, part).await? else { continue };
         if done.is_allowed {
-            charged.push((part, done.at));
+            charged.push((part, done.receipt));
             continue;
         }
-        for (part, at) in &charged {
-            step(gate, Op::Refund { charged_at: *at }, turns, part).await?;
+        for (part, receipt) in &charged {
+            refund(gate, turns, part, receipt).await;
         }
         // The part that refused has said so, and is not asked again.
         let others = all.chunks(LIMITS_MAX).filter(|other| other[0] != part[0]);
@@ -215,10 +215,20 @@ async fn take(gate: &Gate, turns: &mut [Turn<'_>], all: &[usize]) -> Result<bool
     Ok(true)
 }
 
+/// Refunds a part that was charged before another one was denied.
+async fn refund(gate: &Gate, turns: &mut [Turn<'_>], places: &[usize], receipt: &Receipt) {
+    let refund = Op::Refund { charged_at: receipt.at() };
+    for turn in places.iter().map(|at| &turns[*at]) {
+        let Some(charge) = turn.charge() else { continue };
+        // What cannot be refunded stays charged.
+        let _ = gate.correct(refund, &charge, receipt).await;
+    }
+}
+
 /// What came of a step.
 struct Done {
     is_allowed: bool,
-    at: Micros,
+    receipt: Receipt,
 }
 
 /// Does this with those at these places, in one step.
@@ -237,31 +247,21 @@ async fn step(
         let at = gate.now();
         let decision = gate.timed(|| store.apply_one(op, charge, at));
         turns[places[0]].decision = Some(decision);
-        return Ok(Some(Done { is_allowed: decision.allowed(), at }));
+        return Ok(Some(Done { is_allowed: decision.allowed(), receipt: Receipt::of_store(at) }));
     }
-    let Decided { verdict, is_degraded } = match gate.memory() {
+    let Decided { verdict, receipt } = match gate.memory() {
         Some(store) => {
             let verdict = gate.timed(|| store.apply_now(op, &charges, gate.now()))?;
-            Decided { verdict, is_degraded: false }
+            Decided { verdict, receipt: Receipt::of_store(verdict.at()) }
         }
         // In a box: what waits for a store is large, and would be moved about with every request.
-        None => Box::pin(apply_elsewhere(gate, op, &charges)).await?,
+        None => Box::pin(gate.apply(op, &charges)).await?,
     };
     for (at, decision) in places.into_iter().zip(verdict.decisions()) {
         turns[at].decision = Some(*decision);
-        turns[at].is_degraded = is_degraded;
+        turns[at].is_degraded = receipt.is_degraded();
     }
-    Ok(Some(Done { is_allowed: verdict.allowed(), at: verdict.at() }))
-}
-
-async fn apply_elsewhere(
-    gate: &Gate,
-    op: Op,
-    charges: &[Charge<'_>],
-) -> Result<Decided, ChargesError> {
-    let when_down = gate.live().policy().store().when_down;
-    let charges: SmallVec<[_; 4]> = charges.iter().map(|charge| (*charge, when_down)).collect();
-    gate.apply(op, &charges).await
+    Ok(Some(Done { is_allowed: verdict.allowed(), receipt }))
 }
 
 /// Which limit speaks for all of them, and whether a store was missing.

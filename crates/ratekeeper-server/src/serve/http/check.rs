@@ -1,9 +1,9 @@
 //! May this pass? Asked with a rate of the caller's own, with several, or with a request for the policy.
 
 use http::StatusCode;
-use ratekeeper::gate::{Admission, Decided, Refused, Speaker};
+use ratekeeper::gate::{Admission, Decided, Receipt, Refused, Speaker};
 use ratekeeper::policy::Answers;
-use ratekeeper::{Charge, Cost, Decision, Micros, Op, Verdict, WhenDown};
+use ratekeeper::{Charge, Cost, Decision, Op, Verdict};
 
 use super::HttpDoor;
 use super::ask::{Check, Described, Question};
@@ -37,9 +37,9 @@ fn status(op: Op, is_allowed: bool) -> StatusCode {
 }
 
 async fn check_several(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Reply, String> {
-    let charges: Vec<_> = checks.iter().map(|check| (charge(check), WhenDown::Local)).collect();
+    let charges: Vec<_> = checks.iter().map(charge).collect();
     let decided = door.gate.apply(op, &charges).await.map_err(|error| error.to_string())?;
-    let (verdict, is_degraded) = (&decided.verdict, decided.is_degraded);
+    let (verdict, is_degraded) = (&decided.verdict, decided.is_degraded());
     note_all(door, op, checks, verdict);
     let each = checks.iter().zip(verdict.decisions());
     let each = each.map(|(check, decision)| Told::of(&check.limit, decision, is_degraded));
@@ -61,8 +61,7 @@ fn note_all(door: &HttpDoor, op: Op, checks: &[Check], verdict: &Verdict) {
 /// What became of one limit.
 pub(super) struct One {
     pub(super) decision: Decision,
-    pub(super) at: Micros,
-    pub(super) is_degraded: bool,
+    pub(super) receipt: Receipt,
 }
 
 pub(super) async fn decide_one(
@@ -81,19 +80,21 @@ async fn ask_one(door: &HttpDoor, op: Op, check: &Check, cost: Cost) -> Result<O
     if let Some(store) = door.gate.memory() {
         let at = door.gate.now();
         let decision = door.gate.timed(|| store.apply_one(op, &charge, at));
-        return Ok(One { decision, at, is_degraded: false });
+        return Ok(One { decision, receipt: Receipt::of_store(at) });
     }
-    let charges = [(charge, WhenDown::Local)];
     // In a box: what waits for a store is large, and would be moved about with every question.
-    let decided = Box::pin(door.gate.apply(op, &charges)).await;
-    let decided = decided.map_err(|error| error.to_string())?;
-    let Decided { verdict, is_degraded } = decided;
-    Ok(One { decision: *verdict, at: verdict.at(), is_degraded })
+    let decided = Box::pin(door.gate.apply(op, &[charge])).await;
+    let Decided { verdict, receipt } = decided.map_err(|error| error.to_string())?;
+    Ok(One { decision: *verdict, receipt })
 }
 
 impl One {
+    pub(super) fn is_degraded(&self) -> bool {
+        self.receipt.is_degraded()
+    }
+
     pub(super) fn told(&self, check: &Check, status: StatusCode) -> Reply {
-        let told = Told::of(&check.limit, &self.decision, self.is_degraded);
+        let told = Told::of(&check.limit, &self.decision, self.is_degraded());
         self.headed(check, told.answer(status))
     }
 

@@ -17,7 +17,7 @@ pub(super) enum Thing {
 /// An estimate that was charged.
 pub(super) struct Reserved {
     pub(super) check: super::ask::Check,
-    pub(super) charged_at: ratekeeper::Micros,
+    pub(super) receipt: ratekeeper::gate::Receipt,
 }
 
 /// Things by their ids.
@@ -48,24 +48,30 @@ impl Held {
         Some(id)
     }
 
-    /// Takes it, if it is still held, and what the caller thinks it is.
+    /// Takes it with its deadline, if it is still held, and what the caller thinks it is.
     pub(super) fn take(
         &self,
         id: &str,
         now_us: u64,
         is_meant: impl Fn(&Thing) -> bool,
-    ) -> Option<Thing> {
+    ) -> Option<(u64, Thing)> {
         let mut things = self.things.lock().unwrap_or_else(PoisonError::into_inner);
         let over = things.let_go(now_us);
         let is_there = things.by_id.get(id).is_some_and(|(_, thing)| is_meant(thing));
         let taken = is_there.then(|| things.by_id.remove(id)).flatten();
-        let taken = taken.map(|(deadline, thing)| {
-            things.by_deadline.remove(&(deadline, id.to_string()));
-            thing
-        });
+        if let Some((deadline_us, _)) = &taken {
+            things.by_deadline.remove(&(*deadline_us, id.to_string()));
+        }
         drop(things);
         drop(over);
         taken
+    }
+
+    /// Holds again what was taken in vain.
+    pub(super) fn put_back(&self, id: &str, thing: Thing, deadline_us: u64) {
+        let mut things = self.things.lock().unwrap_or_else(PoisonError::into_inner);
+        things.by_deadline.insert((deadline_us, id.to_string()));
+        things.by_id.insert(id.to_string(), (deadline_us, thing));
     }
 
     /// Lets go of what is overdue.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use ratekeeper::gate::HeldPermit;
-use ratekeeper::{Cost, Op, WhenDown};
+use ratekeeper::{Charge, Cost, Op};
 use serde_json::{Map, Value, json};
 
 use super::HttpDoor;
@@ -42,15 +42,16 @@ pub(super) async fn reserve(door: &HttpDoor, body: &[u8]) -> Result<Reply, Strin
     if !one.decision.allowed() {
         return Ok(one.told(&check, StatusCode::TOO_MANY_REQUESTS));
     }
-    let reserved = Reserved { check: check.clone(), charged_at: one.at };
+    let reserved = Reserved { check: check.clone(), receipt: one.receipt.clone() };
     let thing = Thing::Reservation(Box::new(reserved));
     let Some(id) = door.held.put(thing, deadline, door.now_us()) else {
-        // Nobody could settle it.
-        let refund = Op::Refund { charged_at: one.at };
-        decide_one(door, refund, &check, check.cost).await?;
+        // It could never be settled.
+        let refund = Op::Refund { charged_at: one.receipt.at() };
+        let charge = Charge::new(&check.limit, &check.key).cost(check.cost);
+        let _ = door.gate.correct(refund, &charge, &one.receipt).await;
         return Ok(too_many_held());
     };
-    let told = Told::of(&check.limit, &one.decision, one.is_degraded).reserved(id);
+    let told = Told::of(&check.limit, &one.decision, one.is_degraded()).reserved(id);
     Ok(one.headed(&check, told.answer(StatusCode::OK)))
 }
 
@@ -67,15 +68,28 @@ pub(super) async fn settle(door: &HttpDoor, body: &[u8]) -> Result<Reply, String
         ask::number(&object, "cost")?.ok_or("the real cost is missing; 0 gives all back")?;
     let is_reservation = |thing: &Thing| matches!(thing, Thing::Reservation(_));
     let taken = door.held.take(id, door.now_us(), is_reservation);
-    let Some(Thing::Reservation(reserved)) = taken else {
+    let Some((deadline_us, Thing::Reservation(reserved))) = taken else {
         let message = "there is no such reservation: it was settled, or its time is over and its charge stays";
         return Ok(wrong(StatusCode::GONE, "GONE", message));
     };
-    let Reserved { check, charged_at } = *reserved;
-    let correction = Op::correction(check.cost, actual, charged_at);
+    let Reserved { check, receipt } = &*reserved;
+    let correction = Op::correction(check.cost, actual, receipt.at());
     let (op, cost) = correction.unwrap_or((Op::Peek, Cost::ONE));
-    let one = decide_one(door, op, &check, cost).await?;
-    Ok(Told::of(&check.limit, &one.decision, one.is_degraded).answer(StatusCode::OK))
+    let charge = Charge::new(&check.limit, &check.key).cost(cost);
+    match door.gate.correct(op, &charge, receipt).await {
+        Ok(decided) => {
+            door.note(op, check, &decided.verdict);
+            let told = Told::of(&check.limit, &decided.verdict, decided.is_degraded());
+            Ok(told.answer(StatusCode::OK))
+        }
+        Err(error) => {
+            door.held.put_back(id, Thing::Reservation(reserved), deadline_us);
+            let message = format!(
+                "the reservation could not be settled; try again, it is still held: {error}"
+            );
+            Ok(wrong(StatusCode::SERVICE_UNAVAILABLE, "STORE", &message))
+        }
+    }
 }
 
 pub(super) async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
@@ -86,7 +100,7 @@ pub(super) async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, Strin
     let max = max.ok_or("\"max\" is missing: how many may be in flight, at least 1")?;
     let valid = valid(&object)?;
     let name = checked_name(ask::text(&object, "name")?.unwrap_or(DEFAULT_NAME))?;
-    let permit = door.gate.hold(name, key.as_bytes(), max, valid, WhenDown::Local).await;
+    let permit = door.gate.hold(name, key.as_bytes(), max, valid).await;
     door.tell(name, &key, permit.is_some());
     let id = match permit {
         None => {
