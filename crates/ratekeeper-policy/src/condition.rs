@@ -5,7 +5,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-use crate::attributes::{Values, header, query};
+use crate::attributes::{Values, header};
 use crate::facts::Facts;
 use crate::path::{Glob, PathPattern};
 
@@ -35,11 +35,14 @@ impl Test {
     fn holds(&self, values: &Values<'_>, by: Reading) -> bool {
         let fits = |value: &Cow<'_, [u8]>, globs: &[Glob]| globs.iter().any(|g| g.matches(value));
         match (self, by) {
-            (Self::Present, _) => !values.is_empty(),
-            (Self::Absent, _) => values.is_empty(),
-            (Self::AnyOf(globs), Reading::Any) => values.iter().any(|value| fits(value, globs)),
+            // Of too many values, any may be there, and none is there for certain.
+            (_, Reading::Any) if values.are_more => true,
+            (_, Reading::All) if values.are_more => false,
+            (Self::Present, _) => !values.known.is_empty(),
+            (Self::Absent, _) => values.known.is_empty(),
+            (Self::AnyOf(globs), Reading::Any) => values.known.iter().any(|v| fits(v, globs)),
             (Self::AnyOf(globs), Reading::All) => {
-                !values.is_empty() && values.iter().all(|value| fits(value, globs))
+                !values.known.is_empty() && values.known.iter().all(|value| fits(value, globs))
             }
         }
     }
@@ -157,7 +160,7 @@ impl Condition {
             return Some(Mismatch::Header(name));
         }
         let fails = |(name, test): &&(String, Test)| {
-            let readings = query::readings(request.query, name);
+            let readings = facts.parameters().readings(name);
             !by.of(readings.iter(), |values| test.holds(values, by))
         };
         self.query.iter().find(fails).map(|(name, _)| Mismatch::Query(name))

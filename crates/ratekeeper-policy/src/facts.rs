@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
+use crate::attributes::query::Parameters;
 use crate::attributes::{HostError, canonical_host};
 use crate::identity::{Found, Identity, Key, Missing, Source, WhenMissing};
 use crate::path;
@@ -22,6 +23,7 @@ pub(crate) struct Facts<'p: 'r, 'r> {
     paths: SmallVec<[Cow<'r, str>; 1]>,
     host: OnceCell<Result<Cow<'r, str>, HostError>>,
     client: OnceCell<Option<IpAddr>>,
+    parameters: OnceCell<Parameters<'r>>,
     identities: SmallVec<[OnceCell<Found<'r>>; 6]>,
     tier: OnceCell<usize>,
     #[cfg(feature = "jwt")]
@@ -45,6 +47,7 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
             paths: path::readings(request.path),
             host: OnceCell::new(),
             client: OnceCell::new(),
+            parameters: OnceCell::new(),
             identities: policy.identities.iter().map(|_| OnceCell::new()).collect(),
             tier: OnceCell::new(),
             #[cfg(feature = "jwt")]
@@ -69,6 +72,11 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
             Some(host) => canonical_host(host),
         });
         host.as_deref().map_err(|error| *error)
+    }
+
+    /// The parameters of the query.
+    pub(crate) fn parameters(&self) -> &Parameters<'r> {
+        self.parameters.get_or_init(|| Parameters::parse(self.request.query))
     }
 
     /// The address that the request really comes from.

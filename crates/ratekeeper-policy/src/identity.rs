@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::attributes::{Values, cookie, header, query};
+use crate::attributes::{Values, cookie, header};
 use crate::facts::Facts;
 
 /// A value above this is counted under its digest: nobody gains by a long name, nor pays for it.
@@ -86,11 +86,9 @@ impl Source {
     pub(crate) fn find<'p: 'r, 'r>(&'p self, facts: &Facts<'p, 'r>) -> Found<'r> {
         let request = facts.request;
         match self {
-            Self::Header(name) => one(header::values(request, name).into_iter()),
-            Self::Cookie(name) => {
-                one(cookie::values(request, name).into_iter().map(cookie::identity))
-            }
-            Self::Query(name) => same(query::readings(request.query, name).into_iter()),
+            Self::Header(name) => one(header::values(request, name)),
+            Self::Cookie(name) => one(cookie::values(request, name)?),
+            Self::Query(name) => same(facts.parameters().readings(name).into_iter()),
             Self::PathSegment(n) => path_segment(facts.paths(), *n),
             Self::Claim(path) => facts.claim(path),
             Self::ClientIp => facts.client_key().map(Cow::from).ok_or(Missing::NoAddress),
@@ -111,9 +109,9 @@ impl Source {
 }
 
 /// The value by every reading, if they agree.
-fn same<'a>(mut readings: impl Iterator<Item = Values<'a>>) -> Found<'a> {
-    let first = one(readings.next().unwrap_or_default().into_iter());
-    match readings.all(|values| one(values.into_iter()) == first) {
+fn same<'v, 'a: 'v>(mut readings: impl Iterator<Item = Cow<'v, Values<'a>>>) -> Found<'a> {
+    let first = one(readings.next().unwrap_or_default().into_owned());
+    match readings.all(|values| one(values.into_owned()) == first) {
         true => first,
         false => Err(Missing::Ambiguous),
     }
@@ -136,14 +134,14 @@ fn path_segment<'a>(readings: &[Cow<'_, str>], n: usize) -> Found<'a> {
 }
 
 /// The value that was sent, if all that were sent agree.
-fn one<'a>(mut values: impl Iterator<Item = Cow<'a, [u8]>>) -> Found<'a> {
-    let first = values.next().ok_or(Missing::NotSent)?;
-    if values.any(|other| other != first) {
-        return Err(Missing::SentTwice);
-    }
-    match first.is_empty() {
-        true => Err(Missing::Empty),
-        false => Ok(first),
+fn one(values: Values<'_>) -> Found<'_> {
+    let mut known = values.known.into_iter();
+    match (known.next(), known.next()) {
+        _ if values.are_more => Err(Missing::SentTwice),
+        (None, _) => Err(Missing::NotSent),
+        (_, Some(_)) => Err(Missing::SentTwice),
+        (Some(value), None) if value.is_empty() => Err(Missing::Empty),
+        (Some(value), None) => Ok(value),
     }
 }
 

@@ -108,7 +108,11 @@ impl Index {
         self.add_of_host(facts, &mut found);
         for (name, values) in &self.by_header {
             let sent = header::values(request, name);
-            let ids = sent.iter().filter_map(|value| values.get(value.as_ref()));
+            if sent.are_more {
+                found.extend(values.values().flatten().copied());
+                continue;
+            }
+            let ids = sent.known.iter().filter_map(|value| values.get(value.as_ref()));
             ids.for_each(|ids| found.extend_from_slice(ids));
         }
         found.sort_unstable();

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::attributes::{cookie, header};
+use crate::attributes::{Values, cookie, header};
 use crate::build::values::{duration, end_to_end_header};
 use crate::identity::{Found, Missing};
 use crate::jwt::{Claims, JwtKey, JwtVerifier};
@@ -107,17 +107,19 @@ impl Tokens {
     /// The token of this request, verified.
     pub(crate) fn find(&self, request: &Request<'_>) -> Token {
         let values = match &self.place {
-            Place::Header(name) => header::values(request, name),
+            Place::Header(name) => Ok(header::values(request, name)),
             Place::Cookie(name) => cookie::values(request, name),
         };
-        Token(self.verify(&values, request.unix_secs))
+        Token(values.and_then(|values| self.verify(&values, request.unix_secs)))
     }
 
-    fn verify(&self, values: &[Cow<'_, [u8]>], now_unix_secs: u64) -> Result<Claims, Missing> {
-        let (first, others) = values.split_first().ok_or(Missing::NotSent)?;
-        if others.iter().any(|other| other != first) {
-            return Err(Missing::SentTwice);
-        }
+    fn verify(&self, values: &Values<'_>, now_unix_secs: u64) -> Result<Claims, Missing> {
+        let first = match &values.known[..] {
+            _ if values.are_more => return Err(Missing::SentTwice),
+            [] => return Err(Missing::NotSent),
+            [only] => only,
+            _ => return Err(Missing::SentTwice),
+        };
         let no_key = || Missing::Token("the policy has no \"jwt\" section to verify it".into());
         let verifier = self.verifier.as_ref().ok_or_else(no_key)?;
         let value = std::str::from_utf8(first).unwrap_or_default();

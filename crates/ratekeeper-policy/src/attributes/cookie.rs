@@ -3,24 +3,38 @@
 use std::borrow::Cow;
 
 use super::{Values, trim_ows};
+use crate::identity::Missing;
 use crate::path::percent_decoded;
 use crate::request::Request;
 
 /// Every value of a cookie, decoded. Names differ by case.
 ///
 /// Pairs are separated by `;` only (RFC 6265), over all lines.
-pub(crate) fn values<'r>(request: &Request<'r>, name: &str) -> Values<'r> {
-    let mut values = Values::new();
+///
+/// `Err` if frameworks end a value in different places.
+pub(crate) fn values<'r>(request: &Request<'r>, name: &str) -> Result<Values<'r>, Missing> {
+    let (mut values, mut is_clear) = (Values::default(), true);
     request.headers.each("cookie", &mut |line| {
         for pair in line.split(|byte| *byte == b';') {
             if let Some(at) = pair.iter().position(|byte| *byte == b'=')
                 && trim_ows(&pair[..at]) == name.as_bytes()
             {
-                values.push(decoded(trim_ows(&pair[at + 1..])));
+                let value = trim_ows(&pair[at + 1..]);
+                is_clear &= ends_clearly(value);
+                values.add(identity(decoded(value)));
             }
         }
     });
-    values
+    if is_clear { Ok(values) } else { Err(Missing::Ambiguous) }
+}
+
+/// Some frameworks end a value at a space, and some remove what is a space in another character set. Neither
+/// belongs into a cookie, but for a space in quotes.
+fn ends_clearly(value: &[u8]) -> bool {
+    let is_quoted = value.len() >= 2 && value.starts_with(b"\"") && value.ends_with(b"\"");
+    let is_ascii = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii);
+    let has_space = value.iter().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control());
+    (is_quoted || !has_space) && is_ascii(value.first()) && is_ascii(value.last())
 }
 
 /// A value as callers are told apart by it: some frameworks take `+` for a space, so both are one.
@@ -121,6 +135,17 @@ mod tests {
                 assert_eq!(known.0, key, "{spelling:?} and {:?}", known.1);
             }
         }
+    }
+
+    #[test]
+    fn a_value_that_frameworks_end_in_different_places_is_not_clear() {
+        for value in ["zed", "\"a b\"", "", "z\u{e9}d", "\""] {
+            assert!(ends_clearly(value.as_bytes()), "{value:?}");
+        }
+        for value in ["zed a=0", "zed\u{a0}", "\u{85}zed", "a\tb", "a\u{b}", "\"a b", "a b\""] {
+            assert!(!ends_clearly(value.as_bytes()), "{value:?}");
+        }
+        assert!(!ends_clearly(b"zed\xa0"));
     }
 
     #[test]

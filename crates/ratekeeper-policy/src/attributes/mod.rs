@@ -18,7 +18,11 @@
 //! | method | in upper case |
 //!
 //! An attribute with several readings is matched by a limit if any reading matches, and by an exemption
-//! or a `not` only if all do. An identity whose readings differ is missing.
+//! or a `not` only if all do. An identity whose readings differ is missing. So is a cookie with a space
+//! in it that is not in quotes, where frameworks end a value in different places.
+//!
+//! The work for one request is bounded: of an attribute that is sent with more than 8 different values,
+//! and of a query with more than 1,024 parameters, a limit takes any value for possible.
 
 pub(crate) mod cookie;
 pub(crate) mod header;
@@ -35,5 +39,36 @@ pub(crate) use host::host_pattern;
 pub use host::{HostError, canonical_host, request_host};
 pub use target::Target;
 
-/// The values of one attribute, in the order in which they were sent.
-pub(crate) type Values<'r> = SmallVec<[Cow<'r, [u8]>; 2]>;
+/// As many different values of one attribute are looked at. A request that sends more may mean any.
+const VALUES_MAX: usize = 8;
+
+/// The different values of one attribute, in the order in which they were first sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Values<'r> {
+    pub(crate) known: SmallVec<[Cow<'r, [u8]>; 2]>,
+    /// There are more than these, or it is not known which.
+    pub(crate) are_more: bool,
+}
+
+impl<'r> Values<'r> {
+    /// Values that may be any.
+    pub(crate) fn unknown() -> Self {
+        Self { known: SmallVec::new(), are_more: true }
+    }
+
+    pub(crate) fn add(&mut self, value: Cow<'r, [u8]>) {
+        match self.known.contains(&value) {
+            true => {}
+            false if self.known.len() < VALUES_MAX => self.known.push(value),
+            false => self.are_more = true,
+        }
+    }
+}
+
+impl<'r> FromIterator<Cow<'r, [u8]>> for Values<'r> {
+    fn from_iter<I: IntoIterator<Item = Cow<'r, [u8]>>>(values: I) -> Self {
+        let mut distinct = Self::default();
+        values.into_iter().for_each(|value| distinct.add(value));
+        distinct
+    }
+}

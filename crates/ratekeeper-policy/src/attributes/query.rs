@@ -1,34 +1,57 @@
 //! Parameters of the query.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
 use super::Values;
 use crate::path::percent_decoded;
 
-/// The values of a parameter in every way in which upstreams may read the query.
+/// More parameters than any program sends. A query with more may mean anything.
+const PARAMETERS_MAX: usize = 1_024;
+
+/// The parameters of a query, in every way in which upstreams may read it.
 ///
 /// Some upstreams take `;` for a separator like `&`, others for a character like any other, so a query
-/// with `;` has two readings.
-pub(crate) fn readings<'r>(query: Option<&'r str>, name: &str) -> SmallVec<[Values<'r>; 1]> {
-    let query = query.unwrap_or_default().as_bytes();
-    let mut readings = SmallVec::new();
-    readings.push(values(query.split(|byte| *byte == b'&'), name));
-    if query.contains(&b';') {
-        readings.push(values(query.split(|byte| matches!(byte, b'&' | b';')), name));
+/// with `;` has two readings. `None` if there are too many parameters.
+pub(crate) struct Parameters<'r>(Option<SmallVec<[Parsed<'r>; 1]>>);
+
+type Parsed<'r> = HashMap<Cow<'r, [u8]>, Values<'r>>;
+
+impl<'r> Parameters<'r> {
+    pub(crate) fn parse(query: Option<&'r str>) -> Self {
+        let query = query.unwrap_or_default().as_bytes();
+        let separators = query.iter().filter(|byte| matches!(byte, b'&' | b';')).count();
+        if separators >= PARAMETERS_MAX {
+            return Self(None);
+        }
+        let mut readings = SmallVec::new();
+        readings.push(parsed(query.split(|byte| *byte == b'&')));
+        if query.contains(&b';') {
+            readings.push(parsed(query.split(|byte| matches!(byte, b'&' | b';'))));
+        }
+        Self(Some(readings))
     }
-    readings
+
+    /// The values of a parameter, by each reading.
+    pub(crate) fn readings(&self, name: &str) -> SmallVec<[Cow<'_, Values<'r>>; 1]> {
+        let Some(readings) = &self.0 else {
+            return SmallVec::from_iter([Cow::Owned(Values::unknown())]);
+        };
+        let values = readings.iter().map(|parsed| parsed.get(name.as_bytes()));
+        values.map(|values| values.map(Cow::Borrowed).unwrap_or_default()).collect()
+    }
 }
 
-fn values<'r>(pairs: impl Iterator<Item = &'r [u8]>, name: &str) -> Values<'r> {
-    let named = pairs.filter_map(|pair| {
+fn parsed<'r>(pairs: impl Iterator<Item = &'r [u8]>) -> Parsed<'r> {
+    let mut parsed = Parsed::new();
+    for pair in pairs.filter(|pair| !pair.is_empty()) {
         let end = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
         let value = pair.get(end + 1..).unwrap_or_default();
-        let is_named = !pair.is_empty() && *decoded(&pair[..end]) == *name.as_bytes();
-        is_named.then(|| decoded(value))
-    });
-    named.collect()
+        parsed.entry(decoded(&pair[..end])).or_default().add(decoded(value));
+    }
+    parsed
 }
 
 /// As in a form: escapes are decoded once, and `+` is a space.
@@ -47,8 +70,9 @@ mod tests {
 
     fn shown(query: &str) -> Vec<Vec<String>> {
         let text = |value: &Cow<'_, [u8]>| String::from_utf8_lossy(value).into_owned();
-        let readings = readings(Some(query), "user");
-        readings.iter().map(|values| values.iter().map(text).collect()).collect()
+        let parameters = Parameters::parse(Some(query));
+        let readings = parameters.readings("user");
+        readings.iter().map(|values| values.known.iter().map(text).collect()).collect()
     }
 
     #[test]
@@ -56,6 +80,22 @@ mod tests {
         assert_eq!(shown("user=b%6fb&us%65r=a+b&user&x=user=1"), [["bob", "a b", ""]]);
         assert_eq!(shown("user=%256f&user=a%2Bb&user=a=b"), [["%6f", "a+b", "a=b"]]);
         assert_eq!(shown("User=bob&&"), [Vec::<String>::new()]);
+    }
+
+    #[test]
+    fn a_query_of_any_length_takes_bounded_work() {
+        let values: Vec<_> = (0..100).map(|n| format!("user={n}")).collect();
+        let parameters = Parameters::parse(Some("x=1"));
+        assert!(!parameters.readings("user")[0].are_more);
+        let query = values.join("&");
+        let parameters = Parameters::parse(Some(&query));
+        let values = &parameters.readings("user")[0];
+        assert_eq!((values.known.len(), values.are_more), (super::super::VALUES_MAX, true));
+        let same = "user=ann&".repeat(1_000);
+        assert_eq!(shown(&same), [["ann"]]);
+        let long = "x=1&".repeat(PARAMETERS_MAX);
+        let parameters = Parameters::parse(Some(&long));
+        assert!(parameters.readings("user")[0].are_more && shown(&long)[0].is_empty());
     }
 
     #[test]

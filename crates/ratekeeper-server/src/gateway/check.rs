@@ -17,6 +17,8 @@ pub(super) struct Rules<'a> {
     pub(super) headers_max: usize,
     pub(super) request_id_header: &'a HeaderName,
     pub(super) policy: &'a Policy,
+    /// The host of a request that names none, which only HTTP/1.0 allows.
+    pub(super) default_host: &'a HeaderValue,
 }
 
 /// Refuses what upstreams could understand in more than one way, and brings the rest into one form.
@@ -36,7 +38,9 @@ pub(super) fn check<B>(request: &mut Request<B>, rules: &Rules<'_>) -> Result<()
     if request.version() > Version::HTTP_11 {
         headers::join_cookies(request.headers_mut());
     }
-    set_host(request)
+    // The upstream does not get them, so nothing here sees them.
+    headers::remove_named(request.headers_mut());
+    set_host(request, rules.default_host)
 }
 
 fn check_target(uri: &Uri, method: &Method) -> Result<(), ProxyError> {
@@ -146,8 +150,11 @@ fn is_lookalike(name: &HeaderName, rules: &Rules<'_>) -> bool {
 }
 
 /// The authority counts more than a `Host` header beside it (RFC 9112, 3.2.2).
-fn set_host<B>(request: &mut Request<B>) -> Result<(), ProxyError> {
-    let Some(authority) = request.uri().authority() else { return Ok(()) };
+fn set_host<B>(request: &mut Request<B>, default: &HeaderValue) -> Result<(), ProxyError> {
+    let Some(authority) = request.uri().authority() else {
+        request.headers_mut().entry(HOST).or_insert_with(|| default.clone());
+        return Ok(());
+    };
     let host = HeaderValue::from_str(authority.as_str());
     let host = host.map_err(|_| ProxyError::BadRequest("the request's authority is not a host"))?;
     request.headers_mut().insert(HOST, host);
@@ -160,8 +167,13 @@ mod tests {
 
     fn check<B>(request: &mut Request<B>) -> Result<(), ProxyError> {
         let policy = Policy::one_line("1/s per header x-api-key").unwrap();
-        let request_id_header = &HeaderName::from_static("x-trace");
-        super::check(request, &Rules { headers_max: 100, request_id_header, policy: &policy })
+        let rules = Rules {
+            headers_max: 100,
+            request_id_header: &HeaderName::from_static("x-trace"),
+            policy: &policy,
+            default_host: &HeaderValue::from_static("upstream:81"),
+        };
+        super::check(request, &rules)
     }
 
     fn request(uri: &str, headers: &[(&str, &str)], version: Version) -> Request<()> {
@@ -198,6 +210,18 @@ mod tests {
         let mut absolute = request("http://a:81/x", &[("host", "b")], V::HTTP_11);
         check(&mut absolute).unwrap();
         assert_eq!(absolute.headers()[HOST], "a:81");
+        let mut old = request("/", &[], V::HTTP_10);
+        check(&mut old).unwrap();
+        assert_eq!(old.headers()[HOST], "upstream:81", "as the upstream will see it");
+    }
+
+    #[test]
+    fn what_connection_names_is_gone_before_it_is_read() {
+        let headers = [("host", "a"), ("connection", "close, x-lang"), ("x-lang", "de")];
+        let mut sent = request("/", &headers, Version::HTTP_11);
+        check(&mut sent).unwrap();
+        assert!(sent.headers().get("x-lang").is_none());
+        assert_eq!(sent.headers()["connection"], "close, x-lang");
     }
 
     #[test]

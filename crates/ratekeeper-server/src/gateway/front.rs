@@ -54,6 +54,7 @@ where
         headers_max: usize::from(shared.bounds.max_headers),
         request_id_header: name,
         policy: live.policy(),
+        default_host: &shared.upstreams[0].host,
     };
     let checked = check(&mut request, &rules);
     drop(live);

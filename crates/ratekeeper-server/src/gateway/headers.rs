@@ -39,6 +39,15 @@ pub(super) fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
+/// Removes the headers that `Connection` names.
+pub(super) fn remove_named(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        for name in named(headers).collect::<Vec<_>>() {
+            headers.remove(name);
+        }
+    }
+}
+
 /// Removes from a request what is between the client and the gateway only. `check` has refused a
 /// request that would have more removed; `ours` is not the client's to remove.
 pub(super) fn strip_request(headers: &mut HeaderMap, is_upgrade: bool, ours: &HeaderName) {

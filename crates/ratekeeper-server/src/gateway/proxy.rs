@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::HOST;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 
@@ -91,9 +91,10 @@ fn prepare(
     let (mut parts, body) = request.into_parts();
     let body = RequestBody::new(body, shared.bounds.max_body, &shared.timeouts, shared.ticks)?;
     headers::strip_request(&mut parts.headers, is_upgrade, &shared.request_id_header);
-    let host = take_authority(&mut parts.uri)
-        .or_else(|| parts.headers.get(HOST).cloned())
-        .unwrap_or_else(|| shared.upstreams[0].host.clone());
+    take_authority(&mut parts.uri);
+    // `check` has seen to it that there is one.
+    let host = parts.headers.get(HOST).cloned();
+    let host = host.unwrap_or_else(|| shared.upstreams[0].host.clone());
     headers::set_forwarded(&mut parts.headers, client, host.clone());
     parts.headers.insert(HOST, host);
     parts.version = Version::HTTP_11;
@@ -101,10 +102,10 @@ fn prepare(
 }
 
 /// Leaves the path only, byte by byte as it came.
-fn take_authority(uri: &mut Uri) -> Option<HeaderValue> {
-    let host = HeaderValue::from_str(uri.authority()?.as_str()).ok()?;
-    *uri = uri.path_and_query().cloned().map_or_else(Uri::default, Uri::from);
-    Some(host)
+fn take_authority(uri: &mut Uri) {
+    if uri.authority().is_some() {
+        *uri = uri.path_and_query().cloned().map_or_else(Uri::default, Uri::from);
+    }
 }
 
 /// Tries one upstream after the other until one has received something of the request.

@@ -193,3 +193,30 @@ fn two_lengths_over_http2_are_refused() {
     });
     assert_eq!(backend.requests(), 0);
 }
+
+#[test]
+fn a_request_without_a_host_counts_for_the_host_that_the_upstream_sees() {
+    let backend = Backend::echo();
+    let limits = "version: 1\nlimits: [{ name: host, match: { host: 127.0.0.1 }, rate: 3/hour }]\n";
+    let (gateway, _file) = gateway(&backend, limits);
+    let statuses = [(); 4].map(|()| gateway.connect().ask("GET / HTTP/1.0\r\n\r\n").status());
+    assert_eq!(statuses, [200, 200, 200, 429]);
+}
+
+#[test]
+fn a_bare_line_feed_in_a_chunk_lets_nothing_else_pass() {
+    for chunk in ["3;\n\r\nabc\r\n0\r\n\r\n", "2;\nxx\r\n0\r\n\r\n", "3;x\n\r\nabc\r\n0\r\n\r\n"] {
+        let backend = Backend::echo();
+        let gateway = Gateway::before(&backend, &[]);
+        let mut client = gateway.connect();
+        client.send(format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}\
+             GET /smuggled HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc"
+        ));
+        client.0.end();
+        let answers = client.0.rest();
+        assert!(!answers.contains("/smuggled"), "{chunk:?}: {answers}");
+        assert!(answers.matches("HTTP/1.1 ").count() <= 1, "{chunk:?}: {answers}");
+        assert!(!answers.contains("HTTP/1.1 200 "), "{chunk:?}: {answers}");
+    }
+}
