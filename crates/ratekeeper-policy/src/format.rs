@@ -86,9 +86,9 @@ static STORE: Section = Section {
             "How long one decision may take before the store counts as down. 5ms if absent.",
         ),
         field(
-            "when_down",
-            WHEN_DOWN,
-            "What limits do when the store does not answer, unless they say otherwise.",
+            "on_failure",
+            FAILURE_MODE,
+            "What limits do while the store is unavailable, unless a limit sets on_store_failure.",
         ),
         field(
             "leased",
@@ -103,10 +103,10 @@ static STORE: Section = Section {
     ],
 };
 
-const WHEN_DOWN: Shape = Shape::Choice(&[
-    ("local", "This node's fair share of the limit."),
-    ("allow", "Let requests pass."),
-    ("deny", "Let none pass."),
+const FAILURE_MODE: Shape = Shape::Choice(&[
+    ("local", "Limit locally, to this node's share of the limit."),
+    ("open", "Fail open: allow requests."),
+    ("closed", "Fail closed: deny requests."),
 ]);
 
 static JWT: Section = Section {
@@ -369,7 +369,7 @@ static LIMIT: Section = Section {
             ]),
             "What it does.",
         ),
-        field("when_store_down", WHEN_DOWN, "What to do when the store does not answer."),
+        field("on_store_failure", FAILURE_MODE, "What to do while the store is unavailable."),
         field(
             "when_limited",
             Shape::Either(&[

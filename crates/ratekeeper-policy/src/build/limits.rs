@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{Cost, WhenDown};
+use ratekeeper_core::{Cost, FailureMode};
 
 use super::amounts::{rate, share};
 use super::answers;
 use super::callers::Callers;
 use super::conditions::{class, condition};
 use super::values::{
-    cost, duration, end_to_end_header, header_name, integer, name, percentage, when_down,
+    cost, duration, end_to_end_header, failure_mode, header_name, integer, name, percentage,
 };
 use crate::condition::Condition;
 use crate::problems::{Problems, quoted};
@@ -24,7 +24,7 @@ const LIMITS_MAX: usize = 10_000;
 struct Builder<'a> {
     callers: &'a Callers,
     classes: &'a [String],
-    when_down: WhenDown,
+    on_failure: FailureMode,
     lines: HashMap<String, usize>,
     limits: Vec<Arc<LimitRule>>,
 }
@@ -33,11 +33,11 @@ pub(super) fn limits(
     root: &Node,
     callers: &Callers,
     classes: &[String],
-    when_down: WhenDown,
+    on_failure: FailureMode,
     problems: &mut Problems,
 ) -> Vec<Arc<LimitRule>> {
     let (lines, limits) = (HashMap::new(), Vec::new());
-    let mut builder = Builder { callers, classes, when_down, lines, limits };
+    let mut builder = Builder { callers, classes, on_failure, lines, limits };
     let entries = root.get("limits").map_or(&[][..], Node::items);
     for (group, node) in entries.iter().enumerate() {
         builder.entry(group, node, problems);
@@ -76,7 +76,7 @@ impl Builder<'_> {
         // A policy with a rate that is none is never used, but what else is wrong is told with it.
         let bounds = self.bounds(node, own, queue, problems).unwrap_or(Bounds::PerTier(Vec::new()));
         let statuses = node.get("refund").map_or(&[][..], Node::items);
-        let down = node.get("when_store_down").and_then(when_down);
+        let on_failure = node.get("on_store_failure").and_then(failure_mode);
         let message = node.get("message").and_then(|node| answers::message(node, problems));
         self.limits.push(Arc::new(LimitRule {
             id: self.limits.len(),
@@ -87,7 +87,7 @@ impl Builder<'_> {
             bounds,
             cost: self.cost(node.get("cost"), problems),
             mode: mode(node.get("mode"), own, problems),
-            when_down: down.unwrap_or(self.when_down),
+            on_failure: on_failure.unwrap_or(self.on_failure),
             when_limited: when_limited(node.get("when_limited"), problems),
             refund: statuses.iter().filter_map(|node| status(node, problems)).collect(),
             message,

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 
 use super::request::Asked;
 use super::state::{State, States};
-use super::text::{mode, when_down, why_not};
+use super::text::{failure_mode, mode, why_not};
 
 pub(super) fn show(asked: &Asked<'_>, explained: &Explanation<'_>, states: &States) -> Json {
     let identities = explained.identities.iter().map(|(name, value)| match value {
@@ -50,7 +50,7 @@ fn of_applied(one: &Applied, state: Option<&State>) -> Json {
         "key": one.key.to_string(),
         "cost": one.cost.get(),
         "mode": mode(one),
-        "when_store_down": when_down(one.rule.when_down()),
+        "on_store_failure": failure_mode(one.rule.on_failure()),
     });
     if let Some(state) = state {
         told["state"] = of_state(state);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ratekeeper::WhenDown;
+use ratekeeper::FailureMode;
 use ratekeeper::policy::{Amount, Applied, Explanation, Outcome};
 
 use super::request::Asked;
@@ -86,7 +86,7 @@ fn refuses(explained: &Explanation<'_>) -> bool {
 }
 
 fn applied_rows(rows: &[&Applied], states: &States) -> Vec<Vec<String>> {
-    let mut heading = vec!["LIMIT", "AMOUNT", "KEY", "COST", "MODE", "STORE DOWN"];
+    let mut heading = vec!["LIMIT", "AMOUNT", "KEY", "COST", "MODE", "ON STORE FAILURE"];
     if !states.each.is_empty() {
         heading.extend(["LEFT", "RETRY AFTER", "AS NEW AFTER"]);
     }
@@ -98,7 +98,7 @@ fn applied_rows(rows: &[&Applied], states: &States) -> Vec<Vec<String>> {
             printable(&one.key.to_string()),
             one.cost.get().to_string(),
             mode(one).into(),
-            when_down(one.rule.when_down()).into(),
+            failure_mode(one.rule.on_failure()).into(),
         ];
         row.extend(states.each.get(n).into_iter().flat_map(state_cells));
         table.push(row);
@@ -145,11 +145,11 @@ pub(super) fn mode(one: &Applied) -> &'static str {
     if one.is_enforced { "enforced" } else { "shadow" }
 }
 
-pub(super) fn when_down(when: WhenDown) -> &'static str {
-    match when {
-        WhenDown::Local => "local",
-        WhenDown::Allow => "allow",
-        WhenDown::Deny => "deny",
+pub(super) fn failure_mode(mode: FailureMode) -> &'static str {
+    match mode {
+        FailureMode::Local => "local",
+        FailureMode::Open => "open",
+        FailureMode::Closed => "closed",
     }
 }
 

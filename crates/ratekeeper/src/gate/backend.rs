@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{Decision, Limit, Micros, WhenDown};
+use ratekeeper_core::{Decision, FailureMode, Limit, Micros};
 use ratekeeper_policy::{Amount, Applied, StoreSettings};
 use ratekeeper_stores::{Charge, ChargesError, MemoryStore, Op, StoreError, Verdict};
 use smallvec::SmallVec;
@@ -149,7 +149,7 @@ impl Backend {
     pub(crate) async fn apply_to(
         &self,
         op: Op,
-        charges: &[(Charge<'_>, WhenDown)],
+        charges: &[(Charge<'_>, FailureMode)],
         now: Micros,
     ) -> Result<Decided, ChargesError> {
         match self {
@@ -201,7 +201,7 @@ impl Backend {
     pub(crate) async fn acquire(&self, live: &Live, of: &Applied) -> Option<Permit> {
         let Amount::Concurrency { name, max } = of.amount() else { return None };
         let asked = Asked { name, key: of.key.as_bytes(), max: *max };
-        self.acquire_one(live, asked, of.rule.when_down()).await
+        self.acquire_one(live, asked, of.rule.on_failure()).await
     }
 
     /// The same for a limit of the caller's own.
@@ -209,7 +209,7 @@ impl Backend {
         &self,
         live: &Live,
         asked: Asked<'_>,
-        when_down: WhenDown,
+        on_failure: FailureMode,
     ) -> Option<Permit> {
         let here = |max: u64| asked.permit_here(live, max);
         #[cfg(feature = "redis")]
@@ -221,9 +221,9 @@ impl Backend {
                     Err(AcquireError::Store(_)) => {}
                 }
             }
-            return self.permit_instead(asked.max, when_down, here);
+            return self.permit_instead(asked.max, on_failure, here);
         }
-        let _ = when_down;
+        let _ = on_failure;
         here(asked.max)
     }
 
@@ -317,7 +317,7 @@ impl Backend {
         live: &Live,
         asked: Asked<'_>,
         valid: Duration,
-        when_down: WhenDown,
+        on_failure: FailureMode,
     ) -> Option<HeldPermit> {
         let here = |max: u64| asked.permit_here(live, max);
         let in_process = |permit: Permit| HeldPermit::InProcess(InFlight::new(permit));
@@ -329,7 +329,7 @@ impl Backend {
                 Err(AcquireError::Store(_)) => {}
             }
         }
-        self.permit_instead(asked.max, when_down, here).map(in_process)
+        self.permit_instead(asked.max, on_failure, here).map(in_process)
     }
 
     /// Releases a permit in a shared store, and returns whether it was held.
@@ -347,14 +347,14 @@ impl Backend {
     fn permit_instead(
         &self,
         max: u64,
-        when_down: WhenDown,
+        on_failure: FailureMode,
         here: impl Fn(u64) -> Option<Permit>,
     ) -> Option<Permit> {
         let nodes = self.fallback_stats().map_or(1, |stats| u64::from(stats.nodes.max(1)));
-        match when_down {
-            WhenDown::Local => here((max / nodes).max(1)),
-            WhenDown::Allow => here(u64::MAX),
-            WhenDown::Deny => None,
+        match on_failure {
+            FailureMode::Local => here((max / nodes).max(1)),
+            FailureMode::Open => here(u64::MAX),
+            FailureMode::Closed => None,
         }
     }
 }
@@ -383,7 +383,7 @@ async fn apply_shared<S: SharedStore + Send + Sync + 'static>(
     op: Op,
     of: &[&Applied],
 ) -> Checked {
-    let charges: Vec<_> = of.iter().map(|one| (charge(one), one.rule.when_down())).collect();
+    let charges: Vec<_> = of.iter().map(|one| (charge(one), one.rule.on_failure())).collect();
     let answer = fallback.apply(op, &charges).await.expect(FITS);
     let origin = answer.degraded().cloned().map_or(Origin::Store, Origin::Instead);
     Checked::new(answer.verdict(), origin)

@@ -259,8 +259,8 @@ async fn apply_elsewhere(
     op: Op,
     charges: &[Charge<'_>],
 ) -> Result<Decided, ChargesError> {
-    let when_down = gate.live().policy().store().when_down;
-    let charges: SmallVec<[_; 4]> = charges.iter().map(|charge| (*charge, when_down)).collect();
+    let on_failure = gate.live().policy().store().on_failure;
+    let charges: SmallVec<[_; 4]> = charges.iter().map(|charge| (*charge, on_failure)).collect();
     gate.apply(op, &charges).await
 }
 

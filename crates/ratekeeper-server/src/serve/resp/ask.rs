@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ratekeeper::Gate;
-use ratekeeper_core::{Cost, Decision, Limit, Micros, Wait, WhenDown};
+use ratekeeper_core::{Cost, Decision, FailureMode, Limit, Micros, Wait};
 use ratekeeper_stores::{Charge, MemoryStore, Op};
 
 use super::codec::{Protocol, Reply};
@@ -89,7 +89,7 @@ impl Ask<'_> {
 
 impl OwnedAsk {
     /// Asks a store that may be elsewhere, and gives the answer as it is written.
-    pub(super) async fn settle(&self, gate: &Gate, when_down: WhenDown) -> Settled {
+    pub(super) async fn settle(&self, gate: &Gate, on_failure: FailureMode) -> Settled {
         let charge = Charge::new(&self.limit, &self.key).cost(self.cost);
         let mut out = Vec::new();
         let mut reply = Reply::new(&mut out, self.protocol);
@@ -110,7 +110,7 @@ impl OwnedAsk {
             }
         };
         let mut is_degraded = false;
-        let outcome = match gate.apply(op, &[(charge, when_down)]).await {
+        let outcome = match gate.apply(op, &[(charge, on_failure)]).await {
             Ok(decided) => {
                 is_degraded = decided.is_degraded;
                 self.form.write(&decided.verdict, is_degraded, &mut reply);

@@ -89,10 +89,10 @@ impl Worker {
     /// The answer to a question; none of its bytes is known in advance.
     fn ask(&self, ask: OwnedAsk) -> impl Future<Output = (usize, Vec<u8>)> + use<> {
         let door = Arc::clone(&self.door);
-        let when_down = door.gate.live().policy().store().when_down;
+        let on_failure = door.gate.live().policy().store().on_failure;
         let began = door.gate.now();
         async move {
-            let Settled { answer, outcome, is_degraded } = ask.settle(&door.gate, when_down).await;
+            let Settled { answer, outcome, is_degraded } = ask.settle(&door.gate, on_failure).await;
             let now = door.gate.now();
             door.note(ask.limit(), ask.key(), outcome, now);
             door.meter.record(&Tally::one(outcome), now.since(began));
