@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ratekeeper::gate::{Admission, Refused};
-use ratekeeper::policy::{NoSources, Request};
+use ratekeeper::policy::{NoSources, RequestAttributes};
 use ratekeeper::shared::{BreakerState, StoreState};
 use ratekeeper::{Gate, Policy};
 use ratekeeper_testkit::RedisServer;
@@ -16,7 +16,10 @@ fn gate(url: &str, rest: &str) -> Gate {
 }
 
 async fn ask(gate: &Gate, path: &str) -> Admission {
-    let request = Request { peer: Some([192, 0, 2, 1].into()), ..Request::new("GET", path) };
+    let request = RequestAttributes {
+        peer: Some([192, 0, 2, 1].into()),
+        ..RequestAttributes::new("GET", path)
+    };
     gate.decide(&request).await
 }
 

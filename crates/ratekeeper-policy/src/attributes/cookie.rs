@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 
-use super::{Values, trim_ows};
+use super::{AttributeValues, trim_ows};
 use crate::path::percent_decoded;
-use crate::request::Request;
+use crate::request::RequestAttributes;
 
 /// Every value of a cookie, decoded. Names differ by case.
 ///
 /// Pairs are separated by `;` only (RFC 6265), over all lines.
-pub(crate) fn values<'r>(request: &Request<'r>, name: &str) -> Values<'r> {
-    let mut values = Values::new();
+pub(crate) fn values<'r>(request: &RequestAttributes<'r>, name: &str) -> AttributeValues<'r> {
+    let mut values = AttributeValues::new();
     request.headers.each("cookie", &mut |line| {
         for pair in line.split(|byte| *byte == b';') {
             if let Some(at) = pair.iter().position(|byte| *byte == b'=')

@@ -36,4 +36,4 @@ pub use host::{HostError, canonical_host, request_host};
 pub use target::Target;
 
 /// The values of one attribute, in the order in which they were sent.
-pub(crate) type Values<'r> = SmallVec<[Cow<'r, [u8]>; 2]>;
+pub(crate) type AttributeValues<'r> = SmallVec<[Cow<'r, [u8]>; 2]>;

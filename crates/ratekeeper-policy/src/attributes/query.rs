@@ -4,14 +4,17 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::Values;
+use super::AttributeValues;
 use crate::path::percent_decoded;
 
 /// The values of a parameter in every way in which upstreams may read the query.
 ///
 /// Some upstreams take `;` for a separator like `&`, others for a character like any other, so a query
 /// with `;` has two readings.
-pub(crate) fn readings<'r>(query: Option<&'r str>, name: &str) -> SmallVec<[Values<'r>; 1]> {
+pub(crate) fn readings<'r>(
+    query: Option<&'r str>,
+    name: &str,
+) -> SmallVec<[AttributeValues<'r>; 1]> {
     let query = query.unwrap_or_default().as_bytes();
     let mut readings = SmallVec::new();
     readings.push(values(query.split(|byte| *byte == b'&'), name));
@@ -21,7 +24,7 @@ pub(crate) fn readings<'r>(query: Option<&'r str>, name: &str) -> SmallVec<[Valu
     readings
 }
 
-fn values<'r>(pairs: impl Iterator<Item = &'r [u8]>, name: &str) -> Values<'r> {
+fn values<'r>(pairs: impl Iterator<Item = &'r [u8]>, name: &str) -> AttributeValues<'r> {
     let named = pairs.filter_map(|pair| {
         let end = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
         let value = pair.get(end + 1..).unwrap_or_default();

@@ -2,10 +2,10 @@
 //! another word, and what only makes no sense together is told.
 
 mod amounts;
-mod answers;
 mod callers;
 mod conditions;
 mod limits;
+mod response;
 pub(crate) mod values;
 
 use crate::client_ip::ClientIp;
@@ -63,7 +63,7 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
             .iter()
             .any(|limit| matches!(limit.when_limited, WhenLimited::ServeStale(_))),
         limits,
-        answers: answers::answers(root.get("answers"), problems),
+        response_settings: response::response_settings(root.get("answers"), problems),
         warnings: Vec::new(),
         read_headers: ReadHeaders::default(),
     };

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use ratekeeper::FailureMode;
-use ratekeeper::policy::{Amount, Applied, Explanation, Outcome};
+use ratekeeper::policy::{Amount, AppliedLimit, Explanation, LimitOutcome};
 
 use super::request::Asked;
 use super::state::{State, States, applied};
@@ -68,7 +68,7 @@ fn conclusion(explained: &Explanation<'_>) -> String {
         );
     }
     let refused = explained.limits.iter().find_map(|verdict| match &verdict.outcome {
-        Outcome::Refused(missing) => Some((verdict.rule.name(), missing)),
+        LimitOutcome::MissingIdentity(missing) => Some((verdict.rule.name(), missing)),
         _ => None,
     });
     match refused {
@@ -82,10 +82,13 @@ fn conclusion(explained: &Explanation<'_>) -> String {
 }
 
 fn refuses(explained: &Explanation<'_>) -> bool {
-    explained.limits.iter().any(|verdict| matches!(verdict.outcome, Outcome::Refused(_)))
+    explained
+        .limits
+        .iter()
+        .any(|verdict| matches!(verdict.outcome, LimitOutcome::MissingIdentity(_)))
 }
 
-fn applied_rows(rows: &[&Applied], states: &States) -> Vec<Vec<String>> {
+fn applied_rows(rows: &[&AppliedLimit], states: &States) -> Vec<Vec<String>> {
     let mut heading = vec!["LIMIT", "AMOUNT", "KEY", "COST", "MODE", "ON STORE FAILURE"];
     if !states.each.is_empty() {
         heading.extend(["LEFT", "RETRY AFTER", "AS NEW AFTER"]);
@@ -107,7 +110,7 @@ fn applied_rows(rows: &[&Applied], states: &States) -> Vec<Vec<String>> {
 }
 
 /// The limit, or a class's share of it.
-fn title(one: &Applied) -> String {
+fn title(one: &AppliedLimit) -> String {
     match one.amount() {
         Amount::Rate(limit) => limit.name().to_string(),
         Amount::Concurrency { name, .. } => name.to_string(),
@@ -141,7 +144,7 @@ fn span(span: Duration) -> String {
     }
 }
 
-pub(super) fn mode(one: &Applied) -> &'static str {
+pub(super) fn mode(one: &AppliedLimit) -> &'static str {
     if one.is_enforced { "enforced" } else { "shadow" }
 }
 
@@ -154,14 +157,14 @@ pub(super) fn failure_mode(mode: FailureMode) -> &'static str {
 }
 
 /// Why a limit does not apply. `None` if it does.
-pub(super) fn why_not(outcome: &Outcome<'_>) -> Option<String> {
+pub(super) fn why_not(outcome: &LimitOutcome<'_>) -> Option<String> {
     match outcome {
-        Outcome::Applies(_) => None,
-        Outcome::Off => Some("its mode is off".into()),
-        Outcome::Mismatch(why) => Some(why.clone()),
-        Outcome::NotFirst => Some("another one of its group came first".into()),
-        Outcome::Unlimited => Some("the caller's tier has no limit here".into()),
-        Outcome::Refused(missing) => {
+        LimitOutcome::Applies(_) => None,
+        LimitOutcome::Off => Some("its mode is off".into()),
+        LimitOutcome::Mismatch(why) => Some(why.clone()),
+        LimitOutcome::NotFirst => Some("another one of its group came first".into()),
+        LimitOutcome::Unlimited => Some("the caller's tier has no limit here".into()),
+        LimitOutcome::MissingIdentity(missing) => {
             Some(format!("{} is missing, so it refuses", missing.identity))
         }
     }

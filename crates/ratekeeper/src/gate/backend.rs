@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ratekeeper_core::{Decision, FailureMode, Limit, Micros};
-use ratekeeper_policy::{Amount, Applied, StoreSettings};
+use ratekeeper_policy::{Amount, AppliedLimit, StoreSettings};
 use ratekeeper_stores::{Charge, ChargesError, MemoryStore, Op, StoreError, Verdict};
 use smallvec::SmallVec;
 
@@ -135,7 +135,7 @@ impl Backend {
     }
 
     /// Does `op` with all of them or none. There are no more than one step can take.
-    pub(crate) async fn apply(&self, op: Op, of: &[&Applied], now: Micros) -> Checked {
+    pub(crate) async fn apply(&self, op: Op, of: &[&AppliedLimit], now: Micros) -> Checked {
         match self {
             Self::Memory(store) => apply_here(store, op, of, now),
             #[cfg(feature = "redis")]
@@ -198,7 +198,7 @@ impl Backend {
     }
 
     /// A permit, unless so many are in flight.
-    pub(crate) async fn acquire(&self, live: &Live, of: &Applied) -> Option<Permit> {
+    pub(crate) async fn acquire(&self, live: &Live, of: &AppliedLimit) -> Option<Permit> {
         let Amount::Concurrency { name, max } = of.amount() else { return None };
         let asked = Asked { name, key: of.key.as_bytes(), max: *max };
         self.acquire_one(live, asked, of.rule.on_failure()).await
@@ -233,7 +233,7 @@ impl Backend {
         not(feature = "redis"),
         expect(clippy::needless_pass_by_value, reason = "sent away")
     )]
-    pub(crate) fn correct(&self, op: Op, of: Applied, mark: Mark, now: Micros) {
+    pub(crate) fn correct(&self, op: Op, of: AppliedLimit, mark: Mark, now: Micros) {
         match self {
             Self::Memory(store) => {
                 let _ = (store.apply_now(op, &[charge(&of)], now), mark);
@@ -365,7 +365,7 @@ fn decided(answer: &crate::shared::Answer) -> Result<Decided, ChargesError> {
     Ok(Decided { verdict: *answer.verdict(), is_degraded })
 }
 
-fn apply_here(store: &MemoryStore, op: Op, of: &[&Applied], now: Micros) -> Checked {
+fn apply_here(store: &MemoryStore, op: Op, of: &[&AppliedLimit], now: Micros) -> Checked {
     if let ([one], Op::Check) = (of, op) {
         let decision = store.check(&charge(one), now);
         let mark = Mark { at: now, origin: Origin::Store };
@@ -381,7 +381,7 @@ fn apply_here(store: &MemoryStore, op: Op, of: &[&Applied], now: Micros) -> Chec
 async fn apply_shared<S: SharedStore + Send + Sync + 'static>(
     fallback: &Arc<Fallback<S>>,
     op: Op,
-    of: &[&Applied],
+    of: &[&AppliedLimit],
 ) -> Checked {
     let charges: Vec<_> = of.iter().map(|one| (charge(one), one.rule.on_failure())).collect();
     let answer = fallback.apply(op, &charges).await.expect(FITS);
@@ -393,7 +393,7 @@ async fn apply_shared<S: SharedStore + Send + Sync + 'static>(
 fn correct_shared<S: SharedStore + Send + Sync + 'static>(
     fallback: Arc<Fallback<S>>,
     op: Op,
-    of: Applied,
+    of: AppliedLimit,
     mark: Mark,
 ) {
     tokio::spawn(async move {
@@ -408,11 +408,11 @@ fn correct_shared<S: SharedStore + Send + Sync + 'static>(
 
 const FITS: &str = "names of limits differ, and no more are asked at once than fit";
 
-fn charge(of: &Applied) -> Charge<'_> {
+fn charge(of: &AppliedLimit) -> Charge<'_> {
     Charge::new(rate(of), of.key.as_bytes()).cost(of.cost)
 }
 
-pub(crate) fn rate(of: &Applied) -> &Limit {
+pub(crate) fn rate(of: &AppliedLimit) -> &Limit {
     match of.amount() {
         Amount::Rate(limit) => limit,
         Amount::Concurrency { .. } => unreachable!("permits are not charged"),

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use ratekeeper_core::{Decision, FailureMode, Micros};
-use ratekeeper_policy::{Policy, PolicyErrors, Request, Resolution, Sources};
+use ratekeeper_policy::{Policy, PolicyErrors, RequestAttributes, Resolution, Sources};
 use ratekeeper_stores::{Charge, ChargesError, MemoryStore, Op, StoreError, Verdict};
 
 use crate::clock::{Clock, SystemClock};
@@ -44,10 +44,11 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 ///
 /// ```
 /// use ratekeeper::{Gate, Policy};
-/// use ratekeeper::policy::Request;
+/// use ratekeeper::policy::RequestAttributes;
 ///
 /// let gate = Gate::new(Policy::one_line("2/minute per ip")?)?;
-/// let request = Request { peer: Some([192, 0, 2, 1].into()), ..Request::new("GET", "/") };
+/// let peer = Some([192, 0, 2, 1].into());
+/// let request = RequestAttributes { peer, ..RequestAttributes::new("GET", "/") };
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// assert!(gate.decide(&request).await.is_admitted());
 /// assert!(gate.decide(&request).await.is_admitted());
@@ -193,7 +194,10 @@ impl Gate {
 
     /// Decides about a request. The request is looked at before this returns; only the store is waited
     /// for.
-    pub fn decide(&self, request: &Request<'_>) -> impl Future<Output = Admission> + Send + use<> {
+    pub fn decide(
+        &self,
+        request: &RequestAttributes<'_>,
+    ) -> impl Future<Output = Admission> + Send + use<> {
         let (gate, live) = (self.clone(), self.live());
         let resolved = self.resolve(&live, request);
         async move {
@@ -304,7 +308,7 @@ impl Gate {
 
     /// What a rate has left for a key at present, and whether the store itself says so. Changes
     /// nothing. `None` for a limit of concurrency.
-    pub async fn peek(&self, one: &ratekeeper_policy::Applied) -> Option<(Decision, bool)> {
+    pub async fn peek(&self, one: &ratekeeper_policy::AppliedLimit) -> Option<(Decision, bool)> {
         if matches!(one.amount(), ratekeeper_policy::Amount::Concurrency { .. }) {
             return None;
         }
@@ -316,7 +320,7 @@ impl Gate {
     pub(crate) fn resolve(
         &self,
         live: &Live,
-        request: &Request<'_>,
+        request: &RequestAttributes<'_>,
     ) -> Result<admit::Charges, Box<Admission>> {
         match live.policy().resolve(request) {
             Resolution::Charged(applied) => Ok(applied),
@@ -324,7 +328,7 @@ impl Gate {
                 self.inner.meters.count_exempt();
                 Err(Box::new(Admission::Exempt))
             }
-            Resolution::Refused { rule, missing } => {
+            Resolution::MissingIdentity { rule, missing } => {
                 live.meter(rule).count_denied();
                 let identity = missing.identity.to_string();
                 let why = Refused::NoIdentity { identity, why: missing.why };
