@@ -60,11 +60,11 @@ fn resolve() {
     let policies: Vec<_> = sizes.iter().map(|n| many(*n)).collect();
     let headers =
         vec![("x-user".to_string(), "ann".to_string()), ("accept".to_string(), "*/*".to_string())];
-    let request = ratekeeper::policy::Request {
+    let request = ratekeeper::policy::RequestAttributes {
         headers: &headers,
         host: Some("shop.example.com"),
         peer: Some([192, 0, 2, 1].into()),
-        ..ratekeeper::policy::Request::new("POST", "/service-0/items/17")
+        ..ratekeeper::policy::RequestAttributes::new("POST", "/service-0/items/17")
     };
     let mut times = vec![Vec::new(); sizes.len()];
     for _ in 0..ROUNDS {

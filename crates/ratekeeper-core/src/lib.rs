@@ -29,11 +29,11 @@ pub mod algorithm;
 mod cell;
 mod cost;
 mod decision;
+mod failure_mode;
 mod limit;
 mod rate;
 mod terms;
 mod time;
-mod when_down;
 
 pub use algorithm::{
     ALGORITHMS, Algorithm, CellRule, CounterRule, KindOfRule, Log, LogRule, Rule, RuleTime,
@@ -42,8 +42,8 @@ pub use algorithm::{
 pub use cell::{Cell, CellWord};
 pub use cost::{Cost, ZeroCost};
 pub use decision::{Decision, Wait};
+pub use failure_mode::FailureMode;
 pub use limit::{Limit, LimitError, Scope};
 pub use rate::{Rate, RateError, parse_duration};
 pub use terms::{Span, Terms};
 pub use time::Micros;
-pub use when_down::WhenDown;

@@ -5,8 +5,8 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-use crate::attributes::{Values, header};
-use crate::facts::Facts;
+use crate::attributes::{AttributeValues, header};
+use crate::context::RequestContext;
 use crate::path::{Glob, PathPattern};
 
 /// All that is given must hold; of a list, any.
@@ -15,8 +15,8 @@ pub(crate) struct Condition {
     pub(crate) methods: Vec<String>,
     pub(crate) paths: Vec<PathPattern>,
     pub(crate) hosts: Vec<Glob>,
-    pub(crate) headers: Vec<(String, Test)>,
-    pub(crate) query: Vec<(String, Test)>,
+    pub(crate) headers: Vec<(String, FieldTest)>,
+    pub(crate) query: Vec<(String, FieldTest)>,
     pub(crate) networks: Vec<IpNet>,
     pub(crate) tiers: Vec<usize>,
     pub(crate) not: Vec<Condition>,
@@ -24,24 +24,24 @@ pub(crate) struct Condition {
 
 /// What is asked of a header.
 #[derive(Debug)]
-pub(crate) enum Test {
+pub(crate) enum FieldTest {
     Present,
     Absent,
     AnyOf(Vec<Glob>),
 }
 
-impl Test {
+impl FieldTest {
     /// Does it hold for these values? Who reads several may take any of them.
-    fn holds(&self, values: &Values<'_>, by: Reading) -> bool {
+    fn holds(&self, values: &AttributeValues<'_>, by: Quantifier) -> bool {
         let fits = |value: &Cow<'_, [u8]>, globs: &[Glob]| globs.iter().any(|g| g.matches(value));
         match (self, by) {
             // Of too many values, any may be there, and none is there for certain.
-            (_, Reading::Any) if values.are_more => true,
-            (_, Reading::All) if values.are_more => false,
+            (_, Quantifier::Any) if values.are_more => true,
+            (_, Quantifier::All) if values.are_more => false,
             (Self::Present, _) => !values.known.is_empty(),
             (Self::Absent, _) => values.known.is_empty(),
-            (Self::AnyOf(globs), Reading::Any) => values.known.iter().any(|v| fits(v, globs)),
-            (Self::AnyOf(globs), Reading::All) => {
+            (Self::AnyOf(globs), Quantifier::Any) => values.known.iter().any(|v| fits(v, globs)),
+            (Self::AnyOf(globs), Quantifier::All) => {
                 !values.known.is_empty() && values.known.iter().all(|value| fits(value, globs))
             }
         }
@@ -86,12 +86,12 @@ impl fmt::Display for Mismatch<'_> {
 
 /// How sure it has to be, where a request can be read in several ways.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reading {
+enum Quantifier {
     Any,
     All,
 }
 
-impl Reading {
+impl Quantifier {
     fn other(self) -> Self {
         if self == Self::Any { Self::All } else { Self::Any }
     }
@@ -107,71 +107,75 @@ impl Reading {
 
 impl Condition {
     /// Why it does not hold, if it does not. It holds if it does by any reading of the request.
-    pub(crate) fn mismatch<'p>(&'p self, facts: &Facts<'_, '_>) -> Option<Mismatch<'p>> {
-        self.mismatch_by(facts, Reading::Any)
+    pub(crate) fn mismatch<'p>(&'p self, context: &RequestContext<'_, '_>) -> Option<Mismatch<'p>> {
+        self.mismatch_by(context, Quantifier::Any)
     }
 
     /// Does it hold by every reading of the request? So must it be where a request gains by it.
-    pub(crate) fn surely_holds(&self, facts: &Facts<'_, '_>) -> bool {
-        self.mismatch_by(facts, Reading::All).is_none()
+    pub(crate) fn holds_by_all_readings(&self, context: &RequestContext<'_, '_>) -> bool {
+        self.mismatch_by(context, Quantifier::All).is_none()
     }
 
-    fn mismatch_by<'p>(&'p self, facts: &Facts<'_, '_>, by: Reading) -> Option<Mismatch<'p>> {
-        let request = facts.request;
+    fn mismatch_by<'p>(
+        &'p self,
+        context: &RequestContext<'_, '_>,
+        by: Quantifier,
+    ) -> Option<Mismatch<'p>> {
+        let request = context.request;
         if !any_or_none(&self.methods, |method| method.eq_ignore_ascii_case(request.method)) {
             return Some(Mismatch::Method);
         }
         let fits = |path: &Cow<'_, str>| {
-            any_or_none(&self.paths, |p| p.matches_or(path, by == Reading::Any))
+            any_or_none(&self.paths, |p| p.matches_bounded(path, by == Quantifier::Any))
         };
-        if !by.of(facts.paths().iter(), fits) {
+        if !by.of(context.paths().iter(), fits) {
             return Some(Mismatch::Path);
         }
-        if !self.fits_host(facts, by) {
+        if !self.fits_host(context, by) {
             return Some(Mismatch::Host);
         }
-        self.mismatch_of_fields(facts, by).or_else(|| self.mismatch_of_caller(facts)).or_else(
+        self.mismatch_of_fields(context, by).or_else(|| self.mismatch_of_caller(context)).or_else(
             || {
                 let is_excluded =
-                    self.not.iter().any(|not| not.mismatch_by(facts, by.other()).is_none());
+                    self.not.iter().any(|not| not.mismatch_by(context, by.other()).is_none());
                 is_excluded.then_some(Mismatch::Excluded)
             },
         )
     }
 
     /// What is no host may be any of them to an upstream.
-    fn fits_host(&self, facts: &Facts<'_, '_>, by: Reading) -> bool {
-        match facts.host() {
+    fn fits_host(&self, context: &RequestContext<'_, '_>, by: Quantifier) -> bool {
+        match context.host() {
             _ if self.hosts.is_empty() => true,
             Ok(host) => self.hosts.iter().any(|glob| glob.matches_ignoring_case(host.as_bytes())),
-            Err(_) => by == Reading::Any,
+            Err(_) => by == Quantifier::Any,
         }
     }
 
     fn mismatch_of_fields<'p>(
         &'p self,
-        facts: &Facts<'_, '_>,
-        by: Reading,
+        context: &RequestContext<'_, '_>,
+        by: Quantifier,
     ) -> Option<Mismatch<'p>> {
-        let request = facts.request;
+        let request = context.request;
         let fails =
-            |(name, test): &&(String, Test)| !test.holds(&header::values(request, name), by);
+            |(name, test): &&(String, FieldTest)| !test.holds(&header::values(request, name), by);
         if let Some((name, _)) = self.headers.iter().find(fails) {
             return Some(Mismatch::Header(name));
         }
-        let fails = |(name, test): &&(String, Test)| {
-            let readings = facts.parameters().readings(name);
+        let fails = |(name, test): &&(String, FieldTest)| {
+            let readings = context.parameters().readings(name);
             !by.of(readings.iter(), |values| test.holds(values, by))
         };
         self.query.iter().find(fails).map(|(name, _)| Mismatch::Query(name))
     }
 
-    fn mismatch_of_caller<'p>(&'p self, facts: &Facts<'_, '_>) -> Option<Mismatch<'p>> {
-        let is_within = |network: &IpNet| facts.client().is_some_and(|ip| network.contains(&ip));
+    fn mismatch_of_caller<'p>(&'p self, context: &RequestContext<'_, '_>) -> Option<Mismatch<'p>> {
+        let is_within = |network: &IpNet| context.client().is_some_and(|ip| network.contains(&ip));
         if !any_or_none(&self.networks, is_within) {
             return Some(Mismatch::Network);
         }
-        let is_other = !any_or_none(&self.tiers, |tier| facts.tier() == Some(*tier));
+        let is_other = !any_or_none(&self.tiers, |tier| context.tier() == Some(*tier));
         is_other.then_some(Mismatch::Tier)
     }
 }

@@ -1,64 +1,64 @@
 //! The policy file: every section and field, with what an editor should say about it.
 
-use crate::shape::{Field, Section, Shape};
+use crate::schema::{Field, Schema, Section};
 
-pub(crate) const fn field(name: &'static str, shape: Shape, doc: &'static str) -> Field {
-    Field { name, is_required: false, may_be_empty: false, shape, doc }
+pub(crate) const fn field(name: &'static str, schema: Schema, doc: &'static str) -> Field {
+    Field { name, is_required: false, may_be_empty: false, schema, doc }
 }
 
 /// A part of the file that may stand there without anything in it.
-pub(crate) const fn part(name: &'static str, shape: Shape, doc: &'static str) -> Field {
-    Field { name, is_required: false, may_be_empty: true, shape, doc }
+pub(crate) const fn part(name: &'static str, schema: Schema, doc: &'static str) -> Field {
+    Field { name, is_required: false, may_be_empty: true, schema, doc }
 }
 
-pub(crate) const fn required(name: &'static str, shape: Shape, doc: &'static str) -> Field {
-    Field { name, is_required: true, may_be_empty: false, shape, doc }
+pub(crate) const fn required(name: &'static str, schema: Schema, doc: &'static str) -> Field {
+    Field { name, is_required: true, may_be_empty: false, schema, doc }
 }
 
-pub(crate) const RATE: Shape = Shape::Form {
+pub(crate) const RATE: Schema = Schema::Form {
     what: "a rate such as 100/minute or 5/s burst 10",
     pattern: r"^\s*[0-9].*(/|per).*$|^unlimited$",
 };
-pub(crate) const DURATION: Shape =
-    Shape::Form { what: "a duration such as 500ms or 10s", pattern: r"^[0-9]+\s*[a-zµ]+$" };
-const PERCENT: Shape =
-    Shape::Form { what: "a percentage such as 25%", pattern: r"^[0-9]+(\.[0-9]{1,2})?%$" };
-const PATH: Shape =
-    Shape::Form { what: "a path such as /checkout, /users/{id} or /static/**", pattern: "^/" };
-const NETWORK: Shape = Shape::Text("an address or network such as 10.0.0.0/8");
-const NAME: Shape = Shape::Text("a name");
-const HEADER: Shape = Shape::Text("the name of a header");
-const STATUS: Shape =
-    Shape::Form { what: "a status such as 304, or 5xx", pattern: "^[1-5]([0-9][0-9]|xx)$" };
+pub(crate) const DURATION: Schema =
+    Schema::Form { what: "a duration such as 500ms or 10s", pattern: r"^[0-9]+\s*[a-zµ]+$" };
+const PERCENT: Schema =
+    Schema::Form { what: "a percentage such as 25%", pattern: r"^[0-9]+(\.[0-9]{1,2})?%$" };
+const PATH: Schema =
+    Schema::Form { what: "a path such as /checkout, /users/{id} or /static/**", pattern: "^/" };
+const NETWORK: Schema = Schema::Text("an address or network such as 10.0.0.0/8");
+const NAME: Schema = Schema::Text("a name");
+const HEADER: Schema = Schema::Text("the name of a header");
+const STATUS: Schema =
+    Schema::Form { what: "a status such as 304, or 5xx", pattern: "^[1-5]([0-9][0-9]|xx)$" };
 
 pub(crate) static POLICY: Section = Section {
     what: "a policy",
     one_of: &[],
     fields: &[
-        required("version", Shape::Integer(1, 1), "The version of this format: 1."),
-        part("store", Shape::Section(&STORE), "Where counts are kept. In memory if absent."),
-        part("jwt", Shape::Section(&JWT), "How tokens are verified, for identities of jwt_claim."),
+        required("version", Schema::Integer(1, 1), "The version of this format: 1."),
+        part("store", Schema::Section(&STORE), "Where counts are kept. In memory if absent."),
+        part("jwt", Schema::Section(&JWT), "How tokens are verified, for identities of jwt_claim."),
         part(
             "identify",
-            Shape::Map(&Shape::Section(&IDENTITY)),
+            Schema::Map(&Schema::Section(&IDENTITY)),
             "Who is asking: names of your own, each with where it is found. `ip` is always there.",
         ),
-        part("tiers", Shape::Section(&TIERS), "Which rates a caller gets."),
+        part("tiers", Schema::Section(&TIERS), "Which rates a caller gets."),
         part(
             "priorities",
-            Shape::List(&Shape::Section(&PRIORITY)),
+            Schema::List(&Schema::Section(&PRIORITY)),
             "Classes of requests; the first that matches. Limits give them shares.",
         ),
         part(
             "exempt",
-            Shape::List(&Shape::Section(&MATCH)),
+            Schema::List(&Schema::Section(&MATCH)),
             "Requests that no limit applies to, such as health checks.",
         ),
         Field {
             may_be_empty: true,
             ..required(
                 "limits",
-                Shape::List(&Shape::Tagged {
+                Schema::List(&Schema::Tagged {
                     by: &["first", "all"],
                     tagged: &GROUP,
                     plain: &LIMIT,
@@ -66,7 +66,7 @@ pub(crate) static POLICY: Section = Section {
                 "The limits. A request is charged to all that match, or to none.",
             )
         },
-        part("answers", Shape::Section(&ANSWERS), "How a caller is told."),
+        part("answers", Schema::Section(&ANSWERS), "How a caller is told."),
     ],
 };
 
@@ -76,55 +76,59 @@ static STORE: Section = Section {
     fields: &[
         required(
             "url",
-            Shape::Text("memory, or the address of a Redis or Valkey"),
+            Schema::Text("memory, or the address of a Redis or Valkey"),
             "memory, redis://…, rediss://…, redis+sentinel://…, redis+cluster://…; ${NAME} stands for an environment variable.",
         ),
-        field("prefix", Shape::Text("a prefix"), "What keys begin with in Redis."),
+        field("prefix", Schema::Text("a prefix"), "What keys begin with in Redis."),
         field(
             "deadline",
             DURATION,
             "How long one decision may take before the store counts as down. 5ms if absent.",
         ),
         field(
-            "when_down",
-            WHEN_DOWN,
-            "What limits do when the store does not answer, unless they say otherwise.",
+            "on_failure",
+            FAILURE_MODE,
+            "What limits do while the store is unavailable, unless a limit sets on_store_failure.",
         ),
         field(
             "leased",
-            Shape::Boolean,
+            Schema::Boolean,
             "Serve hot keys from memory, with units taken from the store beforehand.",
         ),
         field(
             "keys_max",
-            Shape::Integer(1, 1 << 32),
+            Schema::Integer(1, 1 << 32),
             "How many keys are kept in memory at most. A million if absent.",
         ),
     ],
 };
 
-const WHEN_DOWN: Shape = Shape::Choice(&[
-    ("local", "This node's fair share of the limit."),
-    ("allow", "Let requests pass."),
-    ("deny", "Let none pass."),
+const FAILURE_MODE: Schema = Schema::Choice(&[
+    ("local", "Limit locally, to this node's share of the limit."),
+    ("open", "Fail open: allow requests."),
+    ("closed", "Fail closed: deny requests."),
 ]);
 
 static JWT: Section = Section {
     what: "a jwt section",
     one_of: &["secret", "secret_env", "secret_file", "public_key_file", "jwks_file"],
     fields: &[
-        field("secret", Shape::Text("a secret"), "The shared secret (HS256, HS384, HS512) itself."),
+        field(
+            "secret",
+            Schema::Text("a secret"),
+            "The shared secret (HS256, HS384, HS512) itself.",
+        ),
         field("secret_env", NAME, "The environment variable that holds the shared secret."),
-        field("secret_file", Shape::Text("a file"), "The file that holds the shared secret."),
+        field("secret_file", Schema::Text("a file"), "The file that holds the shared secret."),
         field(
             "public_key_file",
-            Shape::Text("a file"),
+            Schema::Text("a file"),
             "A public key in PEM (RSA, EC or Ed25519).",
         ),
-        field("jwks_file", Shape::Text("a file"), "A set of keys (JWKS) in JSON."),
+        field("jwks_file", Schema::Text("a file"), "A set of keys (JWKS) in JSON."),
         field(
             "algorithms",
-            Shape::OneOrMany(&Shape::Choice(&[
+            Schema::OneOrMany(&Schema::Choice(&[
                 ("HS256", ""),
                 ("HS384", ""),
                 ("HS512", ""),
@@ -170,20 +174,20 @@ static IDENTITY: Section = Section {
         field("header", HEADER, "The value of this header."),
         field("cookie", NAME, "The value of this cookie."),
         field("query", NAME, "The value of this parameter of the query."),
-        field("path_segment", Shape::Integer(1, 64), "This segment of the path, counted from 1."),
+        field("path_segment", Schema::Integer(1, 64), "This segment of the path, counted from 1."),
         field("jwt_claim", NAME, "This claim of the verified token; dots lead into objects."),
         field(
             "client_ip",
-            Shape::Either(&[Shape::Section(&CLIENT_IP), Shape::Boolean]),
+            Schema::Either(&[Schema::Section(&CLIENT_IP), Schema::Boolean]),
             "The address of the client; of its /64 network if it is IPv6.",
         ),
         field("constant", NAME, "Always this value."),
-        field("custom", Shape::Boolean, "Given by the program that uses the policy."),
-        field("first_of", Shape::List(&NAME), "The first of these identities that is there."),
-        field("all_of", Shape::List(&NAME), "All of these identities together."),
+        field("custom", Schema::Boolean, "Given by the program that uses the policy."),
+        field("first_of", Schema::List(&NAME), "The first of these identities that is there."),
+        field("all_of", Schema::List(&NAME), "All of these identities together."),
         field(
             "missing",
-            Shape::Choice(&[
+            Schema::Choice(&[
                 ("ip", "The client's address stands in. The default."),
                 ("anonymous", "All requests without it count as one caller."),
                 ("deny", "They are refused with 401."),
@@ -199,12 +203,12 @@ static CLIENT_IP: Section = Section {
     fields: &[
         field(
             "trusted_proxies",
-            Shape::OneOrMany(&NETWORK),
+            Schema::OneOrMany(&NETWORK),
             "Whose word about the client is believed.",
         ),
         field(
             "forwarded_by",
-            Shape::Choice(&[
+            Schema::Choice(&[
                 ("x-forwarded-for", "X-Forwarded-For, the default."),
                 ("forwarded", "Forwarded (RFC 7239)."),
                 ("x-real-ip", "X-Real-IP."),
@@ -213,12 +217,12 @@ static CLIENT_IP: Section = Section {
         ),
         field(
             "ipv4_prefix",
-            Shape::Integer(8, 32),
+            Schema::Integer(8, 32),
             "How much of an IPv4 address counts. 32 if absent.",
         ),
         field(
             "ipv6_prefix",
-            Shape::Integer(16, 128),
+            Schema::Integer(16, 128),
             "How much of an IPv6 address counts. 64 if absent.",
         ),
     ],
@@ -229,10 +233,10 @@ static TIERS: Section = Section {
     one_of: &["members", "names"],
     fields: &[
         required("of", NAME, "The identity whose tier it is."),
-        field("members", Shape::Map(&NAME), "The tier of each value of that identity."),
+        field("members", Schema::Map(&NAME), "The tier of each value of that identity."),
         field(
             "names",
-            Shape::List(&NAME),
+            Schema::List(&NAME),
             "The value is itself a tier: one of these. For a claim or a header that can be trusted.",
         ),
         required("default", NAME, "The tier of everybody else."),
@@ -244,7 +248,7 @@ static PRIORITY: Section = Section {
     one_of: &[],
     fields: &[
         required("class", NAME, "The class of these requests."),
-        required("match", Shape::Section(&MATCH), "Which requests."),
+        required("match", Schema::Section(&MATCH), "Which requests."),
     ],
 };
 
@@ -254,38 +258,38 @@ pub(crate) static MATCH: Section = Section {
     fields: &[
         field(
             "method",
-            Shape::OneOrMany(&Shape::Text("a method such as POST")),
+            Schema::OneOrMany(&Schema::Text("a method such as POST")),
             "Any of these methods.",
         ),
         field(
             "path",
-            Shape::OneOrMany(&PATH),
+            Schema::OneOrMany(&PATH),
             "Any of these paths: * or {name} is one segment, ** the rest.",
         ),
         field(
             "host",
-            Shape::OneOrMany(&Shape::Text("a host such as *.example.com")),
+            Schema::OneOrMany(&Schema::Text("a host such as *.example.com")),
             "Any of these hosts.",
         ),
         field(
             "header",
-            Shape::Map(&Shape::Either(&[
-                Shape::Boolean,
-                Shape::OneOrMany(&Shape::Text("a value, with * for any run of characters")),
+            Schema::Map(&Schema::Either(&[
+                Schema::Boolean,
+                Schema::OneOrMany(&Schema::Text("a value, with * for any run of characters")),
             ])),
             "All of these headers: a value, true if it is there, false if it is not.",
         ),
         field(
             "query",
-            Shape::Map(&Shape::Either(&[
-                Shape::Boolean,
-                Shape::OneOrMany(&Shape::Text("a value, with * for any run of characters")),
+            Schema::Map(&Schema::Either(&[
+                Schema::Boolean,
+                Schema::OneOrMany(&Schema::Text("a value, with * for any run of characters")),
             ])),
             "All of these parameters, as for headers.",
         ),
-        field("ip", Shape::OneOrMany(&NETWORK), "Clients of any of these networks."),
-        field("tier", Shape::OneOrMany(&NAME), "Callers of any of these tiers."),
-        field("not", Shape::OneOrMany(&Shape::Section(&MATCH)), "None of these."),
+        field("ip", Schema::OneOrMany(&NETWORK), "Clients of any of these networks."),
+        field("tier", Schema::OneOrMany(&NAME), "Callers of any of these tiers."),
+        field("not", Schema::OneOrMany(&Schema::Section(&MATCH)), "None of these."),
     ],
 };
 
@@ -293,13 +297,13 @@ static GROUP: Section = Section {
     what: "a group",
     one_of: &["first", "all"],
     fields: &[
-        field("match", Shape::Section(&MATCH), "Which requests the group is about."),
+        field("match", Schema::Section(&MATCH), "Which requests the group is about."),
         field(
             "first",
-            Shape::List(&Shape::Section(&LIMIT)),
+            Schema::List(&Schema::Section(&LIMIT)),
             "Only the first of these that matches applies.",
         ),
-        field("all", Shape::List(&Shape::Section(&LIMIT)), "All of these that match apply."),
+        field("all", Schema::List(&Schema::Section(&LIMIT)), "All of these that match apply."),
     ],
 };
 
@@ -312,31 +316,31 @@ static LIMIT: Section = Section {
             NAME,
             "Its name: in answers, in metrics, and what its counts are kept under.",
         ),
-        field("match", Shape::Section(&MATCH), "Which requests. All if absent."),
+        field("match", Schema::Section(&MATCH), "Which requests. All if absent."),
         field(
             "per",
-            Shape::OneOrMany(&NAME),
+            Schema::OneOrMany(&NAME),
             "Counted for each of these identities together. One count for all if absent.",
         ),
         field(
             "rate",
-            Shape::Either(&[RATE, Shape::Map(&RATE)]),
+            Schema::Either(&[RATE, Schema::Map(&RATE)]),
             "How much, or for each tier how much; `unlimited` for a tier without.",
         ),
         field(
             "concurrency",
-            Shape::Either(&[
-                Shape::Integer(1, 1 << 32),
-                Shape::Map(&Shape::Either(&[
-                    Shape::Integer(1, 1 << 32),
-                    Shape::Choice(&[("unlimited", "")]),
+            Schema::Either(&[
+                Schema::Integer(1, 1 << 32),
+                Schema::Map(&Schema::Either(&[
+                    Schema::Integer(1, 1 << 32),
+                    Schema::Choice(&[("unlimited", "")]),
                 ])),
             ]),
             "How many at a time, or for each tier how many.",
         ),
         field(
             "algorithm",
-            Shape::Choice(&[
+            Schema::Choice(&[
                 (
                     "fixed_window",
                     "A counter for each window; up to twice the limit around a boundary.",
@@ -351,46 +355,46 @@ static LIMIT: Section = Section {
             ]),
             "How it is counted.",
         ),
-        field("count_rejected", Shape::Boolean, "Count denied requests too (sliding_log)."),
+        field("count_rejected", Schema::Boolean, "Count denied requests too (sliding_log)."),
         field(
             "cost",
-            Shape::Either(&[Shape::Integer(1, u32::MAX as u64), Shape::Section(&COST)]),
+            Schema::Either(&[Schema::Integer(1, u32::MAX as u64), Schema::Section(&COST)]),
             "How much a request takes. 1 if absent.",
         ),
         field(
             "mode",
-            Shape::Either(&[
-                Shape::Choice(&[
+            Schema::Either(&[
+                Schema::Choice(&[
                     ("enforce", "What does not fit is refused. The default."),
                     ("shadow", "Counted and reported, never refused."),
                     ("off", "Not even counted."),
                 ]),
-                Shape::Section(&RAMP),
+                Schema::Section(&RAMP),
             ]),
             "What it does.",
         ),
-        field("when_store_down", WHEN_DOWN, "What to do when the store does not answer."),
+        field("on_store_failure", FAILURE_MODE, "What to do while the store is unavailable."),
         field(
             "when_limited",
-            Shape::Either(&[
-                Shape::Choice(&[("reject", "Answer 429. The default.")]),
-                Shape::Section(&WHEN_LIMITED),
+            Schema::Either(&[
+                Schema::Choice(&[("reject", "Answer 429. The default.")]),
+                Schema::Section(&WHEN_LIMITED),
             ]),
             "What becomes of a request that does not fit.",
         ),
         field(
             "refund",
-            Shape::OneOrMany(&STATUS),
-            "Answers that do not count: what was charged is given back.",
+            Schema::OneOrMany(&STATUS),
+            "ResponseSettings that do not count: what was charged is given back.",
         ),
         field(
             "shares",
-            Shape::Map(&PERCENT),
+            Schema::Map(&PERCENT),
             "How much of it each priority class may take at most.",
         ),
         field(
             "message",
-            Shape::Text("a message"),
+            Schema::Text("a message"),
             "What a refused caller is told, instead of the message in `answers`.",
         ),
     ],
@@ -408,13 +412,13 @@ static COST: Section = Section {
         ),
         field(
             "routes",
-            Shape::List(&Shape::Section(&ROUTE_COST)),
+            Schema::List(&Schema::Section(&ROUTE_COST)),
             "The cost of the first of these that matches.",
         ),
-        field("default", Shape::Integer(1, u32::MAX as u64), "Otherwise this. 1 if absent."),
+        field("default", Schema::Integer(1, u32::MAX as u64), "Otherwise this. 1 if absent."),
         field(
             "max",
-            Shape::Integer(1, u32::MAX as u64),
+            Schema::Integer(1, u32::MAX as u64),
             "Whatever a header says, no more than this.",
         ),
     ],
@@ -424,8 +428,8 @@ static ROUTE_COST: Section = Section {
     what: "a route's cost",
     one_of: &[],
     fields: &[
-        required("match", Shape::Section(&MATCH), "Which requests."),
-        required("cost", Shape::Integer(1, u32::MAX as u64), "How much they take."),
+        required("match", Schema::Section(&MATCH), "Which requests."),
+        required("cost", Schema::Integer(1, u32::MAX as u64), "How much they take."),
     ],
 };
 
@@ -462,7 +466,7 @@ static ANSWERS: Section = Section {
     fields: &[
         field(
             "headers",
-            Shape::OneOrMany(&Shape::Choice(&[
+            Schema::OneOrMany(&Schema::Choice(&[
                 ("ratelimit", "RateLimit and RateLimit-Policy, the standard to be. The default."),
                 ("x-ratelimit", "X-RateLimit-Limit, -Remaining and -Reset."),
                 ("none", "None, but Retry-After on refusals."),
@@ -471,12 +475,12 @@ static ANSWERS: Section = Section {
         ),
         field(
             "on_allowed",
-            Shape::Boolean,
+            Schema::Boolean,
             "Tell it on answers to allowed requests too. True if absent.",
         ),
         field(
             "body",
-            Shape::Choice(&[
+            Schema::Choice(&[
                 ("json", "A small JSON object. The default."),
                 ("problem", "Problem details (RFC 9457)."),
                 ("text", "The message alone."),
@@ -485,9 +489,9 @@ static ANSWERS: Section = Section {
         ),
         field(
             "message",
-            Shape::Text("a message"),
+            Schema::Text("a message"),
             "What a refused caller is told; {limit}, {retry_after} and {quota} are filled in.",
         ),
-        field("status", Shape::Integer(400, 599), "The status of a refusal. 429 if absent."),
+        field("status", Schema::Integer(400, 599), "The status of a refusal. 429 if absent."),
     ],
 };

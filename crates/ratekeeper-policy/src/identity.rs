@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::attributes::{Values, cookie, header};
-use crate::facts::Facts;
+use crate::attributes::{AttributeValues, cookie, header};
+use crate::context::RequestContext;
 
 /// A value above this is counted under its digest: nobody gains by a long name, nor pays for it.
 const VALUE_MAX: usize = 128;
@@ -42,7 +42,7 @@ pub(crate) enum WhenMissing {
 
 /// Why an identity is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingReason {
     /// It was not sent.
     NotSent,
     /// It was sent empty.
@@ -63,7 +63,7 @@ pub enum Missing {
     NoneOf,
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotSent => "it was not sent",
@@ -79,22 +79,25 @@ impl fmt::Display for Missing {
     }
 }
 
-pub(crate) type Found<'a> = Result<Cow<'a, [u8]>, Missing>;
+pub(crate) type IdentityValue<'a> = Result<Cow<'a, [u8]>, MissingReason>;
 
 impl Source {
     /// The value that this source has in a request. Sources made of others have none of their own.
-    pub(crate) fn find<'p: 'r, 'r>(&'p self, facts: &Facts<'p, 'r>) -> Found<'r> {
-        let request = facts.request;
+    pub(crate) fn find<'p: 'r, 'r>(
+        &'p self,
+        context: &RequestContext<'p, 'r>,
+    ) -> IdentityValue<'r> {
+        let request = context.request;
         match self {
             Self::Header(name) => one(header::values(request, name)),
             Self::Cookie(name) => one(cookie::values(request, name)?),
-            Self::Query(name) => same(facts.parameters().readings(name).into_iter()),
-            Self::PathSegment(n) => path_segment(facts.paths(), *n),
-            Self::Claim(path) => facts.claim(path),
-            Self::ClientIp => facts.client_key().map(Cow::from).ok_or(Missing::NoAddress),
+            Self::Query(name) => same(context.parameters().readings(name).into_iter()),
+            Self::PathSegment(n) => path_segment(context.paths(), *n),
+            Self::Claim(path) => context.claim(path),
+            Self::ClientIp => context.client_key().map(Cow::from).ok_or(MissingReason::NoAddress),
             Self::Constant(value) => Ok(value.into()),
-            Self::Custom => Err(Missing::NotGiven),
-            Self::FirstOf(_) | Self::AllOf(_) => Err(Missing::NoneOf),
+            Self::Custom => Err(MissingReason::NotGiven),
+            Self::FirstOf(_) | Self::AllOf(_) => Err(MissingReason::NoneOf),
         }
     }
 
@@ -109,38 +112,41 @@ impl Source {
 }
 
 /// The value by every reading, if they agree.
-fn same<'v, 'a: 'v>(mut readings: impl Iterator<Item = Cow<'v, Values<'a>>>) -> Found<'a> {
+fn same<'v, 'a: 'v>(
+    mut readings: impl Iterator<Item = Cow<'v, AttributeValues<'a>>>,
+) -> IdentityValue<'a> {
     let first = one(readings.next().unwrap_or_default().into_owned());
     match readings.all(|values| one(values.into_owned()) == first) {
         true => first,
-        false => Err(Missing::Ambiguous),
+        false => Err(MissingReason::Ambiguous),
     }
 }
 
 /// The segment of this number, counted from 1, by every reading of the path that has no dot segments
 /// left: nearly all servers resolve those.
-fn path_segment<'a>(readings: &[Cow<'_, str>], n: usize) -> Found<'a> {
+fn path_segment<'a>(readings: &[Cow<'_, str>], n: usize) -> IdentityValue<'a> {
     let has_dots = |path: &str| path.split('/').any(|segment| matches!(segment, "." | ".."));
     let segment = |path: &'_ Cow<'_, str>| {
         let segment = path.split('/').filter(|segment| !segment.is_empty()).nth(n - 1);
         segment.and_then(|segment| segment.split(';').next()).unwrap_or_default().to_string()
     };
     let mut segments = readings.iter().filter(|path| !has_dots(path)).map(segment);
-    let first = segments.next().filter(|segment| !segment.is_empty()).ok_or(Missing::NotSent)?;
+    let first =
+        segments.next().filter(|segment| !segment.is_empty()).ok_or(MissingReason::NotSent)?;
     match segments.all(|other| other == first) {
         true => Ok(first.into_bytes().into()),
-        false => Err(Missing::Ambiguous),
+        false => Err(MissingReason::Ambiguous),
     }
 }
 
 /// The value that was sent, if all that were sent agree.
-fn one(values: Values<'_>) -> Found<'_> {
+fn one(values: AttributeValues<'_>) -> IdentityValue<'_> {
     let mut known = values.known.into_iter();
     match (known.next(), known.next()) {
-        _ if values.are_more => Err(Missing::SentTwice),
-        (None, _) => Err(Missing::NotSent),
-        (_, Some(_)) => Err(Missing::SentTwice),
-        (Some(value), None) if value.is_empty() => Err(Missing::Empty),
+        _ if values.are_more => Err(MissingReason::SentTwice),
+        (None, _) => Err(MissingReason::NotSent),
+        (_, Some(_)) => Err(MissingReason::SentTwice),
+        (Some(value), None) if value.is_empty() => Err(MissingReason::Empty),
         (Some(value), None) => Ok(value),
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::attributes::header;
-use crate::condition::{Condition, Test};
-use crate::facts::Facts;
+use crate::condition::{Condition, FieldTest};
+use crate::context::RequestContext;
 use crate::path::{Glob, PathIndex, PathPattern};
 use crate::rule::{CostRule, LimitRule};
 
@@ -40,14 +40,14 @@ impl std::fmt::Debug for Index {
 
 /// A way to file a limit: under each of these values, one of which a request must have.
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Place<'r> {
+enum IndexKey<'r> {
     Path(&'r PathPattern),
     Method(&'r str),
     Host(String),
     Header(&'r str, &'r str),
 }
 
-impl Place<'_> {
+impl IndexKey<'_> {
     fn searches(&self) -> usize {
         match self {
             Self::Path(pattern) => pattern.searches(),
@@ -59,15 +59,15 @@ impl Place<'_> {
 impl Index {
     pub(crate) fn new(limits: &[Arc<LimitRule>]) -> Self {
         let filings: Vec<_> = limits.iter().map(|limit| ways_to_file(limit)).collect();
-        let mut crowd: HashMap<&Place<'_>, usize> = HashMap::new();
+        let mut crowd: HashMap<&IndexKey<'_>, usize> = HashMap::new();
         for place in filings.iter().flatten().flatten() {
             *crowd.entry(place).or_default() += 1;
         }
         let mut index = Self::default();
         for (id, ways) in (0u32..).zip(&filings) {
-            let effort = |way: &&Vec<Place<'_>>| {
+            let effort = |way: &&Vec<IndexKey<'_>>| {
                 let busiest = way.iter().map(|place| crowd[place]).max().unwrap_or_default();
-                busiest + SEARCH_EFFORT * way.iter().map(Place::searches).sum::<usize>()
+                busiest + SEARCH_EFFORT * way.iter().map(IndexKey::searches).sum::<usize>()
             };
             match ways.iter().min_by_key(effort) {
                 Some(way) => way.iter().for_each(|place| index.file(id, place)),
@@ -77,14 +77,14 @@ impl Index {
         index
     }
 
-    fn file(&mut self, id: u32, place: &Place<'_>) {
+    fn file(&mut self, id: u32, place: &IndexKey<'_>) {
         match place {
-            Place::Path(pattern) => self.paths.insert(pattern, id),
-            Place::Method(method) => {
+            IndexKey::Path(pattern) => self.paths.insert(pattern, id),
+            IndexKey::Method(method) => {
                 self.by_method.entry((*method).to_string()).or_default().push(id);
             }
-            Place::Host(host) => self.by_host.entry(host.clone()).or_default().push(id),
-            Place::Header(name, value) => {
+            IndexKey::Host(host) => self.by_host.entry(host.clone()).or_default().push(id),
+            IndexKey::Header(name, value) => {
                 let values = self.by_header.entry((*name).to_string()).or_default();
                 values.entry(value.as_bytes().to_vec()).or_default().push(id);
             }
@@ -92,12 +92,12 @@ impl Index {
     }
 
     /// Those that may apply, in the order of the policy, each once.
-    pub(crate) fn candidates(&self, facts: &Facts<'_, '_>) -> Candidates {
+    pub(crate) fn candidates(&self, context: &RequestContext<'_, '_>) -> Candidates {
         let mut found = Candidates::from_slice(&self.always);
-        for path in facts.paths() {
+        for path in context.paths() {
             self.paths.for_each_match(path, |id| found.push(*id));
         }
-        let request = facts.request;
+        let request = context.request;
         let method = match request.method.bytes().any(|byte| byte.is_ascii_lowercase()) {
             true => Cow::from(request.method.to_ascii_uppercase()),
             false => Cow::from(request.method),
@@ -105,7 +105,7 @@ impl Index {
         if let Some(ids) = self.by_method.get(method.as_ref()) {
             found.extend_from_slice(ids);
         }
-        self.add_of_host(facts, &mut found);
+        self.add_of_host(context, &mut found);
         for (name, values) in &self.by_header {
             let sent = header::values(request, name);
             if sent.are_more {
@@ -120,11 +120,11 @@ impl Index {
         found
     }
 
-    fn add_of_host(&self, facts: &Facts<'_, '_>, found: &mut Candidates) {
+    fn add_of_host(&self, context: &RequestContext<'_, '_>, found: &mut Candidates) {
         if self.by_host.is_empty() {
             return;
         }
-        match facts.host() {
+        match context.host() {
             Ok(host) => found.extend(self.by_host.get(host).into_iter().flatten().copied()),
             Err(_) => found.extend(self.by_host.values().flatten().copied()),
         }
@@ -161,8 +161,8 @@ fn searches_of_limit(limit: &LimitRule) -> usize {
 pub(crate) fn searches_of(condition: &Condition) -> usize {
     let of_globs = |globs: &[Glob]| globs.iter().filter(|glob| glob.needs_search()).count();
     let tests = condition.headers.iter().chain(&condition.query).map(|(_, test)| match test {
-        Test::AnyOf(globs) => of_globs(globs),
-        Test::Present | Test::Absent => 0,
+        FieldTest::AnyOf(globs) => of_globs(globs),
+        FieldTest::Present | FieldTest::Absent => 0,
     });
     condition.paths.iter().map(PathPattern::searches).sum::<usize>()
         + of_globs(&condition.hosts)
@@ -170,28 +170,28 @@ pub(crate) fn searches_of(condition: &Condition) -> usize {
         + condition.not.iter().map(searches_of).sum::<usize>()
 }
 
-fn ways_to_file(limit: &LimitRule) -> Vec<Vec<Place<'_>>> {
+fn ways_to_file(limit: &LimitRule) -> Vec<Vec<IndexKey<'_>>> {
     limit.conditions.iter().flat_map(|condition| ways_of(condition)).collect()
 }
 
-fn ways_of(condition: &Condition) -> Vec<Vec<Place<'_>>> {
+fn ways_of(condition: &Condition) -> Vec<Vec<IndexKey<'_>>> {
     let mut ways = Vec::new();
     let paths = &condition.paths;
     if !paths.is_empty() && paths.iter().all(|pattern| pattern.as_str() != "/**") {
-        ways.push(paths.iter().map(Place::Path).collect());
+        ways.push(paths.iter().map(IndexKey::Path).collect());
     }
     if !condition.methods.is_empty() {
-        ways.push(condition.methods.iter().map(|method| Place::Method(method)).collect());
+        ways.push(condition.methods.iter().map(|method| IndexKey::Method(method)).collect());
     }
     let hosts: Option<Vec<_>> = condition.hosts.iter().map(|glob| glob.literal()).collect();
     if let Some(hosts) = hosts.filter(|hosts| !hosts.is_empty()) {
-        ways.push(hosts.iter().map(|host| Place::Host((*host).to_string())).collect());
+        ways.push(hosts.iter().map(|host| IndexKey::Host((*host).to_string())).collect());
     }
     for (name, test) in &condition.headers {
-        let Test::AnyOf(globs) = test else { continue };
+        let FieldTest::AnyOf(globs) = test else { continue };
         let values: Option<Vec<_>> = globs.iter().map(|glob| glob.literal()).collect();
         if let Some(values) = values {
-            ways.push(values.into_iter().map(|value| Place::Header(name, value)).collect());
+            ways.push(values.into_iter().map(|value| IndexKey::Header(name, value)).collect());
         }
     }
     ways
@@ -201,7 +201,7 @@ fn ways_of(condition: &Condition) -> Vec<Vec<Place<'_>>> {
 mod tests {
     use super::*;
     use crate::path::work;
-    use crate::{NoSources, Policy, PolicyErrors, Request, Resolution};
+    use crate::{NoSources, Policy, PolicyErrors, RequestAttributes, Resolution};
 
     fn policy(limits: impl Iterator<Item = String>) -> Result<Policy, PolicyErrors> {
         let text = limits
@@ -271,7 +271,7 @@ mod tests {
         ];
         for segment in &segments {
             for path in [format!("/{segment}/x"), format!("/b/../{segment}/x/..;/x")] {
-                let done = work::of(|| drop(policy.resolve(&Request::new("GET", &path))));
+                let done = work::of(|| drop(policy.resolve(&RequestAttributes::new("GET", &path))));
                 assert!(done.searches <= SEARCHES_MAX * LOOKS_MAX, "{done:?}");
                 assert!(done.bytes <= done.searches * 1024, "{done:?}");
             }
@@ -289,7 +289,7 @@ limits:
   - { name: ends, rate: 1/s, match: { path: '/x*paid*' } }
 ";
         let policy = Policy::parse("policy.yaml", text, &NoSources).unwrap();
-        let names = |path: &str| match policy.resolve(&Request::new("GET", path)) {
+        let names = |path: &str| match policy.resolve(&RequestAttributes::new("GET", path)) {
             Resolution::Charged(applied) => {
                 applied.iter().map(|one| one.rule.name().to_string()).collect::<Vec<_>>().join(" ")
             }

@@ -78,7 +78,7 @@ pub fn check_unique_members_by(
 ) -> Result<(), JsonError> {
     let duplicate = RefCell::new(None);
     let mut text = serde_json::Deserializer::from_slice(json);
-    let check = Check { canonical, duplicate: &duplicate };
+    let check = UniqueMembers { canonical, duplicate: &duplicate };
     let checked = check.deserialize(&mut text).and_then(|()| text.end());
     checked.map_err(|error| match duplicate.take() {
         Some(name) => JsonError::Duplicate { name, line: error.line(), column: error.column() },
@@ -88,12 +88,12 @@ pub fn check_unique_members_by(
 
 /// Visits a value and keeps nothing of it but the names of the objects that are still open.
 #[derive(Clone, Copy)]
-struct Check<'c> {
+struct UniqueMembers<'c> {
     canonical: fn(&str) -> Cow<'_, str>,
     duplicate: &'c RefCell<Option<String>>,
 }
 
-impl<'de> DeserializeSeed<'de> for Check<'_> {
+impl<'de> DeserializeSeed<'de> for UniqueMembers<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -101,7 +101,7 @@ impl<'de> DeserializeSeed<'de> for Check<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Check<'_> {
+impl<'de> Visitor<'de> for UniqueMembers<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

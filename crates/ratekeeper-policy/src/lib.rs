@@ -2,7 +2,7 @@
 //! out. It reads no files, no clock and no network.
 //!
 //! ```
-//! use ratekeeper_policy::{NoSources, Policy, Request, Resolution};
+//! use ratekeeper_policy::{NoSources, Policy, RequestAttributes, Resolution};
 //!
 //! let policy = Policy::parse("policy.yaml", "
 //! version: 1
@@ -16,7 +16,7 @@
 //! ", &NoSources)?;
 //!
 //! let headers = vec![("x-user".to_string(), "ann".to_string())];
-//! let request = Request { headers: &headers, ..Request::new("POST", "//checkout/") };
+//! let request = RequestAttributes { headers: &headers, ..RequestAttributes::new("POST", "//checkout/") };
 //! let Resolution::Charged(limits) = policy.resolve(&request) else { panic!() };
 //! assert_eq!(limits[0].rule.name(), "checkout");
 //! assert_eq!(limits[0].key.to_string(), "user=ann");
@@ -24,18 +24,18 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod answers;
 pub mod attributes;
 mod build;
 pub mod client_ip;
 mod condition;
+mod context;
 pub mod envoy;
 mod explain;
-mod facts;
 mod format;
 mod identity;
 mod index;
 pub mod json;
+mod json_schema;
 #[cfg(feature = "jwt")]
 pub mod jwt;
 mod one_line;
@@ -45,21 +45,21 @@ mod problems;
 mod read_headers;
 mod request;
 mod resolve;
+mod response;
 mod rule;
 mod schema;
-mod shape;
 pub mod suggest;
 #[cfg(feature = "jwt")]
 mod token;
 mod yaml;
 
-pub use answers::{Answers, BodyKind};
 pub use condition::Mismatch;
-pub use explain::{Explanation, Outcome, Verdict};
-pub use facts::NoIdentity;
-pub use identity::{Key, Missing};
+pub use context::MissingIdentity;
+pub use explain::{Explanation, LimitExplanation, LimitOutcome};
+pub use identity::{Key, MissingReason};
 pub use policy::{NoSources, Policy, Sources, StoreSettings};
 pub use problems::{PolicyErrors, Problem};
-pub use request::{Headers, Request};
-pub use resolve::{Applied, Resolution};
+pub use request::{Headers, RequestAttributes};
+pub use resolve::{AppliedLimit, Resolution};
+pub use response::{BodyKind, ResponseSettings};
 pub use rule::{Amount, LimitRule, Mode, WhenLimited};

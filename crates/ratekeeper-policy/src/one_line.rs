@@ -59,17 +59,17 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Request;
+    use crate::request::RequestAttributes;
     use crate::resolve::Resolution;
 
     fn limit_and_key(text: &str) -> String {
         let policy = Policy::one_line(text).unwrap();
         let headers = vec![("x-api-key".to_string(), "k".to_string())];
-        let request = Request {
+        let request = RequestAttributes {
             headers: &headers,
             peer: Some([192, 0, 2, 1].into()),
             custom: &|name| (name == "session").then(|| b"s".to_vec()),
-            ..Request::new("GET", "/")
+            ..RequestAttributes::new("GET", "/")
         };
         let Resolution::Charged(limits) = policy.resolve(&request) else { panic!("charged") };
         format!("{} {}", limits[0].amount(), limits[0].key)

@@ -4,20 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::WhenDown;
+use ratekeeper_core::FailureMode;
 
-use crate::answers::Answers;
 use crate::build;
 use crate::client_ip::ClientIp;
 use crate::condition::Condition;
 use crate::format;
 use crate::identity::Identity;
 use crate::index::Index;
+use crate::json_schema::json_schema;
 use crate::problems::{PolicyErrors, Problem, Problems};
 use crate::read_headers::ReadHeaders;
+use crate::response::ResponseSettings;
 use crate::rule::LimitRule;
-use crate::schema::json_schema;
-use crate::shape::Shape;
+use crate::schema::Schema;
 use crate::yaml;
 
 /// A policy that can be used.
@@ -36,7 +36,7 @@ pub struct Policy {
     pub(crate) index: Index,
     pub(crate) read_headers: ReadHeaders,
     pub(crate) serves_stale: bool,
-    pub(crate) answers: Answers,
+    pub(crate) response_settings: ResponseSettings,
     pub(crate) warnings: Vec<Problem>,
 }
 
@@ -59,7 +59,7 @@ pub struct StoreSettings {
     /// How long one decision may take.
     pub deadline: Option<Duration>,
     /// What limits do when the store does not answer, unless they say otherwise.
-    pub when_down: WhenDown,
+    pub on_failure: FailureMode,
     /// Are hot keys served from memory?
     pub leased: bool,
     /// How many keys are kept in memory at most.
@@ -112,7 +112,7 @@ impl Policy {
         let policy = match &root {
             Some(root) => {
                 build::hide_secrets(root, &mut problems);
-                Shape::Section(&format::POLICY).check(root, &mut problems);
+                Schema::Section(&format::POLICY).check(root, &mut problems);
                 Some(build::policy(root, sources, &mut problems))
             }
             None if !problems.is_empty() => None,
@@ -142,14 +142,14 @@ impl Policy {
     }
 
     /// How callers are told.
-    pub fn answers(&self) -> &Answers {
-        &self.answers
+    pub fn response_settings(&self) -> &ResponseSettings {
+        &self.response_settings
     }
 
     /// Believes these proxies too, whatever the file says.
     #[must_use]
     pub fn with_trusted_proxies(self, proxies: &[ipnet::IpNet]) -> Self {
-        Self { client_ip: self.client_ip.and_trusted(proxies), ..self }
+        Self { client_ip: self.client_ip.with_extra_trusted(proxies), ..self }
     }
 
     /// How the address of a client is found.
@@ -158,7 +158,7 @@ impl Policy {
     }
 
     /// Does any limit count addresses, be it only where another identity is missing?
-    pub fn counts_addresses(&self) -> bool {
+    pub fn counts_client_ips(&self) -> bool {
         let is_address = |id: &usize| {
             let identity = &self.identities[*id];
             let stands_in = identity.missing == crate::identity::WhenMissing::Ip;

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 /// What a policy needs to know of a request.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
+pub struct RequestAttributes<'a> {
     /// Its method.
     pub method: &'a str,
     /// The host that it is for, with or without a port: see
@@ -26,7 +26,7 @@ pub struct Request<'a> {
     pub unix_secs: u64,
 }
 
-impl<'a> Request<'a> {
+impl<'a> RequestAttributes<'a> {
     /// A request of which nothing else is known.
     pub fn new(method: &'a str, path: &'a str) -> Self {
         Self {

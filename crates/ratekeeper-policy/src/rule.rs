@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{Cost, Limit, WhenDown};
+use ratekeeper_core::{Cost, FailureMode, Limit};
 
 use crate::condition::Condition;
-use crate::facts::Facts;
+use crate::context::RequestContext;
 use crate::request::Headers;
 
 /// A limit of a policy.
@@ -21,9 +21,9 @@ pub struct LimitRule {
     pub(crate) bounds: Bounds,
     pub(crate) cost: CostRule,
     pub(crate) mode: Mode,
-    pub(crate) when_down: WhenDown,
+    pub(crate) on_failure: FailureMode,
     pub(crate) when_limited: WhenLimited,
-    pub(crate) refund: Vec<Statuses>,
+    pub(crate) refund: Vec<StatusRange>,
     pub(crate) message: Option<String>,
 }
 
@@ -49,8 +49,8 @@ impl LimitRule {
     }
 
     /// What it does when its store does not answer.
-    pub fn when_down(&self) -> WhenDown {
-        self.when_down
+    pub fn on_failure(&self) -> FailureMode {
+        self.on_failure
     }
 
     /// What becomes of a request that does not fit.
@@ -65,7 +65,7 @@ impl LimitRule {
 
     /// What a request really costs, if its answer says so: nothing for some statuses, or the number
     /// in a header.
-    pub fn cost_of_answer(&self, status: u16, headers: &dyn Headers) -> Option<u64> {
+    pub fn response_cost(&self, status: u16, headers: &dyn Headers) -> Option<u64> {
         if self.refund.iter().any(|statuses| statuses.contains(status)) {
             return Some(0);
         }
@@ -181,14 +181,14 @@ pub enum WhenLimited {
     ServeStale(Duration),
 }
 
-/// Statuses from the one up to the other.
+/// StatusRange from the one up to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Statuses {
+pub(crate) struct StatusRange {
     pub(crate) first: u16,
     pub(crate) last: u16,
 }
 
-impl Statuses {
+impl StatusRange {
     pub(crate) fn contains(&self, status: u16) -> bool {
         (self.first..=self.last).contains(&status)
     }
@@ -204,13 +204,13 @@ pub(crate) enum CostRule {
 }
 
 impl CostRule {
-    pub(crate) fn of(&self, facts: &Facts<'_, '_>) -> Cost {
+    pub(crate) fn of(&self, context: &RequestContext<'_, '_>) -> Cost {
         match self {
             Self::Fixed(cost) => *cost,
             Self::ResponseHeader { default, .. } => *default,
-            Self::Routes { routes, default } => cost_of_routes(routes, *default, facts),
+            Self::Routes { routes, default } => cost_of_routes(routes, *default, context),
             Self::RequestHeader { name, default, max } => {
-                let values = facts.request.headers.all(name);
+                let values = context.request.headers.all(name);
                 let told = values.iter().filter_map(|value| parse_amount(value));
                 told.filter_map(Cost::new).max().map_or(*default, |cost| cost.min(*max))
             }
@@ -219,11 +219,15 @@ impl CostRule {
 }
 
 /// The first route that matches, or of those that may be meant the dearest.
-fn cost_of_routes(routes: &[(Condition, Cost)], default: Cost, facts: &Facts<'_, '_>) -> Cost {
+fn cost_of_routes(
+    routes: &[(Condition, Cost)],
+    default: Cost,
+    context: &RequestContext<'_, '_>,
+) -> Cost {
     let mut cost = None;
-    for (on, of_route) in routes.iter().filter(|(on, _)| on.mismatch(facts).is_none()) {
+    for (on, of_route) in routes.iter().filter(|(on, _)| on.mismatch(context).is_none()) {
         cost = cost.max(Some(*of_route));
-        if on.surely_holds(facts) {
+        if on.holds_by_all_readings(context) {
             return cost.unwrap_or(default);
         }
     }

@@ -1,101 +1,295 @@
-//! The JSON Schema of a file, for editors.
+//! The schema of a file: one description that checks it, and from which its schema is made.
 
-use serde_json::{Map, Value as Json, json};
+use crate::problems::{Problems, quoted};
+use crate::suggest::closest;
+use crate::yaml::{Node, Value};
 
-use crate::shape::{Field, Section, Shape};
-
-/// The JSON Schema of a file of this shape.
-pub(crate) fn json_schema(root: &'static Section, title: &str) -> Json {
-    let mut definitions = Map::new();
-    let of_root = section_schema(root, &mut definitions);
-    let mut schema = json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title,
-    });
-    if let (Json::Object(schema), Json::Object(of_root)) = (&mut schema, of_root) {
-        schema.extend(of_root);
-        schema.insert("$defs".into(), Json::Object(definitions));
-    }
-    schema
+/// What may stand at a place.
+pub(crate) enum Schema {
+    /// Any text. The words say what, for errors and editors.
+    Text(&'static str),
+    /// Whatever it is, it is fine. The words say what it is for.
+    Anything(&'static str),
+    /// A text of a form that is checked elsewhere: a rate, a duration, a pattern.
+    Form {
+        what: &'static str,
+        pattern: &'static str,
+    },
+    /// A whole number from the one to the other.
+    Integer(u64, u64),
+    Boolean,
+    /// One of these words, each with what it means.
+    Choice(&'static [(&'static str, &'static str)]),
+    List(&'static Schema),
+    /// One, or a list of them.
+    OneOrMany(&'static Schema),
+    /// Names of one's own, each with one of these.
+    Map(&'static Schema),
+    Section(&'static Section),
+    /// The one if it has one of these fields, else the other.
+    Tagged {
+        by: &'static [&'static str],
+        tagged: &'static Section,
+        plain: &'static Section,
+    },
+    /// Any of these.
+    Either(&'static [Schema]),
 }
 
-fn shape_schema(shape: &Shape, definitions: &mut Map<String, Json>) -> Json {
-    match shape {
-        Shape::Text(what) => {
-            json!({ "type": ["string", "number", "boolean"], "minLength": 1, "description": what })
+/// A map whose names are known.
+pub(crate) struct Section {
+    /// What it is, as in "unknown field of a limit".
+    pub(crate) what: &'static str,
+    pub(crate) fields: &'static [Field],
+    /// Exactly one of these has to be there.
+    pub(crate) one_of: &'static [&'static str],
+}
+
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) is_required: bool,
+    /// May there be nothing in it yet?
+    pub(crate) may_be_empty: bool,
+    pub(crate) schema: Schema,
+    pub(crate) doc: &'static str,
+}
+
+impl Schema {
+    /// Reports whatever does not have this schema.
+    pub(crate) fn check(&self, node: &Node, problems: &mut Problems) {
+        if problems.is_full() {
+            return;
         }
-        Shape::Anything(what) => json!({ "description": what }),
-        Shape::Form { what, pattern } => {
-            json!({ "type": ["string", "number"], "description": what, "pattern": pattern })
+        match (self, &node.value) {
+            (Self::Anything(_), _) => {}
+            (Self::Either(schemas), _) => self.check_either(schemas, node, problems),
+            // It would mean everything, or nothing at all.
+            (Self::List(_) | Self::OneOrMany(_) | Self::Map(_), _)
+                if node.is_empty() && !node.is_null() =>
+            {
+                let expected = self.expected();
+                problems.report(node.span, format!("this is empty: expected {expected}"));
+            }
+            (Self::List(item), Value::List(items)) => {
+                items.iter().for_each(|node| item.check(node, problems));
+            }
+            (Self::OneOrMany(item), Value::Map(_) | Value::Scalar { .. }) => {
+                item.check(node, problems);
+            }
+            (Self::OneOrMany(item), Value::List(items)) => {
+                items.iter().for_each(|node| item.check(node, problems));
+            }
+            (Self::Map(of), Value::Map(entries)) => {
+                entries.iter().for_each(|(_, value)| of.check(value, problems));
+            }
+            (Self::Section(section), Value::Map(entries)) => {
+                section.check(node, entries, problems);
+            }
+            (Self::Tagged { by, tagged, plain }, Value::Map(entries)) => {
+                let is_tagged = entries.iter().any(|(key, _)| plain.is_slip_of(key, by));
+                (if is_tagged { tagged } else { plain }).check(node, entries, problems);
+            }
+            (_, Value::Scalar { text, .. }) if !node.is_null() && self.accepts_text(text) => {}
+            _ => problems.report(node.span, self.complaint(node)),
         }
-        Shape::Integer(least, most) => {
-            json!({ "type": "integer", "minimum": least, "maximum": most })
+    }
+
+    /// The alternatives that could be meant are those of the node's own kind.
+    fn check_either(&self, schemas: &[Schema], node: &Node, problems: &mut Problems) {
+        let of_kind = |schema: &&Schema| schema.is_of_kind(node);
+        if let Value::Scalar { text, .. } = &node.value {
+            let mut meant = schemas.iter().filter(of_kind);
+            if node.is_null() || !meant.any(|schema| schema.accepts_text(text)) {
+                problems.report(node.span, self.complaint(node));
+            }
+            return;
         }
-        Shape::Boolean => json!({ "type": "boolean" }),
-        Shape::Choice(words) => {
-            let one = |(word, doc): &(&str, &str)| json!({ "const": word, "description": doc });
-            json!({ "oneOf": words.iter().map(one).collect::<Vec<_>>() })
+        match schemas.iter().find(of_kind) {
+            Some(schema) => schema.check(node, problems),
+            None => problems.report(node.span, self.complaint(node)),
         }
-        Shape::List(item) => {
-            json!({ "type": "array", "minItems": 1, "items": shape_schema(item, definitions) })
+    }
+
+    fn is_of_kind(&self, node: &Node) -> bool {
+        match self {
+            Self::Anything(_) => true,
+            Self::Map(_) | Self::Section(_) | Self::Tagged { .. } => {
+                matches!(node.value, Value::Map(_))
+            }
+            Self::List(_) => matches!(node.value, Value::List(_)),
+            Self::OneOrMany(item) => matches!(node.value, Value::List(_)) || item.is_of_kind(node),
+            Self::Either(schemas) => schemas.iter().any(|schema| schema.is_of_kind(node)),
+            _ => matches!(node.value, Value::Scalar { .. }),
         }
-        Shape::OneOrMany(item) => {
-            let item = shape_schema(item, definitions);
-            json!({ "anyOf": [item.clone(), { "type": "array", "minItems": 1, "items": item }] })
+    }
+
+    fn accepts_text(&self, text: &str) -> bool {
+        match self {
+            Self::Anything(_) => true,
+            Self::Text(_) | Self::Form { .. } => !text.is_empty(),
+            Self::Integer(least, most) => {
+                text.parse().is_ok_and(|n: u64| (*least..=*most).contains(&n))
+            }
+            Self::Boolean => matches!(text, "true" | "false"),
+            Self::Choice(words) => words.iter().any(|(word, _)| *word == text),
+            Self::OneOrMany(item) => item.accepts_text(text),
+            Self::Either(schemas) => schemas.iter().any(|schema| schema.accepts_text(text)),
+            _ => false,
         }
-        Shape::Map(of) => {
-            let of = shape_schema(of, definitions);
-            json!({ "type": "object", "minProperties": 1, "additionalProperties": of })
+    }
+
+    fn complaint(&self, node: &Node) -> String {
+        let expected = self.expected_of(node);
+        let Value::Scalar { text, .. } = &node.value else {
+            let found = if matches!(node.value, Value::List(_)) { "a list" } else { "a map" };
+            return format!("expected {expected}, found {found}");
+        };
+        let suggestion = self.words().and_then(|words| closest(text, words.into_iter()));
+        match suggestion {
+            _ if node.is_null() || text.is_empty() => format!("a value is missing: {expected}"),
+            Some(word) => {
+                format!("{} is not {expected}; did you mean \"{word}\"?", quoted(text))
+            }
+            None => format!("expected {expected}, found {}", quoted(text)),
         }
-        Shape::Section(section) => reference(section, definitions),
-        Shape::Tagged { tagged, plain, .. } => {
-            json!({ "anyOf": [reference(plain, definitions), reference(tagged, definitions)] })
+    }
+
+    /// What could be meant by what stands there.
+    fn expected_of(&self, node: &Node) -> String {
+        let Self::Either(schemas) = self else { return self.expected() };
+        let meant: Vec<_> = schemas.iter().filter(|schema| schema.is_of_kind(node)).collect();
+        match meant.is_empty() {
+            true => self.expected(),
+            false => meant.iter().map(|schema| schema.expected()).collect::<Vec<_>>().join(", or "),
         }
-        Shape::Either(shapes) => {
-            let each = shapes.iter().map(|shape| shape_schema(shape, definitions));
-            json!({ "anyOf": each.collect::<Vec<_>>() })
+    }
+
+    fn words(&self) -> Option<Vec<&'static str>> {
+        match self {
+            Self::Choice(words) => Some(words.iter().map(|(word, _)| *word).collect()),
+            Self::OneOrMany(item) => item.words(),
+            Self::Either(schemas) => schemas.iter().find_map(Schema::words),
+            _ => None,
+        }
+    }
+
+    fn expected(&self) -> String {
+        match self {
+            Self::Text(what) | Self::Anything(what) | Self::Form { what, .. } => (*what).into(),
+            Self::Integer(least, most) if least == most => least.to_string(),
+            Self::Integer(least, most) => format!("a whole number from {least} to {most}"),
+            Self::Boolean => "true or false".into(),
+            Self::Choice(words) => {
+                let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+                match words[..] {
+                    [only] => only.into(),
+                    _ => format!("one of {}", words.join(", ")),
+                }
+            }
+            Self::List(item) => format!("a list, each item {}", item.expected()),
+            Self::OneOrMany(item) => format!("{}, or a list of such", item.expected()),
+            Self::Map(of) => format!("names, each with {}", of.expected()),
+            Self::Section(section) | Self::Tagged { plain: section, .. } => section.expected(),
+            Self::Either(schemas) => {
+                let each: Vec<_> = schemas.iter().map(Schema::expected).collect();
+                each.join(", or ")
+            }
         }
     }
 }
 
-/// A part with nothing in it yet.
-fn or_empty(schema: &Json, field: &Field) -> Json {
-    let nothing = match field.is_required {
-        true => json!({ "const": [] }),
-        false => json!({ "enum": [null, [], {}] }),
-    };
-    json!({ "anyOf": [schema, nothing] })
+impl Section {
+    fn check(&self, node: &Node, entries: &[(Node, Node)], problems: &mut Problems) {
+        let mut meant = Vec::new();
+        for (key, value) in entries {
+            let name = key.text().unwrap_or_default();
+            match self.fields.iter().find(|field| field.name == name) {
+                Some(field) => field.check(key, value, problems),
+                None if problems.is_full() => return,
+                None => {
+                    let near = self.closest(name);
+                    meant.extend(near);
+                    problems.report(key.span, self.unknown(name, near));
+                }
+            }
+        }
+        let is_there = |name: &str| {
+            meant.contains(&name) || entries.iter().any(|(key, _)| key.text() == Some(name))
+        };
+        let first = entries.first().map_or(node.span, |(key, _)| key.span);
+        let missing = self.missing(&is_there);
+        if !missing.is_empty() && !is_there("<<") {
+            let needs = missing.join(", and ");
+            problems.report_also(first, format!("{} needs {needs}", self.what));
+        }
+        self.report_too_many(entries, problems);
+    }
+
+    fn missing(&self, is_there: &dyn Fn(&str) -> bool) -> Vec<String> {
+        let required = self.fields.iter().filter(|field| field.is_required);
+        let missing = required.filter(|field| !is_there(field.name));
+        let missing = missing.map(|Field { name, schema, .. }| match schema {
+            Schema::Text(_) | Schema::Form { .. } | Schema::Integer(..) => {
+                format!("\"{name}\": {}", schema.expected())
+            }
+            _ => format!("\"{name}\""),
+        });
+        let mut missing: Vec<_> = missing.collect();
+        if !self.one_of.is_empty() && !self.one_of.iter().any(|name| is_there(name)) {
+            missing.push(format!("one of {}", self.one_of.join(", ")));
+        }
+        missing
+    }
+
+    /// Of fields that exclude each other, the second is one too many.
+    fn report_too_many(&self, entries: &[(Node, Node)], problems: &mut Problems) {
+        let is_one = |key: &&Node| key.text().is_some_and(|name| self.one_of.contains(&name));
+        let mut there = entries.iter().map(|(key, _)| key).filter(is_one);
+        let Some(first) = there.next().and_then(Node::text) else { return };
+        for other in there {
+            let (what, name) = (self.what, other.text().unwrap_or_default());
+            problems
+                .report_also(other.span, format!("{what} has \"{first}\" or \"{name}\", not both"));
+        }
+    }
+
+    fn closest(&self, name: &str) -> Option<&'static str> {
+        closest(name, self.fields.iter().map(|field| field.name))
+    }
+
+    /// Is this key no field, but one of these names or a slip of one?
+    fn is_slip_of(&self, key: &Node, names: &[&'static str]) -> bool {
+        let name = key.text().unwrap_or_default();
+        self.closest(name).is_none() && closest(name, names.iter().copied()).is_some()
+    }
+
+    fn unknown(&self, name: &str, near: Option<&str>) -> String {
+        let (what, named) = (self.what, quoted(name));
+        match near {
+            _ if name == "<<" => "merge keys are not understood; write out what is meant".into(),
+            Some(near) => format!("unknown field {named} of {what}; did you mean \"{near}\"?"),
+            None => format!("unknown field {named} of {what}; it may have {}", self.names()),
+        }
+    }
+
+    fn names(&self) -> String {
+        self.fields.iter().map(|field| field.name).collect::<Vec<_>>().join(", ")
+    }
+
+    fn expected(&self) -> String {
+        format!("{} ({})", self.what, self.names())
+    }
 }
 
-/// Sections are named once and referred to, for some contain themselves.
-fn reference(section: &Section, definitions: &mut Map<String, Json>) -> Json {
-    let name = section.what.trim_start_matches(['a', 'n']).trim().replace(' ', "_");
-    if !definitions.contains_key(&name) {
-        definitions.insert(name.clone(), Json::Null);
-        let schema = section_schema(section, definitions);
-        definitions.insert(name.clone(), schema);
+impl Field {
+    fn check(&self, key: &Node, value: &Node, problems: &mut Problems) {
+        if value.is_null() && (self.is_required || !self.may_be_empty) {
+            let (name, expected) = (self.name, self.schema.expected());
+            return problems
+                .report(key.span, format!("\"{name}\" has no value: expected {expected}"));
+        }
+        if !(self.may_be_empty && value.is_empty()) {
+            self.schema.check(value, problems);
+        }
     }
-    json!({ "$ref": format!("#/$defs/{name}") })
-}
-
-fn section_schema(section: &Section, definitions: &mut Map<String, Json>) -> Json {
-    let mut properties = Map::new();
-    for field in section.fields {
-        let schema = shape_schema(&field.shape, definitions);
-        let mut schema = if field.may_be_empty { or_empty(&schema, field) } else { schema };
-        schema["description"] = field.doc.into();
-        properties.insert(field.name.into(), schema);
-    }
-    let required = section.fields.iter().filter(|field| field.is_required).map(|field| field.name);
-    let mut schema = json!({
-        "type": "object",
-        "additionalProperties": false,
-        "properties": properties,
-        "required": required.collect::<Vec<_>>(),
-    });
-    if !section.one_of.is_empty() {
-        let one = |name: &&str| json!({ "required": [name] });
-        schema["oneOf"] = section.one_of.iter().map(one).collect();
-    }
-    schema
 }

@@ -2,29 +2,29 @@
 
 use std::borrow::Cow;
 
-use crate::attributes::{Values, cookie, header};
+use crate::attributes::{AttributeValues, cookie, header};
 use crate::build::values::{duration, end_to_end_header};
-use crate::identity::{Found, Missing};
+use crate::identity::{IdentityValue, MissingReason};
 use crate::jwt::{Claims, JwtKey, JwtVerifier};
 use crate::policy::Sources;
 use crate::problems::Problems;
-use crate::request::Request;
+use crate::request::RequestAttributes;
 use crate::yaml::Node;
 
 /// How tokens are found and verified.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
     verifier: Option<JwtVerifier>,
-    place: Place,
+    location: TokenLocation,
 }
 
 #[derive(Debug)]
-enum Place {
+enum TokenLocation {
     Header(String),
     Cookie(String),
 }
 
-impl Default for Place {
+impl Default for TokenLocation {
     fn default() -> Self {
         Self::Header("authorization".into())
     }
@@ -33,7 +33,7 @@ impl Default for Place {
 const NO_SCHEME: &str =
     "the Authorization header has no bearer token; send \"Authorization: Bearer TOKEN\"";
 
-impl Place {
+impl TokenLocation {
     /// The token in a header or cookie. `Authorization` always names its scheme (RFC 6750), and what is
     /// no bearer token for others is none here. In other places the scheme may be left out.
     fn token<'v>(&self, value: &'v str) -> Option<&'v str> {
@@ -50,13 +50,13 @@ impl Place {
 }
 
 /// What became of a request's token.
-pub(crate) struct Token(Result<Claims, Missing>);
+pub(crate) struct TokenClaims(Result<Claims, MissingReason>);
 
-impl Token {
-    pub(crate) fn claim<'r>(&self, path: &str) -> Found<'r> {
+impl TokenClaims {
+    pub(crate) fn claim<'r>(&self, path: &str) -> IdentityValue<'r> {
         let claims = self.0.as_ref().map_err(Clone::clone)?;
         let text = claims.text(path).filter(|text| !text.is_empty());
-        text.map(|text| Cow::Owned(text.into_bytes())).ok_or(Missing::NoClaim)
+        text.map(|text| Cow::Owned(text.into_bytes())).ok_or(MissingReason::NoClaim)
     }
 }
 
@@ -72,8 +72,8 @@ impl Tokens {
             problems.report(cookie.span, "a token is in a header or in a cookie, not in both");
         }
         let header = node.get("header").and_then(|node| end_to_end_header(node, problems));
-        let header = header.map(Place::Header);
-        let place = text("cookie").map(Place::Cookie).or(header).unwrap_or_default();
+        let header = header.map(TokenLocation::Header);
+        let location = text("cookie").map(TokenLocation::Cookie).or(header).unwrap_or_default();
         let (issuer, audience) = (text("issuer"), text("audience"));
         let leeway = node.get("leeway").and_then(|node| duration(node, problems));
         let made = key(node, sources).and_then(|(at, key)| {
@@ -93,38 +93,46 @@ impl Tokens {
                 None => verifier,
             }
         });
-        Self { verifier, place }
+        Self { verifier, location }
     }
 
     /// The header that tokens are read from, in lower case.
     pub(crate) fn header(&self) -> &str {
-        match &self.place {
-            Place::Header(name) => name,
-            Place::Cookie(_) => "cookie",
+        match &self.location {
+            TokenLocation::Header(name) => name,
+            TokenLocation::Cookie(_) => "cookie",
         }
     }
 
     /// The token of this request, verified.
-    pub(crate) fn find(&self, request: &Request<'_>) -> Token {
-        let values = match &self.place {
-            Place::Header(name) => Ok(header::values(request, name)),
-            Place::Cookie(name) => cookie::values(request, name),
+    pub(crate) fn find(&self, request: &RequestAttributes<'_>) -> TokenClaims {
+        let values = match &self.location {
+            TokenLocation::Header(name) => Ok(header::values(request, name)),
+            TokenLocation::Cookie(name) => cookie::values(request, name),
         };
-        Token(values.and_then(|values| self.verify(&values, request.unix_secs)))
+        TokenClaims(values.and_then(|values| self.verify(&values, request.unix_secs)))
     }
 
-    fn verify(&self, values: &Values<'_>, now_unix_secs: u64) -> Result<Claims, Missing> {
+    fn verify(
+        &self,
+        values: &AttributeValues<'_>,
+        now_unix_secs: u64,
+    ) -> Result<Claims, MissingReason> {
         let first = match &values.known[..] {
-            _ if values.are_more => return Err(Missing::SentTwice),
-            [] => return Err(Missing::NotSent),
+            _ if values.are_more => return Err(MissingReason::SentTwice),
+            [] => return Err(MissingReason::NotSent),
             [only] => only,
-            _ => return Err(Missing::SentTwice),
+            _ => return Err(MissingReason::SentTwice),
         };
-        let no_key = || Missing::Token("the policy has no \"jwt\" section to verify it".into());
+        let no_key =
+            || MissingReason::Token("the policy has no \"jwt\" section to verify it".into());
         let verifier = self.verifier.as_ref().ok_or_else(no_key)?;
         let value = std::str::from_utf8(first).unwrap_or_default();
-        let token = self.place.token(value).ok_or_else(|| Missing::Token(NO_SCHEME.into()))?;
-        verifier.verify(token, now_unix_secs).map_err(|error| Missing::Token(error.to_string()))
+        let token =
+            self.location.token(value).ok_or_else(|| MissingReason::Token(NO_SCHEME.into()))?;
+        verifier
+            .verify(token, now_unix_secs)
+            .map_err(|error| MissingReason::Token(error.to_string()))
     }
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
     // Editors on Windows begin files with a mark that is no part of the text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let parser = Parser::new_from_str(text);
-    let mut builder = Builder { parser, anchors: HashMap::new(), nodes: 0, deepest: 0 };
+    let mut builder = TreeBuilder { parser, anchors: HashMap::new(), nodes: 0, deepest: 0 };
     match builder.document(problems) {
         Ok(node) => node,
         Err((span, why)) => {
@@ -95,11 +95,11 @@ pub(crate) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
     }
 }
 
-type Failed = (Span, String);
+type YamlError = (Span, String);
 
-struct Builder<'t> {
+struct TreeBuilder<'t> {
     parser: Parser<'t, StrInput<'t>>,
-    anchors: HashMap<usize, Anchored>,
+    anchors: HashMap<usize, Anchor>,
     nodes: usize,
     /// How deep the node that is being read goes.
     deepest: usize,
@@ -107,14 +107,14 @@ struct Builder<'t> {
 
 /// What an alias stands for, how many nodes that is, and how deep it goes.
 #[derive(Clone)]
-struct Anchored {
+struct Anchor {
     node: Node,
     size: usize,
     height: usize,
 }
 
-impl<'t> Builder<'t> {
-    fn document(&mut self, problems: &mut Problems) -> Result<Option<Node>, Failed> {
+impl<'t> TreeBuilder<'t> {
+    fn document(&mut self, problems: &mut Problems) -> Result<Option<Node>, YamlError> {
         loop {
             match self.next()? {
                 (Event::StreamStart | Event::DocumentStart(_), _) => {}
@@ -129,7 +129,7 @@ impl<'t> Builder<'t> {
     }
 
     /// A second document would be ignored, and with it whatever its author wanted.
-    fn expect_end(&mut self) -> Result<(), Failed> {
+    fn expect_end(&mut self) -> Result<(), YamlError> {
         loop {
             match self.next()? {
                 (Event::StreamEnd, _) => return Ok(()),
@@ -141,7 +141,7 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn next(&mut self) -> Result<(Event<'t>, Span), Failed> {
+    fn next(&mut self) -> Result<(Event<'t>, Span), YamlError> {
         match self.parser.next_event() {
             Some(Ok((event, marks))) => Ok((event, span_of(marks))),
             Some(Err(error)) => {
@@ -159,7 +159,7 @@ impl<'t> Builder<'t> {
         span: Span,
         depth: usize,
         problems: &mut Problems,
-    ) -> Result<Node, Failed> {
+    ) -> Result<Node, YamlError> {
         let nodes_before = self.nodes;
         self.count(1, span)?;
         self.go_down(depth, span)?;
@@ -180,13 +180,13 @@ impl<'t> Builder<'t> {
         let node = Node { span, value };
         if anchor != 0 {
             let (size, height) = (self.nodes - nodes_before, self.deepest - depth);
-            self.anchors.insert(anchor, Anchored { node: node.clone(), size, height });
+            self.anchors.insert(anchor, Anchor { node: node.clone(), size, height });
         }
         self.deepest = self.deepest.max(deepest_before);
         Ok(node)
     }
 
-    fn go_down(&mut self, depth: usize, span: Span) -> Result<(), Failed> {
+    fn go_down(&mut self, depth: usize, span: Span) -> Result<(), YamlError> {
         self.deepest = self.deepest.max(depth);
         match depth > DEPTH_MAX {
             true => Err((span, format!("nested more than {DEPTH_MAX} deep"))),
@@ -194,7 +194,7 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn list(&mut self, depth: usize, problems: &mut Problems) -> Result<Value, Failed> {
+    fn list(&mut self, depth: usize, problems: &mut Problems) -> Result<Value, YamlError> {
         let mut items = Vec::new();
         loop {
             match self.next()? {
@@ -204,7 +204,7 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn map(&mut self, depth: usize, problems: &mut Problems) -> Result<Value, Failed> {
+    fn map(&mut self, depth: usize, problems: &mut Problems) -> Result<Value, YamlError> {
         let mut entries: Vec<(Node, Node)> = Vec::new();
         let mut known = HashMap::new();
         loop {
@@ -231,8 +231,8 @@ impl<'t> Builder<'t> {
     }
 
     /// A copy of what was anchored, errors in which are told where it stands.
-    fn alias(&mut self, anchor: usize, depth: usize, span: Span) -> Result<Node, Failed> {
-        let Some(Anchored { size, height, .. }) = self.anchors.get(&anchor) else {
+    fn alias(&mut self, anchor: usize, depth: usize, span: Span) -> Result<Node, YamlError> {
+        let Some(Anchor { size, height, .. }) = self.anchors.get(&anchor) else {
             return Err((span, "this alias contains itself".into()));
         };
         let (size, height) = (*size, *height);
@@ -241,7 +241,7 @@ impl<'t> Builder<'t> {
         Ok(self.anchors[&anchor].node.clone())
     }
 
-    fn count(&mut self, nodes: usize, span: Span) -> Result<(), Failed> {
+    fn count(&mut self, nodes: usize, span: Span) -> Result<(), YamlError> {
         self.nodes += nodes;
         match self.nodes > NODES_MAX {
             true => Err((span, format!("a policy may have {NODES_MAX} values at most"))),

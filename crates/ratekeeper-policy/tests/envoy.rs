@@ -7,7 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use ratekeeper_policy::envoy::{Amount, Asked, DescriptorLimit, EnvoyConfig, EnvoyErrors, Unit};
+use ratekeeper_policy::envoy::{
+    DescriptorLimit, DescriptorQuota, EnvoyConfig, EnvoyErrors, RequestDescriptor, Unit,
+};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/envoy").join(folder);
@@ -72,19 +74,19 @@ fn every_file_in_the_documentation_is_good() {
 }
 
 /// A descriptor as one word: `key=value,key=value`, and `!5/minute` for a limit of its own.
-fn asked(word: &str) -> Asked {
+fn asked(word: &str) -> RequestDescriptor {
     let (entries, limit) = word.split_once('!').map_or((word, None), |(e, l)| (e, Some(l)));
     let entries = entries.split(',').filter_map(|entry| entry.split_once('='));
-    let asked = Asked::new(entries);
+    let asked = RequestDescriptor::new(entries);
     let Some((count, unit)) = limit.and_then(|limit| limit.split_once('/')) else { return asked };
     asked.limited_to(count.parse().unwrap(), Unit::named(unit).unwrap())
 }
 
 fn show_limit(limit: &DescriptorLimit) -> String {
-    let amount = match limit.amount() {
-        Amount::Rate(limit) => limit.to_string(),
-        Amount::Unlimited => "unlimited".into(),
-        Amount::Nothing(_) => "nothing".into(),
+    let amount = match limit.quota() {
+        DescriptorQuota::Rate(limit) => limit.to_string(),
+        DescriptorQuota::Unlimited => "unlimited".into(),
+        DescriptorQuota::DenyAll(_) => "nothing".into(),
     };
     let name = if limit.name().is_empty() { String::new() } else { format!("{} ", limit.name()) };
     let shadow = if limit.is_shadow() { " shadow" } else { "" };
@@ -96,7 +98,7 @@ fn resolved(config: &EnvoyConfig, domain: &str, request: &str) -> String {
     let descriptors: Vec<_> = request.split(' ').map(asked).collect();
     let found = config.resolve(domain, &descriptors);
     let show = |matched: &Option<_>| {
-        let Some(matched): &Option<ratekeeper_policy::envoy::Matched<'_>> = matched else {
+        let Some(matched): &Option<ratekeeper_policy::envoy::MatchedLimits<'_>> = matched else {
             return "-".to_string();
         };
         let limits: Vec<_> = matched.limits().iter().map(|limit| show_limit(limit)).collect();
@@ -236,8 +238,8 @@ fn a_request_may_bring_its_own_limit() {
 /// What counts are kept under.
 fn scopes(text: &str) -> Vec<(String, String)> {
     let config = parse(text);
-    let of = |limit: &&DescriptorLimit| match limit.amount() {
-        Amount::Rate(rate) => (limit.label().to_string(), rate.name().to_string()),
+    let of = |limit: &&DescriptorLimit| match limit.quota() {
+        DescriptorQuota::Rate(rate) => (limit.label().to_string(), rate.name().to_string()),
         _ => panic!("only rates are counted"),
     };
     config.limits().iter().map(of).collect()
@@ -328,7 +330,7 @@ proptest! {
     #[test]
     fn different_requests_have_different_keys(one in "[ab=;~\\\\]{0,4}", other in "[ab=;~\\\\]{0,4}") {
         let config = parse("domain: d\ndescriptors: [{ key: a, rate_limit: { rate: 1/s } }]");
-        let found = config.resolve("d", &[&one, &other].map(|value| Asked::new([("a", value.as_str())])));
+        let found = config.resolve("d", &[&one, &other].map(|value| RequestDescriptor::new([("a", value.as_str())])));
         let keys: Vec<_> = found.iter().flatten().map(|matched| matched.key()).collect();
         prop_assert_eq!(keys[0] == keys[1], one == other);
     }

@@ -3,7 +3,7 @@
 mod support;
 
 use proptest::prelude::*;
-use ratekeeper_policy::{Outcome, Policy};
+use ratekeeper_policy::{LimitOutcome, Policy};
 use support::{Ask, Lines, policy, show, show_one};
 
 /// Few words of each kind, so that limits and requests meet.
@@ -158,7 +158,7 @@ fn scanned(policy: &Policy, request: &Ask) -> String {
     request.of(|request| {
         let explained = policy.explain(request).limits.into_iter();
         let applied = explained.filter_map(|verdict| match verdict.outcome {
-            Outcome::Applies(applied) => Some(applied),
+            LimitOutcome::Applies(applied) => Some(applied),
             _ => None,
         });
         applied.flatten().map(|one| show_one(&one)).collect::<Vec<_>>().join(", ")

@@ -4,10 +4,10 @@
 
 use std::sync::LazyLock;
 
-use ratekeeper::policy::envoy::{Asked, EnvoyConfig};
+use ratekeeper::policy::envoy::{EnvoyConfig, RequestDescriptor};
 use ratekeeper::policy::jwt::{JwtKey, JwtVerifier};
 use ratekeeper::policy::path::{Glob, PathIndex, PathPattern, normalize};
-use ratekeeper::policy::{NoSources, Request};
+use ratekeeper::policy::{NoSources, RequestAttributes};
 use ratekeeper::{ALGORITHMS, Gate, Limit, ManualClock, Micros, Policy, Rate};
 
 pub use crate::serve::fuzzing::{descriptors, questions, resp};
@@ -57,8 +57,8 @@ pub fn policies(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     match Policy::parse("policy.yaml", &text, &NoSources) {
         Ok(policy) => {
-            policy.resolve(&Request::new("GET", "/checkout/1"));
-            policy.explain(&Request::new("POST", "/"));
+            policy.resolve(&RequestAttributes::new("GET", "/checkout/1"));
+            policy.explain(&RequestAttributes::new("POST", "/"));
         }
         Err(errors) => assert!(!errors.to_string().is_empty()),
     }
@@ -70,7 +70,10 @@ pub fn envoy_files(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes).into_owned();
     match EnvoyConfig::parse(&[("limits.yaml".into(), text)]) {
         Ok(config) => {
-            let asked = [Asked::new([("key", "value")]), Asked::new([("user", ""), ("a", "b")])];
+            let asked = [
+                RequestDescriptor::new([("key", "value")]),
+                RequestDescriptor::new([("user", ""), ("a", "b")]),
+            ];
             for domain in config.domains() {
                 config.resolve(domain, &asked);
             }
@@ -110,13 +113,13 @@ pub fn requests(bytes: &[u8]) {
     };
     let headers: Vec<_> = rest.lines().filter_map(pair).collect();
     let host = headers.iter().find(|(name, _)| name == "host").map(|(_, host)| host.as_str());
-    let request = Request {
+    let request = RequestAttributes {
         host,
         query: Some(query),
         headers: &headers,
         peer: Some([10, 0, 0, 1].into()),
         unix_secs: NOW_SECS,
-        ..Request::new(method, path)
+        ..RequestAttributes::new(method, path)
     };
     JUDGE.resolve(&request);
     JUDGE.explain(&request);

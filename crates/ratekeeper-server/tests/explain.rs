@@ -20,8 +20,10 @@ fn charge(url: &str, policy: &str) {
             ratekeeper::Policy::parse("p", &policy, &ratekeeper::policy::NoSources).unwrap();
         let gate = ratekeeper::Gate::new(policy).unwrap();
         let peer = Some([203, 0, 113, 9].into());
-        let request =
-            ratekeeper::policy::Request { peer, ..ratekeeper::policy::Request::new("GET", "/") };
+        let request = ratekeeper::policy::RequestAttributes {
+            peer,
+            ..ratekeeper::policy::RequestAttributes::new("GET", "/")
+        };
         for _ in 0..3 {
             assert!(gate.decide(&request).await.is_admitted());
         }

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use ratekeeper::gate::Outcome;
-use ratekeeper::policy::{NoSources, Request};
+use ratekeeper::policy::{NoSources, RequestAttributes};
 use ratekeeper::{Gate, ManualClock, Policy};
 
 fn gate(limits: &str) -> Gate {
@@ -14,7 +14,10 @@ fn gate(limits: &str) -> Gate {
 }
 
 async fn ask(gate: &Gate, times: usize) {
-    let request = Request { peer: Some([192, 0, 2, 1].into()), ..Request::new("GET", "/") };
+    let request = RequestAttributes {
+        peer: Some([192, 0, 2, 1].into()),
+        ..RequestAttributes::new("GET", "/")
+    };
     for _ in 0..times {
         drop(gate.decide(&request).await);
     }

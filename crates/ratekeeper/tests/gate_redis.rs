@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ratekeeper::gate::{Admission, Refused};
-use ratekeeper::policy::{NoSources, Request};
+use ratekeeper::policy::{NoSources, RequestAttributes};
 use ratekeeper::shared::{BreakerState, StoreState};
 use ratekeeper::{Gate, Policy};
 use ratekeeper_testkit::RedisServer;
@@ -16,7 +16,10 @@ fn gate(url: &str, rest: &str) -> Gate {
 }
 
 async fn ask(gate: &Gate, path: &str) -> Admission {
-    let request = Request { peer: Some([192, 0, 2, 1].into()), ..Request::new("GET", path) };
+    let request = RequestAttributes {
+        peer: Some([192, 0, 2, 1].into()),
+        ..RequestAttributes::new("GET", path)
+    };
     gate.decide(&request).await
 }
 
@@ -59,10 +62,10 @@ async fn each_limit_does_without_its_store_what_it_was_told() {
     let limits = "
 limits:
   - { name: local, match: { path: /local }, rate: 3/hour }
-  - { name: allow, match: { path: /allow }, rate: 3/hour, when_store_down: allow }
-  - { name: deny, match: { path: /deny }, rate: 3/hour, when_store_down: deny }
+  - { name: allow, match: { path: /allow }, rate: 3/hour, on_store_failure: open }
+  - { name: deny, match: { path: /deny }, rate: 3/hour, on_store_failure: closed }
   - { name: flight, match: { path: /flight }, concurrency: 2 }
-  - { name: grounded, match: { path: /grounded }, concurrency: 2, when_store_down: deny }
+  - { name: grounded, match: { path: /grounded }, concurrency: 2, on_store_failure: closed }
 ";
     let gate = gate("redis://127.0.0.1:1", limits);
     assert_eq!(admitted(&gate, "/local", 5).await, 3);

@@ -2,18 +2,21 @@
 
 use std::borrow::Cow;
 
-use super::{Values, trim_ows};
-use crate::identity::Missing;
+use super::{AttributeValues, trim_ows};
+use crate::identity::MissingReason;
 use crate::path::percent_decoded;
-use crate::request::Request;
+use crate::request::RequestAttributes;
 
 /// Every value of a cookie, decoded. Names differ by case.
 ///
 /// Pairs are separated by `;` only (RFC 6265), over all lines.
 ///
 /// `Err` if frameworks end a value in different places.
-pub(crate) fn values<'r>(request: &Request<'r>, name: &str) -> Result<Values<'r>, Missing> {
-    let (mut values, mut is_clear) = (Values::default(), true);
+pub(crate) fn values<'r>(
+    request: &RequestAttributes<'r>,
+    name: &str,
+) -> Result<AttributeValues<'r>, MissingReason> {
+    let (mut values, mut is_clear) = (AttributeValues::default(), true);
     request.headers.each("cookie", &mut |line| {
         for pair in line.split(|byte| *byte == b';') {
             if let Some(at) = pair.iter().position(|byte| *byte == b'=')
@@ -25,7 +28,7 @@ pub(crate) fn values<'r>(request: &Request<'r>, name: &str) -> Result<Values<'r>
             }
         }
     });
-    if is_clear { Ok(values) } else { Err(Missing::Ambiguous) }
+    if is_clear { Ok(values) } else { Err(MissingReason::Ambiguous) }
 }
 
 /// Some frameworks end a value at a space, and some remove what is a space in another character set. Neither

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::{Values, canonical_host};
-use crate::request::Request;
+use super::{AttributeValues, canonical_host};
+use crate::request::RequestAttributes;
 
 /// The value without the optional whitespace (OWS: spaces and tabs) around it, which HTTP/1 strips and
 /// HTTP/2 does not.
@@ -23,7 +23,7 @@ fn trim(value: &[u8], is_padding: impl Fn(u8) -> bool) -> &[u8] {
 }
 
 /// Every value of a header, in canonical form. The name is in lower case.
-pub(crate) fn values<'r>(request: &Request<'r>, name: &str) -> Values<'r> {
+pub(crate) fn values<'r>(request: &RequestAttributes<'r>, name: &str) -> AttributeValues<'r> {
     match name {
         // HTTP/2 has it as `:authority`, and HTTP/1 may have it in the request line.
         "host" => request.host.map(|host| canonical(name, host.as_bytes())).into_iter().collect(),

@@ -44,14 +44,14 @@ const VALUES_MAX: usize = 8;
 
 /// The different values of one attribute, in the order in which they were first sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Values<'r> {
+pub(crate) struct AttributeValues<'r> {
     pub(crate) known: SmallVec<[Cow<'r, [u8]>; 2]>,
     /// There are more than these, or it is not known which.
     pub(crate) are_more: bool,
 }
 
-impl<'r> Values<'r> {
-    /// Values that may be any.
+impl<'r> AttributeValues<'r> {
+    /// AttributeValues that may be any.
     pub(crate) fn unknown() -> Self {
         Self { known: SmallVec::new(), are_more: true }
     }
@@ -65,7 +65,7 @@ impl<'r> Values<'r> {
     }
 }
 
-impl<'r> FromIterator<Cow<'r, [u8]>> for Values<'r> {
+impl<'r> FromIterator<Cow<'r, [u8]>> for AttributeValues<'r> {
     fn from_iter<I: IntoIterator<Item = Cow<'r, [u8]>>>(values: I) -> Self {
         let mut distinct = Self::default();
         values.into_iter().for_each(|value| distinct.add(value));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::Values;
+use super::AttributeValues;
 use crate::path::percent_decoded;
 
 /// More parameters than any program sends. A query with more may mean anything.
@@ -17,7 +17,7 @@ const PARAMETERS_MAX: usize = 1_024;
 /// with `;` has two readings. `None` if there are too many parameters.
 pub(crate) struct Parameters<'r>(Option<SmallVec<[Parsed<'r>; 1]>>);
 
-type Parsed<'r> = HashMap<Cow<'r, [u8]>, Values<'r>>;
+type Parsed<'r> = HashMap<Cow<'r, [u8]>, AttributeValues<'r>>;
 
 impl<'r> Parameters<'r> {
     pub(crate) fn parse(query: Option<&'r str>) -> Self {
@@ -35,9 +35,9 @@ impl<'r> Parameters<'r> {
     }
 
     /// The values of a parameter, by each reading.
-    pub(crate) fn readings(&self, name: &str) -> SmallVec<[Cow<'_, Values<'r>>; 1]> {
+    pub(crate) fn readings(&self, name: &str) -> SmallVec<[Cow<'_, AttributeValues<'r>>; 1]> {
         let Some(readings) = &self.0 else {
-            return SmallVec::from_iter([Cow::Owned(Values::unknown())]);
+            return SmallVec::from_iter([Cow::Owned(AttributeValues::unknown())]);
         };
         let values = readings.iter().map(|parsed| parsed.get(name.as_bytes()));
         values.map(|values| values.map(Cow::Borrowed).unwrap_or_default()).collect()

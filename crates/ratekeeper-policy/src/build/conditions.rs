@@ -4,7 +4,7 @@ use super::callers::Callers;
 use super::report_unknown;
 use super::values::{bare_boolean, is_token, matched_header, name, network};
 use crate::attributes::{header, host_pattern};
-use crate::condition::{Condition, Test};
+use crate::condition::{Condition, FieldTest};
 use crate::path::{Glob, PathPattern};
 use crate::problems::{Problems, quoted};
 use crate::yaml::Node;
@@ -53,7 +53,11 @@ fn pattern(node: &Node, problems: &mut Problems) -> Option<PathPattern> {
         .ok()
 }
 
-fn tests(node: Option<&Node>, are_headers: bool, problems: &mut Problems) -> Vec<(String, Test)> {
+fn tests(
+    node: Option<&Node>,
+    are_headers: bool,
+    problems: &mut Problems,
+) -> Vec<(String, FieldTest)> {
     let mut tests = Vec::new();
     for (key, value) in node.map_or(&[][..], Node::entries) {
         let name = match are_headers {
@@ -66,9 +70,11 @@ fn tests(node: Option<&Node>, are_headers: bool, problems: &mut Problems) -> Vec
             false => Glob::new(text),
         };
         let test = match bare_boolean(value) {
-            Some(true) => Test::Present,
-            Some(false) => Test::Absent,
-            None => Test::AnyOf(value.items().iter().filter_map(Node::text).map(glob).collect()),
+            Some(true) => FieldTest::Present,
+            Some(false) => FieldTest::Absent,
+            None => {
+                FieldTest::AnyOf(value.items().iter().filter_map(Node::text).map(glob).collect())
+            }
         };
         tests.push((name, test));
     }

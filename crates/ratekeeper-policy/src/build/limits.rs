@@ -4,27 +4,27 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{Cost, WhenDown};
+use ratekeeper_core::{Cost, FailureMode};
 
 use super::amounts::{rate, share};
-use super::answers;
 use super::callers::Callers;
 use super::conditions::{class, condition};
+use super::response;
 use super::values::{
-    cost, duration, end_to_end_header, header_name, integer, name, percentage, when_down,
+    cost, duration, end_to_end_header, failure_mode, header_name, integer, name, percentage,
 };
 use crate::condition::Condition;
 use crate::problems::{Problems, quoted};
-use crate::rule::{Amount, Bound, Bounds, CostRule, LimitRule, Mode, Statuses, WhenLimited};
+use crate::rule::{Amount, Bound, Bounds, CostRule, LimitRule, Mode, StatusRange, WhenLimited};
 use crate::yaml::{Node, Value};
 
 /// More than anybody writes, and few enough to be counted each in metrics.
 const LIMITS_MAX: usize = 10_000;
 
-struct Builder<'a> {
+struct LimitsBuilder<'a> {
     callers: &'a Callers,
     classes: &'a [String],
-    when_down: WhenDown,
+    on_failure: FailureMode,
     lines: HashMap<String, usize>,
     limits: Vec<Arc<LimitRule>>,
 }
@@ -33,11 +33,11 @@ pub(super) fn limits(
     root: &Node,
     callers: &Callers,
     classes: &[String],
-    when_down: WhenDown,
+    on_failure: FailureMode,
     problems: &mut Problems,
 ) -> Vec<Arc<LimitRule>> {
     let (lines, limits) = (HashMap::new(), Vec::new());
-    let mut builder = Builder { callers, classes, when_down, lines, limits };
+    let mut builder = LimitsBuilder { callers, classes, on_failure, lines, limits };
     let entries = root.get("limits").map_or(&[][..], Node::items);
     for (group, node) in entries.iter().enumerate() {
         builder.entry(group, node, problems);
@@ -48,7 +48,7 @@ pub(super) fn limits(
     builder.limits
 }
 
-impl Builder<'_> {
+impl LimitsBuilder<'_> {
     fn entry(&mut self, group: usize, node: &Node, problems: &mut Problems) {
         let (first, all) = (node.get("first"), node.get("all"));
         let Some(members) = first.or(all) else {
@@ -76,8 +76,8 @@ impl Builder<'_> {
         // A policy with a rate that is none is never used, but what else is wrong is told with it.
         let bounds = self.bounds(node, own, queue, problems).unwrap_or(Bounds::PerTier(Vec::new()));
         let statuses = node.get("refund").map_or(&[][..], Node::items);
-        let down = node.get("when_store_down").and_then(when_down);
-        let message = node.get("message").and_then(|node| answers::message(node, problems));
+        let on_failure = node.get("on_store_failure").and_then(failure_mode);
+        let message = node.get("message").and_then(|node| response::message(node, problems));
         self.limits.push(Arc::new(LimitRule {
             id: self.limits.len(),
             name: own.into(),
@@ -87,7 +87,7 @@ impl Builder<'_> {
             bounds,
             cost: self.cost(node.get("cost"), problems),
             mode: mode(node.get("mode"), own, problems),
-            when_down: down.unwrap_or(self.when_down),
+            on_failure: on_failure.unwrap_or(self.on_failure),
             when_limited: when_limited(node.get("when_limited"), problems),
             refund: statuses.iter().filter_map(|node| status(node, problems)).collect(),
             message,
@@ -248,18 +248,18 @@ fn when_limited(node: Option<&Node>, problems: &mut Problems) -> WhenLimited {
     stale.map_or(WhenLimited::Reject, WhenLimited::ServeStale)
 }
 
-fn status(node: &Node, problems: &mut Problems) -> Option<Statuses> {
+fn status(node: &Node, problems: &mut Problems) -> Option<StatusRange> {
     let text = node.text()?;
     let statuses = match text.strip_suffix("xx").map(str::parse::<u16>) {
         Some(Ok(hundred @ 1..=5)) => {
-            Some(Statuses { first: hundred * 100, last: hundred * 100 + 99 })
+            Some(StatusRange { first: hundred * 100, last: hundred * 100 + 99 })
         }
         Some(_) => None,
         None => text
             .parse()
             .ok()
             .filter(|n| (100..600).contains(n))
-            .map(|n| Statuses { first: n, last: n }),
+            .map(|n| StatusRange { first: n, last: n }),
     };
     if statuses.is_none() {
         problems.report(

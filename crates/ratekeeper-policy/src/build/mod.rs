@@ -2,10 +2,10 @@
 //! another word, and what only makes no sense together is told.
 
 mod amounts;
-mod answers;
 mod callers;
 mod conditions;
 mod limits;
+mod response;
 pub(crate) mod values;
 
 use crate::client_ip::ClientIp;
@@ -18,7 +18,7 @@ use crate::suggest::closest;
 use crate::yaml::Node;
 
 use callers::Callers;
-use values::{boolean, duration, integer, when_down};
+use values::{boolean, duration, failure_mode, integer};
 
 const SCHEMES: [&str; 12] = [
     "redis",
@@ -42,7 +42,7 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
     let exempt = root.get("exempt").map_or(&[][..], Node::items);
     let exempt: Vec<_> =
         exempt.iter().map(|node| conditions::condition(node, &callers, problems)).collect();
-    let limits = limits::limits(root, &callers, &classes, store.when_down, problems);
+    let limits = limits::limits(root, &callers, &classes, store.on_failure, problems);
     let index = Index::new(&limits);
     let conditions = exempt.iter().chain(priorities.iter().map(|(_, on)| on));
     let searches = index.searches_max(&limits) + conditions.map(searches_of).sum::<usize>();
@@ -63,7 +63,7 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
             .iter()
             .any(|limit| matches!(limit.when_limited, WhenLimited::ServeStale(_))),
         limits,
-        answers: answers::answers(root.get("answers"), problems),
+        response_settings: response::response_settings(root.get("answers"), problems),
         warnings: Vec::new(),
         read_headers: ReadHeaders::default(),
     };
@@ -91,7 +91,7 @@ fn store(root: &Node, sources: &dyn Sources, problems: &mut Problems) -> StoreSe
         url: url.filter(|url| url != "memory"),
         prefix: get("prefix").and_then(Node::text).map(Into::into),
         deadline: get("deadline").and_then(|node| duration(node, problems)),
-        when_down: get("when_down").and_then(when_down).unwrap_or_default(),
+        on_failure: get("on_failure").and_then(failure_mode).unwrap_or_default(),
         leased: get("leased").and_then(boolean).unwrap_or(false),
         keys_max: get("keys_max").and_then(integer).and_then(|n| usize::try_from(n).ok()),
     }

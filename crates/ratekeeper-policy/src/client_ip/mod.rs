@@ -57,7 +57,7 @@ impl ClientIp {
     }
 
     /// Believes these proxies too.
-    pub fn and_trusted(mut self, trusted: &[IpNet]) -> Self {
+    pub fn with_extra_trusted(mut self, trusted: &[IpNet]) -> Self {
         self.trusted.extend(trusted.iter().copied().map(canonical_net));
         self
     }

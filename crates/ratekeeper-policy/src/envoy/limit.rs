@@ -9,20 +9,20 @@ use super::unit::Unit;
 pub struct DescriptorLimit {
     pub(super) name: String,
     pub(super) label: String,
-    pub(super) amount: Amount,
+    pub(super) quota: DescriptorQuota,
     pub(super) is_shadow: bool,
     pub(super) replaces: Vec<String>,
 }
 
 /// How much may pass.
 #[derive(Clone, Debug)]
-pub enum Amount {
+pub enum DescriptorQuota {
     /// So much.
     Rate(Limit),
     /// Everything.
     Unlimited,
     /// Nothing at all: 0 requests per unit.
-    Nothing(Option<Unit>),
+    DenyAll(Option<Unit>),
 }
 
 impl DescriptorLimit {
@@ -34,10 +34,11 @@ impl DescriptorLimit {
             .map_err(LimitError::from)
             .and_then(|rate| Limit::new(rate, Algorithm::FixedWindow));
         // The only number that is none for a rate is 0.
-        let amount =
-            limit.map_or(Amount::Nothing(Some(unit)), |limit| Amount::Rate(limit.named(&scope)));
+        let quota = limit.map_or(DescriptorQuota::DenyAll(Some(unit)), |limit| {
+            DescriptorQuota::Rate(limit.named(&scope))
+        });
         let label = format!("{domain}.override");
-        Self { name: String::new(), label, amount, is_shadow: false, replaces: Vec::new() }
+        Self { name: String::new(), label, quota, is_shadow: false, replaces: Vec::new() }
     }
 
     /// The name that it was given, or nothing.
@@ -51,8 +52,8 @@ impl DescriptorLimit {
     }
 
     /// How much may pass.
-    pub fn amount(&self) -> &Amount {
-        &self.amount
+    pub fn quota(&self) -> &DescriptorQuota {
+        &self.quota
     }
 
     /// Does it only count, and refuse nothing?
@@ -62,19 +63,19 @@ impl DescriptorLimit {
 
     /// How many per unit.
     pub fn requests_per_unit(&self) -> u32 {
-        match &self.amount {
-            Amount::Rate(limit) => u32::try_from(limit.rate().count()).unwrap_or(u32::MAX),
-            Amount::Unlimited => u32::MAX,
-            Amount::Nothing(_) => 0,
+        match &self.quota {
+            DescriptorQuota::Rate(limit) => u32::try_from(limit.rate().count()).unwrap_or(u32::MAX),
+            DescriptorQuota::Unlimited => u32::MAX,
+            DescriptorQuota::DenyAll(_) => 0,
         }
     }
 
     /// The unit, if its period is one.
     pub fn unit(&self) -> Option<Unit> {
-        match &self.amount {
-            Amount::Rate(limit) => Unit::of(limit.rate().period()),
-            Amount::Unlimited => None,
-            Amount::Nothing(unit) => *unit,
+        match &self.quota {
+            DescriptorQuota::Rate(limit) => Unit::of(limit.rate().period()),
+            DescriptorQuota::Unlimited => None,
+            DescriptorQuota::DenyAll(unit) => *unit,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! a whole `rate`; and a descriptor may have several `rate_limits`.
 //!
 //! ```
-//! use ratekeeper_policy::envoy::{Asked, EnvoyConfig};
+//! use ratekeeper_policy::envoy::{RequestDescriptor, EnvoyConfig};
 //!
 //! let file = "
 //! domain: shop
@@ -14,7 +14,7 @@
 //!     rate_limit: { unit: minute, requests_per_unit: 10 }
 //! ";
 //! let config = EnvoyConfig::parse(&[("shop.yaml".into(), file.into())])?;
-//! let found = config.resolve("shop", &[Asked::new([("user", "ann")])]);
+//! let found = config.resolve("shop", &[RequestDescriptor::new([("user", "ann")])]);
 //! let matched = found[0].as_ref().expect("there is a limit for users");
 //! assert_eq!(matched.key(), "user=ann");
 //! assert_eq!(matched.limits()[0].label(), "shop.user");
@@ -33,8 +33,8 @@ mod unit;
 use std::collections::HashMap;
 
 pub use errors::EnvoyErrors;
-pub use limit::{Amount, DescriptorLimit};
-pub use resolve::{Asked, Descriptor, Limits, Matched};
+pub use limit::{DescriptorLimit, DescriptorQuota};
+pub use resolve::{Descriptor, DescriptorLimits, MatchedLimits, RequestDescriptor};
 pub use unit::Unit;
 
 use crate::problems::{PolicyErrors, Problems};

@@ -5,19 +5,19 @@ use std::time::Duration;
 use ratekeeper_core::{Algorithm, Limit, Rate, RateError};
 
 use super::format;
-use super::limit::{Amount, DescriptorLimit, scope};
+use super::limit::{DescriptorLimit, DescriptorQuota, scope};
 use super::tree::{AddError, Branch, Level};
 use super::unit::Unit;
 use crate::build::values::{boolean, duration, integer};
 use crate::index::SEARCHES_MAX;
 use crate::problems::{Problems, quoted};
-use crate::shape::Shape;
+use crate::schema::Schema;
 use crate::suggest::closest;
 use crate::yaml::Node;
 
 /// The domain of a file, and its descriptors.
 pub(super) fn file(root: &Node, problems: &mut Problems) -> (String, Level) {
-    Shape::Section(&format::FILE).check(root, problems);
+    Schema::Section(&format::FILE).check(root, problems);
     let domain = root.get("domain").and_then(Node::text).unwrap_or_default();
     let mut reader = Reader { domain, problems };
     let level = reader.level(root, domain);
@@ -102,11 +102,11 @@ impl Reader<'_> {
                 self.problems.report(node.get("name").map_or(node.span, |name| name.span), why);
             }
             let replaces = self.replaces(node, &name);
-            let Some(amount) = self.amount(node, &format!("{}{tag}", scope(self.domain))) else {
+            let Some(quota) = self.quota(node, &format!("{}{tag}", scope(self.domain))) else {
                 continue;
             };
             let label = if name.is_empty() { format!("{label}{tag}") } else { name.clone() };
-            limits.push(DescriptorLimit { name, label, amount, is_shadow, replaces });
+            limits.push(DescriptorLimit { name, label, quota, is_shadow, replaces });
         }
         limits
     }
@@ -126,11 +126,11 @@ impl Reader<'_> {
         names
     }
 
-    fn amount(&mut self, limit: &Node, scope: &str) -> Option<Amount> {
+    fn quota(&mut self, limit: &Node, scope: &str) -> Option<DescriptorQuota> {
         if is_true(limit, "unlimited") {
             let why = "an unlimited one has no rate; leave this out, or \"unlimited\"";
             self.report_beside(limit, &["unit", "period", "rate", "burst", "algorithm"], why);
-            return Some(Amount::Unlimited);
+            return Some(DescriptorQuota::Unlimited);
         }
         let rate = match limit.get("rate") {
             Some(node) => {
@@ -142,7 +142,7 @@ impl Reader<'_> {
                 let (period, count) = (self.period(limit), self.count(limit));
                 let (period, count) = (period?, count?);
                 if count == 0 {
-                    return Some(Amount::Nothing(Unit::of(period)));
+                    return Some(DescriptorQuota::DenyAll(Unit::of(period)));
                 }
                 let burst = limit.get("burst").and_then(integer);
                 self.settled(limit, rate_of(count, period, burst))?
@@ -155,7 +155,7 @@ impl Reader<'_> {
             None => Algorithm::FixedWindow,
         };
         let made = self.settled(limit, Limit::new(rate, algorithm));
-        made.map(|limit| Amount::Rate(limit.named(scope)))
+        made.map(|limit| DescriptorQuota::Rate(limit.named(scope)))
     }
 
     fn whole_rate(&mut self, node: &Node) -> Option<Rate> {

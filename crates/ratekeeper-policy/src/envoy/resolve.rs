@@ -20,12 +20,12 @@ pub trait Descriptor {
 
 /// A descriptor from values that are at hand.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct RequestDescriptor {
     entries: Vec<(String, String)>,
     limit: Option<(u32, Unit)>,
 }
 
-impl Asked {
+impl RequestDescriptor {
     /// A descriptor of these entries.
     pub fn new<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let entries = entries.into_iter().map(|(key, value)| (key.into(), value.into()));
@@ -39,7 +39,7 @@ impl Asked {
     }
 }
 
-impl Descriptor for Asked {
+impl Descriptor for RequestDescriptor {
     fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
         self.entries.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
@@ -50,16 +50,16 @@ impl Descriptor for Asked {
 }
 
 /// The limits of a descriptor. Most have one.
-pub type Limits<'c> = SmallVec<[Cow<'c, DescriptorLimit>; 1]>;
+pub type DescriptorLimits<'c> = SmallVec<[Cow<'c, DescriptorLimit>; 1]>;
 
 /// What a descriptor is charged to.
 #[derive(Clone, Debug)]
-pub struct Matched<'c> {
-    limits: Limits<'c>,
+pub struct MatchedLimits<'c> {
+    limits: DescriptorLimits<'c>,
     key: String,
 }
 
-impl<'c> Matched<'c> {
+impl<'c> MatchedLimits<'c> {
     /// The limits, of which there is at least one.
     pub fn limits(&self) -> &[Cow<'c, DescriptorLimit>] {
         &self.limits
@@ -77,7 +77,7 @@ impl EnvoyConfig {
         &'c self,
         domain: &str,
         descriptors: &[D],
-    ) -> SmallVec<[Option<Matched<'c>>; 2]> {
+    ) -> SmallVec<[Option<MatchedLimits<'c>>; 2]> {
         let level = self.domains.get(domain);
         let of_one = |descriptor: &D| match descriptor.limit() {
             Some((requests_per_unit, unit)) => {
@@ -96,15 +96,15 @@ fn of_request<'c>(
     descriptor: &impl Descriptor,
     requests_per_unit: u32,
     unit: Unit,
-) -> Matched<'c> {
+) -> MatchedLimits<'c> {
     let mut text = String::new();
     descriptor.entries().for_each(|(key, value)| key::push_value(&mut text, key, value));
     let limit = DescriptorLimit::of_request(domain, requests_per_unit, unit);
-    Matched { limits: Limits::from_iter([Cow::Owned(limit)]), key: text }
+    MatchedLimits { limits: DescriptorLimits::from_iter([Cow::Owned(limit)]), key: text }
 }
 
 /// A limit counts only for descriptors that end where it stands.
-fn configured<'c>(level: &'c Level, descriptor: &impl Descriptor) -> Option<Matched<'c>> {
+fn configured<'c>(level: &'c Level, descriptor: &impl Descriptor) -> Option<MatchedLimits<'c>> {
     let mut below = level;
     let mut limits: &[DescriptorLimit] = &[];
     let mut text = String::with_capacity(64);
@@ -117,12 +117,12 @@ fn configured<'c>(level: &'c Level, descriptor: &impl Descriptor) -> Option<Matc
         limits = &found.branch.limits;
         below = &found.branch.below;
     }
-    let limits: Limits<'_> = limits.iter().map(Cow::Borrowed).collect();
-    (!limits.is_empty()).then_some(Matched { limits, key: text })
+    let limits: DescriptorLimits<'_> = limits.iter().map(Cow::Borrowed).collect();
+    (!limits.is_empty()).then_some(MatchedLimits { limits, key: text })
 }
 
 /// Takes out what others of the same request replace.
-fn drop_replaced(found: &mut [Option<Matched<'_>>]) {
+fn drop_replaced(found: &mut [Option<MatchedLimits<'_>>]) {
     let all = || found.iter().flatten().flat_map(|matched| &matched.limits);
     let replaced: Vec<String> = all().flat_map(|limit| limit.replaces.clone()).collect();
     if replaced.is_empty() {

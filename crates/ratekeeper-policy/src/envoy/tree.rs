@@ -6,22 +6,22 @@ use smallvec::SmallVec;
 
 use super::limit::DescriptorLimit;
 use crate::index::SEARCHES_MAX;
-use crate::path::{ByEnds, Glob};
+use crate::path::{AffixMap, Glob};
 
 /// What an entry may be at one depth.
 #[derive(Debug, Default)]
 pub(crate) struct Level {
-    keys: HashMap<String, Values>,
+    keys: HashMap<String, ValueMatchers>,
 }
 
 /// What the value of a key may be.
 #[derive(Debug, Default)]
-struct Values {
+struct ValueMatchers {
     exact: HashMap<String, Branch>,
     /// In the order of the file: the first that matches counts.
     wildcards: Vec<Wildcard>,
     /// Their places in that list.
-    by_ends: ByEnds<Vec<usize>>,
+    by_affix: AffixMap<Vec<usize>>,
     /// How many of them have text between two `*`.
     searches: usize,
     any: Option<Branch>,
@@ -51,15 +51,15 @@ pub(crate) struct Branch {
 }
 
 /// A descriptor that matches an entry, and the pattern if all of its values are counted as one.
-pub(super) struct Found<'c> {
+pub(super) struct MatchedBranch<'c> {
     pub(super) branch: &'c Branch,
     pub(super) shared: Option<&'c str>,
 }
 
-impl Values {
+impl ValueMatchers {
     fn add_wildcard(&mut self, text: &str, branch: Branch) -> Result<(), AddError> {
         let glob = Glob::new(text);
-        let places = self.by_ends.entry(&glob);
+        let places = self.by_affix.entry(&glob);
         if places.iter().any(|place| self.wildcards[*place].text == text) {
             return Err(AddError::Duplicate);
         }
@@ -76,10 +76,10 @@ impl Values {
     /// as well have the text that is searched for.
     fn wildcard(&self, value: &[u8]) -> Option<&Wildcard> {
         let mut places: SmallVec<[usize; 8]> =
-            self.by_ends.all_of(value).flatten().copied().collect();
+            self.by_affix.all_of(value).flatten().copied().collect();
         places.sort_unstable();
         let mut wildcards = places.iter().map(|place| &self.wildcards[*place]);
-        wildcards.find(|one| one.glob.matches_or(value, true))
+        wildcards.find(|one| one.glob.matches_bounded(value, true))
     }
 }
 
@@ -105,16 +105,16 @@ impl Level {
 
     /// The descriptor of an entry: that of the exact value, else the first wildcard that matches,
     /// else the one for any value.
-    pub(super) fn find(&self, key: &str, value: &str) -> Option<Found<'_>> {
+    pub(super) fn find(&self, key: &str, value: &str) -> Option<MatchedBranch<'_>> {
         let values = self.keys.get(key)?;
         if let Some(branch) = values.exact.get(value) {
-            return Some(Found { branch, shared: None });
+            return Some(MatchedBranch { branch, shared: None });
         }
         let wildcard = values.wildcard(value.as_bytes());
         if let Some(Wildcard { text, branch, .. }) = wildcard {
-            return Some(Found { branch, shared: branch.shares_count.then_some(text) });
+            return Some(MatchedBranch { branch, shared: branch.shares_count.then_some(text) });
         }
-        values.any.as_ref().map(|branch| Found { branch, shared: None })
+        values.any.as_ref().map(|branch| MatchedBranch { branch, shared: None })
     }
 
     pub(super) fn collect_limits<'c>(&'c self, limits: &mut Vec<&'c DescriptorLimit>) {
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn wildcards_with_other_ends_are_not_looked_at() {
         let level = level((0..10_000).map(|i| format!("/tenant-{i:04}-*")));
-        let looked_at = |value: &str| level.keys["k"].by_ends.all_of(value.as_bytes()).count();
+        let looked_at = |value: &str| level.keys["k"].by_affix.all_of(value.as_bytes()).count();
         assert_eq!((looked_at("/tenant-0123-x"), looked_at("/other")), (1, 0));
     }
 }

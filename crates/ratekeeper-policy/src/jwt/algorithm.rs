@@ -11,7 +11,7 @@ use super::error::JwtKeyError;
 /// How a token is signed. There is no `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are those of RFC 7518 and RFC 8037")]
-pub enum Algorithm {
+pub enum JwtAlgorithm {
     Hs256,
     Hs384,
     Hs512,
@@ -27,19 +27,20 @@ pub enum Algorithm {
 }
 
 /// Of a shared secret.
-pub(super) const HMAC: &[Algorithm] = &[Algorithm::Hs256, Algorithm::Hs384, Algorithm::Hs512];
+pub(super) const HMAC: &[JwtAlgorithm] =
+    &[JwtAlgorithm::Hs256, JwtAlgorithm::Hs384, JwtAlgorithm::Hs512];
 
 /// Of an RSA key.
-pub(super) const RSA: &[Algorithm] = &[
-    Algorithm::Rs256,
-    Algorithm::Rs384,
-    Algorithm::Rs512,
-    Algorithm::Ps256,
-    Algorithm::Ps384,
-    Algorithm::Ps512,
+pub(super) const RSA: &[JwtAlgorithm] = &[
+    JwtAlgorithm::Rs256,
+    JwtAlgorithm::Rs384,
+    JwtAlgorithm::Rs512,
+    JwtAlgorithm::Ps256,
+    JwtAlgorithm::Ps384,
+    JwtAlgorithm::Ps512,
 ];
 
-impl Algorithm {
+impl JwtAlgorithm {
     /// All of them.
     pub const ALL: [Self; 12] = [
         Self::Hs256,
@@ -103,13 +104,13 @@ pub(super) enum Scheme {
     Curve(&'static dyn VerificationAlgorithm),
 }
 
-impl fmt::Display for Algorithm {
+impl fmt::Display for JwtAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Algorithm {
+impl FromStr for JwtAlgorithm {
     type Err = JwtKeyError;
 
     fn from_str(name: &str) -> Result<Self, JwtKeyError> {

@@ -19,7 +19,7 @@ pub(super) type TokenDigest = [u8; 32];
 
 /// A bounded map from tokens to what they say. When a generation is full it grows old, and the one
 /// before it is dropped with all that was not used since.
-pub(super) struct Cache {
+pub(super) struct TokenCache {
     shards: [Mutex<Shard>; SHARDS],
 }
 
@@ -29,13 +29,13 @@ struct Shard {
     old: HashMap<TokenDigest, (Claims, Validity)>,
 }
 
-impl Default for Cache {
+impl Default for TokenCache {
     fn default() -> Self {
         Self { shards: std::array::from_fn(|_| Mutex::default()) }
     }
 }
 
-impl Cache {
+impl TokenCache {
     pub(super) fn digest(token: &str) -> TokenDigest {
         Sha256::digest(token.as_bytes()).into()
     }
@@ -79,9 +79,9 @@ impl Shard {
     }
 }
 
-impl fmt::Debug for Cache {
+impl fmt::Debug for TokenCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache").finish_non_exhaustive()
+        f.debug_struct("TokenCache").finish_non_exhaustive()
     }
 }
 
@@ -93,8 +93,8 @@ mod tests {
         (Claims::parse(b"{}").unwrap(), Validity { starts: None, expires: None })
     }
 
-    fn insert(cache: &Cache, number: usize) -> TokenDigest {
-        let digest = Cache::digest(&number.to_string());
+    fn insert(cache: &TokenCache, number: usize) -> TokenDigest {
+        let digest = TokenCache::digest(&number.to_string());
         let (claims, validity) = verified();
         cache.insert(digest, claims, validity);
         digest
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_cache_is_bounded() {
-        let cache = Cache::default();
+        let cache = TokenCache::default();
         for number in 0..20_000 {
             let digest = insert(&cache, number);
             assert!(cache.get(&digest).is_some());
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn what_is_used_stays_and_what_is_not_goes() {
-        let cache = Cache::default();
+        let cache = TokenCache::default();
         let (used, unused) = (insert(&cache, 0), insert(&cache, 1));
         for number in 2..20_000 {
             insert(&cache, number);

@@ -1,7 +1,7 @@
 use std::error::Error;
 use std::fmt;
 
-use super::Algorithm;
+use super::JwtAlgorithm;
 use super::token::BYTES_MAX;
 use crate::json::JsonError;
 use crate::problems::quoted;
@@ -78,13 +78,16 @@ impl JwtKeyError {
         Self { message: message.into() }
     }
 
-    pub(super) fn no_key_for(wanted: &[Algorithm], can: impl Iterator<Item = Algorithm>) -> Self {
-        let names = |algorithms: Vec<Algorithm>| {
-            algorithms.into_iter().map(Algorithm::name).collect::<Vec<_>>().join(", ")
+    pub(super) fn no_key_for(
+        wanted: &[JwtAlgorithm],
+        can: impl Iterator<Item = JwtAlgorithm>,
+    ) -> Self {
+        let names = |algorithms: Vec<JwtAlgorithm>| {
+            algorithms.into_iter().map(JwtAlgorithm::name).collect::<Vec<_>>().join(", ")
         };
         let wanted = names(wanted.to_vec());
-        let can: Vec<Algorithm> = can.collect();
-        let can = names(Algorithm::ALL.into_iter().filter(|one| can.contains(one)).collect());
+        let can: Vec<JwtAlgorithm> = can.collect();
+        let can = names(JwtAlgorithm::ALL.into_iter().filter(|one| can.contains(one)).collect());
         Self::new(format!("no key can verify [{wanted}]: the keys given are for [{can}]"))
     }
 }

@@ -4,12 +4,12 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
-use super::algorithm::Algorithm;
-use super::key::Key;
+use super::algorithm::JwtAlgorithm;
+use super::key::VerificationKey;
 use crate::json::{JsonError, check_unique_members};
 
 /// The keys of a set that can verify signatures.
-pub(super) fn parse(json: &str) -> Result<Vec<Key>, String> {
+pub(super) fn parse(json: &str) -> Result<Vec<VerificationKey>, String> {
     check_unique_members(json.as_bytes()).map_err(|error| match error {
         JsonError::Invalid(error) => format!("this key set is no JSON: {error}"),
         duplicate => format!("this key set is ambiguous: {duplicate}"),
@@ -36,13 +36,14 @@ pub(super) fn parse(json: &str) -> Result<Vec<Key>, String> {
     }
 }
 
-fn parse_key(entry: &Value) -> Result<Key, String> {
+fn parse_key(entry: &Value) -> Result<VerificationKey, String> {
     let entry = entry.as_object().ok_or("is no object")?;
     check_use(entry)?;
     let key = material(entry)?.with_id(text(entry, "kid"));
     let Some(name) = entry.get("alg") else { return Ok(key) };
     let name = name.as_str().ok_or("`alg` is no text")?;
-    let algorithm = Algorithm::named(name).ok_or_else(|| format!("`alg` {name:?} is not known"))?;
+    let algorithm =
+        JwtAlgorithm::named(name).ok_or_else(|| format!("`alg` {name:?} is not known"))?;
     key.restricted_to(&[algorithm]).ok_or_else(|| format!("`alg` {name:?} is not for such a key"))
 }
 
@@ -60,20 +61,20 @@ fn check_use(entry: &Map<String, Value>) -> Result<(), String> {
     Ok(())
 }
 
-fn material(entry: &Map<String, Value>) -> Result<Key, String> {
+fn material(entry: &Map<String, Value>) -> Result<VerificationKey, String> {
     match text(entry, "kty") {
-        Some("RSA") => Key::rsa(&bytes(entry, "n")?, &bytes(entry, "e")?),
+        Some("RSA") => VerificationKey::rsa(&bytes(entry, "n")?, &bytes(entry, "e")?),
         Some("EC") => point(entry),
         Some("OKP") => match text(entry, "crv") {
-            Some("Ed25519") => Key::ed25519(&bytes(entry, "x")?),
+            Some("Ed25519") => VerificationKey::ed25519(&bytes(entry, "x")?),
             _ => Err("`crv` is not Ed25519".into()),
         },
-        Some("oct") => Key::secret(&bytes(entry, "k")?),
+        Some("oct") => VerificationKey::secret(&bytes(entry, "k")?),
         _ => Err("`kty` is not RSA, EC, OKP or oct".into()),
     }
 }
 
-fn point(entry: &Map<String, Value>) -> Result<Key, String> {
+fn point(entry: &Map<String, Value>) -> Result<VerificationKey, String> {
     let coordinate_bytes = match text(entry, "crv") {
         Some("P-256") => 32,
         Some("P-384") => 48,
@@ -83,7 +84,7 @@ fn point(entry: &Map<String, Value>) -> Result<Key, String> {
     if x.len() != coordinate_bytes || y.len() != coordinate_bytes {
         return Err(format!("`x` and `y` must have {coordinate_bytes} bytes"));
     }
-    Key::point(&[&[4], &x[..], &y[..]].concat())
+    VerificationKey::point(&[&[4], &x[..], &y[..]].concat())
 }
 
 fn text<'a>(entry: &'a Map<String, Value>, name: &str) -> Option<&'a str> {

@@ -7,14 +7,14 @@ use ring::hmac;
 use ring::rand::SystemRandom;
 use ring::signature::{RsaPublicKeyComponents, UnparsedPublicKey};
 
-use super::algorithm::{Algorithm, HMAC, RSA, Scheme};
+use super::algorithm::{HMAC, JwtAlgorithm, RSA, Scheme};
 use super::error::JwtKeyError;
 use super::{jwks, pem};
 
 /// What tokens are verified with: a secret, a public key, or a set of keys.
 #[derive(Clone, Debug)]
 pub struct JwtKey {
-    keys: Vec<Key>,
+    keys: Vec<VerificationKey>,
 }
 
 impl JwtKey {
@@ -24,7 +24,7 @@ impl JwtKey {
             // As a secret, it would let all who know the public key sign.
             return Err(JwtKeyError::new("this secret is a PEM key: give it as PEM"));
         }
-        Ok(Self { keys: vec![Key::secret(bytes).map_err(JwtKeyError::new)?] })
+        Ok(Self { keys: vec![VerificationKey::secret(bytes).map_err(JwtKeyError::new)?] })
     }
 
     /// A public key in PEM: RSA, P-256, P-384 or Ed25519.
@@ -38,16 +38,16 @@ impl JwtKey {
         Ok(Self { keys: jwks::parse(json).map_err(JwtKeyError::new)? })
     }
 
-    pub(super) fn into_keys(self) -> Vec<Key> {
+    pub(super) fn into_keys(self) -> Vec<VerificationKey> {
         self.keys
     }
 }
 
 /// One key.
 #[derive(Clone, Debug)]
-pub(super) struct Key {
+pub(super) struct VerificationKey {
     id: Option<String>,
-    algorithms: Vec<Algorithm>,
+    algorithms: Vec<JwtAlgorithm>,
     material: Material,
 }
 
@@ -59,7 +59,7 @@ enum Material {
     Point(Vec<u8>),
 }
 
-impl Key {
+impl VerificationKey {
     pub(super) fn secret(bytes: &[u8]) -> Result<Self, String> {
         if bytes.is_empty() {
             return Err("the secret is empty: anyone could sign with it".into());
@@ -92,8 +92,8 @@ impl Key {
                 .into());
         }
         let algorithm = match sec1.len() {
-            65 if is_on_curve(&ECDH_P256, sec1) => Algorithm::Es256,
-            97 if is_on_curve(&ECDH_P384, sec1) => Algorithm::Es384,
+            65 if is_on_curve(&ECDH_P256, sec1) => JwtAlgorithm::Es256,
+            97 if is_on_curve(&ECDH_P384, sec1) => JwtAlgorithm::Es384,
             _ => return Err("this is no point on the curves P-256 and P-384".into()),
         };
         Ok(Self::new(&[algorithm], Material::Point(sec1.to_vec())))
@@ -103,10 +103,10 @@ impl Key {
         if bytes.len() != 32 {
             return Err("this is no Ed25519 key: it has 32 bytes".into());
         }
-        Ok(Self::new(&[Algorithm::EdDsa], Material::Point(bytes.to_vec())))
+        Ok(Self::new(&[JwtAlgorithm::EdDsa], Material::Point(bytes.to_vec())))
     }
 
-    fn new(algorithms: &[Algorithm], material: Material) -> Self {
+    fn new(algorithms: &[JwtAlgorithm], material: Material) -> Self {
         Self { id: None, algorithms: algorithms.to_vec(), material }
     }
 
@@ -114,15 +114,15 @@ impl Key {
         Self { id: id.map(str::to_owned), ..self }
     }
 
-    pub(super) fn algorithms(&self) -> &[Algorithm] {
+    pub(super) fn algorithms(&self) -> &[JwtAlgorithm] {
         &self.algorithms
     }
 
-    pub(super) fn allows(&self, algorithm: Algorithm) -> bool {
+    pub(super) fn allows(&self, algorithm: JwtAlgorithm) -> bool {
         self.algorithms.contains(&algorithm)
     }
 
-    pub(super) fn restricted_to(&self, allowed: &[Algorithm]) -> Option<Self> {
+    pub(super) fn restricted_to(&self, allowed: &[JwtAlgorithm]) -> Option<Self> {
         let both = self.algorithms.iter().copied().filter(|one| allowed.contains(one)).collect();
         let key = Self { algorithms: both, ..self.clone() };
         (!key.algorithms.is_empty()).then_some(key)
@@ -135,7 +135,7 @@ impl Key {
 
     pub(super) fn has_signed(
         &self,
-        algorithm: Algorithm,
+        algorithm: JwtAlgorithm,
         message: &[u8],
         signature: &[u8],
     ) -> bool {

@@ -20,15 +20,15 @@ mod pem;
 mod tests;
 mod token;
 
-pub use algorithm::Algorithm;
+pub use algorithm::JwtAlgorithm;
 pub use claims::Claims;
 pub use error::{JwtError, JwtKeyError};
 pub use key::JwtKey;
 
-use cache::Cache;
+use cache::TokenCache;
 use claims::Validity;
-use key::Key;
-use token::Token;
+use key::VerificationKey;
+use token::ParsedToken;
 
 /// As many keys as are tried on a token that does not name its key.
 const KEYS_TRIED_MAX: usize = 16;
@@ -47,18 +47,18 @@ const LEEWAY_SECS: u64 = 30;
 /// ```
 #[derive(Debug)]
 pub struct JwtVerifier {
-    keys: Vec<Key>,
+    keys: Vec<VerificationKey>,
     issuers: Vec<String>,
     audiences: Vec<String>,
     leeway_secs: u64,
     needs_expiry: bool,
-    verified: Cache,
+    verified: TokenCache,
 }
 
 impl JwtVerifier {
     /// Accepts tokens that one of these keys has signed, and that have an expiry.
     pub fn new(keys: Vec<JwtKey>) -> Result<Self, JwtKeyError> {
-        let keys: Vec<Key> = keys.into_iter().flat_map(JwtKey::into_keys).collect();
+        let keys: Vec<VerificationKey> = keys.into_iter().flat_map(JwtKey::into_keys).collect();
         if keys.is_empty() {
             return Err(JwtKeyError::new(
                 "no key to verify tokens with: give a secret, PEM or JWKS",
@@ -70,32 +70,32 @@ impl JwtVerifier {
             audiences: Vec::new(),
             leeway_secs: LEEWAY_SECS,
             needs_expiry: true,
-            verified: Cache::default(),
+            verified: TokenCache::default(),
         })
     }
 
     /// Accepts only these algorithms. An error if no key is left.
-    pub fn with_algorithms(self, algorithms: &[Algorithm]) -> Result<Self, JwtKeyError> {
-        let keys: Vec<Key> =
+    pub fn with_algorithms(self, algorithms: &[JwtAlgorithm]) -> Result<Self, JwtKeyError> {
+        let keys: Vec<VerificationKey> =
             self.keys.iter().filter_map(|key| key.restricted_to(algorithms)).collect();
         if keys.is_empty() {
-            let can = self.keys.iter().flat_map(Key::algorithms).copied();
+            let can = self.keys.iter().flat_map(VerificationKey::algorithms).copied();
             return Err(JwtKeyError::no_key_for(algorithms, can));
         }
-        Ok(Self { keys, verified: Cache::default(), ..self })
+        Ok(Self { keys, verified: TokenCache::default(), ..self })
     }
 
     /// Accepts only tokens of this issuer (`iss`), or of others given in the same way.
     pub fn with_issuer(mut self, issuer: &str) -> Self {
         self.issuers.push(issuer.to_owned());
-        Self { verified: Cache::default(), ..self }
+        Self { verified: TokenCache::default(), ..self }
     }
 
     /// Accepts only tokens for this audience (`aud`), or for others given in the same way. Without
     /// it tokens for any audience are accepted.
     pub fn with_audience(mut self, audience: &str) -> Self {
         self.audiences.push(audience.to_owned());
-        Self { verified: Cache::default(), ..self }
+        Self { verified: TokenCache::default(), ..self }
     }
 
     /// Lets clocks differ by this much instead of 30 seconds.
@@ -104,7 +104,7 @@ impl JwtVerifier {
     }
 
     /// Accepts tokens without `exp` too, which are good for ever.
-    pub fn without_expiry_allowed(self) -> Self {
+    pub fn allow_missing_expiry(self) -> Self {
         Self { needs_expiry: false, ..self }
     }
 
@@ -114,7 +114,7 @@ impl JwtVerifier {
         if token.len() > token::BYTES_MAX {
             return Err(JwtError::TooLong);
         }
-        let digest = Cache::digest(token);
+        let digest = TokenCache::digest(token);
         if let Some((claims, validity)) = self.verified.get(&digest) {
             self.check_times(validity, now_unix_secs)?;
             return Ok(claims);
@@ -127,7 +127,7 @@ impl JwtVerifier {
 
     /// All that stays true of a token.
     fn verify_afresh(&self, token: &str) -> Result<(Claims, Validity), JwtError> {
-        let token = Token::parse(token)?;
+        let token = ParsedToken::parse(token)?;
         self.check_signature(&token)?;
         let claims = Claims::parse(&token.payload()?)?;
         let validity = claims.validity()?;
@@ -140,19 +140,25 @@ impl JwtVerifier {
         Ok((claims, validity))
     }
 
-    fn check_signature(&self, token: &Token<'_>) -> Result<(), JwtError> {
+    fn check_signature(&self, token: &ParsedToken<'_>) -> Result<(), JwtError> {
         let algorithm = token.algorithm()?;
         let keys = self.keys_for(algorithm, token.key_id())?;
         let signature = token.signature()?;
-        let has_signed = |key: &&Key| key.has_signed(algorithm, token.signed_part(), &signature);
+        let has_signed =
+            |key: &&VerificationKey| key.has_signed(algorithm, token.signed_part(), &signature);
         match keys.iter().take(KEYS_TRIED_MAX).any(has_signed) {
             true => Ok(()),
             false => Err(JwtError::Signature),
         }
     }
 
-    fn keys_for(&self, algorithm: Algorithm, id: Option<&str>) -> Result<Vec<&Key>, JwtError> {
-        let mut keys: Vec<&Key> = self.keys.iter().filter(|key| key.allows(algorithm)).collect();
+    fn keys_for(
+        &self,
+        algorithm: JwtAlgorithm,
+        id: Option<&str>,
+    ) -> Result<Vec<&VerificationKey>, JwtError> {
+        let mut keys: Vec<&VerificationKey> =
+            self.keys.iter().filter(|key| key.allows(algorithm)).collect();
         if keys.is_empty() {
             return Err(JwtError::Algorithm(algorithm.name().to_owned()));
         }

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use pkcs1::RsaPublicKey;
 use spki::{ObjectIdentifier, SubjectPublicKeyInfoRef};
 
-use super::key::Key;
+use super::key::VerificationKey;
 
 const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
 const ELLIPTIC: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
@@ -15,7 +15,7 @@ const BROKEN: &str = "this PEM is broken: give it as `openssl pkey -pubin -in FI
 const OTHER: &str =
     "this PEM is of a kind not known here: give a public key of RSA, P-256, P-384 or Ed25519";
 
-pub(super) fn parse(text: &str) -> Result<Key, String> {
+pub(super) fn parse(text: &str) -> Result<VerificationKey, String> {
     let (kind, content) = block(text)?;
     check_kind(kind)?;
     let end = format!("-----END {kind}-----");
@@ -54,18 +54,18 @@ fn check_kind(kind: &str) -> Result<(), String> {
 }
 
 /// A key that says of which kind it is (RFC 5280, section 4.1).
-fn public_key(der: &[u8]) -> Result<Key, String> {
+fn public_key(der: &[u8]) -> Result<VerificationKey, String> {
     let info = SubjectPublicKeyInfoRef::try_from(der).map_err(|_| BROKEN)?;
     let bytes = info.subject_public_key.as_bytes().ok_or(BROKEN)?;
     match info.algorithm.oid {
         RSA => rsa(bytes),
-        ELLIPTIC => Key::point(bytes),
-        ED25519 => Key::ed25519(bytes),
+        ELLIPTIC => VerificationKey::point(bytes),
+        ED25519 => VerificationKey::ed25519(bytes),
         _ => Err(OTHER.into()),
     }
 }
 
-fn rsa(der: &[u8]) -> Result<Key, String> {
+fn rsa(der: &[u8]) -> Result<VerificationKey, String> {
     let numbers = RsaPublicKey::try_from(der).map_err(|_| BROKEN)?;
-    Key::rsa(numbers.modulus.as_bytes(), numbers.public_exponent.as_bytes())
+    VerificationKey::rsa(numbers.modulus.as_bytes(), numbers.public_exponent.as_bytes())
 }

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
-use super::algorithm::Algorithm;
+use super::algorithm::JwtAlgorithm;
 use super::error::JwtError;
 use crate::json::check_unique_members;
 
@@ -14,14 +14,14 @@ pub(super) const BYTES_MAX: usize = 8 * 1024;
 /// As much of an unknown algorithm's name as is repeated in an error.
 const NAME_CHARS_MAX: usize = 32;
 
-pub(super) struct Token<'t> {
+pub(super) struct ParsedToken<'t> {
     header: Map<String, Value>,
     signed_part: &'t str,
     payload: &'t str,
     signature: &'t str,
 }
 
-impl<'t> Token<'t> {
+impl<'t> ParsedToken<'t> {
     pub(super) fn parse(text: &'t str) -> Result<Self, JwtError> {
         let (signed_part, signature) = text.rsplit_once('.').ok_or(JwtError::Malformed)?;
         let (header, payload) = signed_part.split_once('.').ok_or(JwtError::Malformed)?;
@@ -36,10 +36,10 @@ impl<'t> Token<'t> {
         Ok(Self { header, signed_part, payload, signature })
     }
 
-    pub(super) fn algorithm(&self) -> Result<Algorithm, JwtError> {
+    pub(super) fn algorithm(&self) -> Result<JwtAlgorithm, JwtError> {
         let name = self.header.get("alg").and_then(Value::as_str).ok_or(JwtError::Malformed)?;
         let unknown = || JwtError::Algorithm(name.chars().take(NAME_CHARS_MAX).collect());
-        Algorithm::named(name).ok_or_else(unknown)
+        JwtAlgorithm::named(name).ok_or_else(unknown)
     }
 
     pub(super) fn key_id(&self) -> Option<&str> {

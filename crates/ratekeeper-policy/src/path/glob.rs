@@ -45,7 +45,7 @@ impl Glob {
 
     /// The same in bounded time: a text of more than [`SEARCHED_MAX`] bytes is not searched. If its
     /// ends fit, `assumed` is the result.
-    pub(crate) fn matches_or(&self, text: &[u8], assumed: bool) -> bool {
+    pub(crate) fn matches_bounded(&self, text: &[u8], assumed: bool) -> bool {
         match self.middle_of(text) {
             None => false,
             Some(_) if self.needs_search() && text.len() > SEARCHED_MAX => assumed,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::ends::ByEnds;
+use super::affix::AffixMap;
 use super::glob::Glob;
 use super::pattern::{PathPattern, Segment};
 use super::split_first;
@@ -25,16 +25,16 @@ use super::split_first;
 /// ```
 #[derive(Clone, Debug)]
 pub struct PathIndex<T> {
-    root: Node<T>,
+    root: TrieNode<T>,
 }
 
 #[derive(Clone, Debug)]
-struct Node<T> {
-    literals: HashMap<String, Node<T>>,
+struct TrieNode<T> {
+    literals: HashMap<String, TrieNode<T>>,
     /// No literal is longer, so that a longer segment need not be hashed.
     literal_bytes_max: usize,
-    any: Option<Box<Node<T>>>,
-    globs: ByEnds<HashMap<Glob, Node<T>>>,
+    any: Option<Box<TrieNode<T>>>,
+    globs: AffixMap<HashMap<Glob, TrieNode<T>>>,
     /// Of patterns that end here.
     closed: Vec<T>,
     /// Of patterns that go on with any rest.
@@ -43,7 +43,7 @@ struct Node<T> {
 
 impl<T> Default for PathIndex<T> {
     fn default() -> Self {
-        Self { root: Node::default() }
+        Self { root: TrieNode::default() }
     }
 }
 
@@ -55,7 +55,7 @@ impl<T> PathIndex<T> {
 
     /// Adds a pattern. The same pattern may be added again, with another value.
     pub fn insert(&mut self, pattern: &PathPattern, value: T) {
-        let node = pattern.segments.iter().fold(&mut self.root, Node::child);
+        let node = pattern.segments.iter().fold(&mut self.root, TrieNode::child);
         if pattern.open { node.open.push(value) } else { node.closed.push(value) }
     }
 
@@ -74,20 +74,20 @@ impl<T> PathIndex<T> {
     }
 }
 
-impl<T> Default for Node<T> {
+impl<T> Default for TrieNode<T> {
     fn default() -> Self {
         Self {
             literals: HashMap::new(),
             literal_bytes_max: 0,
             any: None,
-            globs: ByEnds::default(),
+            globs: AffixMap::default(),
             closed: Vec::new(),
             open: Vec::new(),
         }
     }
 }
 
-impl<T> Node<T> {
+impl<T> TrieNode<T> {
     fn child(&mut self, segment: &Segment) -> &mut Self {
         match segment {
             Segment::Literal(text) => {
@@ -115,7 +115,7 @@ impl<T> Node<T> {
         }
         let text = segment.as_bytes();
         for (glob, node) in self.globs.all_of(text).flatten() {
-            if glob.matches_or(text, true) {
+            if glob.matches_bounded(text, true) {
                 node.visit(rest, found);
             }
         }

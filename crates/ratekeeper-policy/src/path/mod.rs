@@ -1,13 +1,13 @@
 //! Paths as limits see them: one spelling each, patterns over them, and an index of many patterns.
 
-mod ends;
+mod affix;
 mod glob;
 mod index;
 mod normalize;
 mod pattern;
 mod readings;
 
-pub(crate) use ends::ByEnds;
+pub(crate) use affix::AffixMap;
 pub use glob::Glob;
 #[cfg(test)]
 pub(crate) use glob::work;

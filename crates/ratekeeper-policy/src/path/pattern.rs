@@ -48,7 +48,7 @@ impl Segment {
         }
         let (segment, rest) = split_first(path)?;
         let fits = match (self, when_too_long) {
-            (Self::Glob(glob), Some(assumed)) => glob.matches_or(segment.as_bytes(), assumed),
+            (Self::Glob(glob), Some(assumed)) => glob.matches_bounded(segment.as_bytes(), assumed),
             (Self::Glob(glob), None) => glob.matches(segment.as_bytes()),
             _ => true,
         };
@@ -105,7 +105,7 @@ impl PathPattern {
     /// The same in bounded time: where text between two `*` would have to be searched for in a long
     /// segment, `assumed` is the result. A limit assumes that the path fits, an
     /// exemption that it does not, so that nobody gains by a long path.
-    pub(crate) fn matches_or(&self, normalized: &str, assumed: bool) -> bool {
+    pub(crate) fn matches_bounded(&self, normalized: &str, assumed: bool) -> bool {
         self.fits(normalized, Some(assumed))
     }
 
@@ -273,15 +273,24 @@ mod tests {
         let pattern = PathPattern::parse("/files/a*b*c/d").unwrap();
         let path = |start: &str, bytes: usize| format!("/files/{start}{}c/d", "x".repeat(bytes));
         for assumed in [true, false] {
-            assert_eq!(pattern.matches_or(&path("a", SEARCHED_MAX - 1), assumed), assumed);
-            assert!(!pattern.matches_or(&path("a", SEARCHED_MAX - 2), assumed), "it is searched");
-            assert!(pattern.matches_or(&path("ab", SEARCHED_MAX - 3), assumed), "it is searched");
-            assert!(!pattern.matches_or(&path("z", SEARCHED_MAX), assumed), "another beginning");
-            assert!(!pattern.matches_or(&(path("ab", SEARCHED_MAX) + "/e"), assumed));
+            assert_eq!(pattern.matches_bounded(&path("a", SEARCHED_MAX - 1), assumed), assumed);
+            assert!(
+                !pattern.matches_bounded(&path("a", SEARCHED_MAX - 2), assumed),
+                "it is searched"
+            );
+            assert!(
+                pattern.matches_bounded(&path("ab", SEARCHED_MAX - 3), assumed),
+                "it is searched"
+            );
+            assert!(
+                !pattern.matches_bounded(&path("z", SEARCHED_MAX), assumed),
+                "another beginning"
+            );
+            assert!(!pattern.matches_bounded(&(path("ab", SEARCHED_MAX) + "/e"), assumed));
         }
         assert!(pattern.matches(&path("ab", 1 << 20)));
         let ends = PathPattern::parse("/a*c").unwrap();
-        assert!(ends.matches_or(&format!("/a{}c", "x".repeat(1 << 20)), false));
+        assert!(ends.matches_bounded(&format!("/a{}c", "x".repeat(1 << 20)), false));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Requests and policies in few words.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
-use ratekeeper_policy::{Applied, Headers, NoSources, Policy, Request, Resolution};
+use ratekeeper_policy::{AppliedLimit, Headers, NoSources, Policy, RequestAttributes, Resolution};
 
 /// What stands in front of the limits of most tests.
 pub(crate) fn policy(text: &str) -> Policy {
@@ -68,14 +68,14 @@ pub(crate) fn ask(line: &str) -> Ask {
 }
 
 impl Ask {
-    pub(crate) fn of<T>(&self, ask: impl FnOnce(&Request<'_>) -> T) -> T {
-        ask(&Request {
+    pub(crate) fn of<T>(&self, ask: impl FnOnce(&RequestAttributes<'_>) -> T) -> T {
+        ask(&RequestAttributes {
             host: self.host.as_deref(),
             query: self.query.as_deref(),
             headers: &self.headers,
             peer: self.peer,
             unix_secs: self.unix_secs,
-            ..Request::new(&self.method, &self.path)
+            ..RequestAttributes::new(&self.method, &self.path)
         })
     }
 }
@@ -88,14 +88,14 @@ pub(crate) fn resolved(policy: &Policy, request: &str) -> String {
 pub(crate) fn show(resolution: &Resolution<'_>) -> String {
     match resolution {
         Resolution::Exempt(n) => format!("exempt {n}"),
-        Resolution::Refused { rule, missing } => {
+        Resolution::MissingIdentity { rule, missing } => {
             format!("refused by {}: {} {}", rule.name(), missing.identity, missing.why)
         }
         Resolution::Charged(applied) => applied.iter().map(show_one).collect::<Vec<_>>().join(", "),
     }
 }
 
-pub(crate) fn show_one(one: &Applied) -> String {
+pub(crate) fn show_one(one: &AppliedLimit) -> String {
     let share = if one.is_share() { " share" } else { "" };
     let cost =
         if one.cost.get() == 1 { String::new() } else { format!(" cost {}", one.cost.get()) };

@@ -1,11 +1,11 @@
 //! An explanation for machines.
 
-use ratekeeper::policy::{Applied, Explanation, Outcome};
+use ratekeeper::policy::{AppliedLimit, Explanation, LimitOutcome};
 use serde_json::{Value as Json, json};
 
 use super::request::Asked;
 use super::state::{State, States};
-use super::text::{mode, when_down, why_not};
+use super::text::{failure_mode, mode, why_not};
 
 pub(super) fn show(asked: &Asked<'_>, explained: &Explanation<'_>, states: &States) -> Json {
     let identities = explained.identities.iter().map(|(name, value)| match value {
@@ -17,11 +17,11 @@ pub(super) fn show(asked: &Asked<'_>, explained: &Explanation<'_>, states: &Stat
     for verdict in &explained.limits {
         let name = verdict.rule.name();
         match &verdict.outcome {
-            Outcome::Applies(applied) => {
+            LimitOutcome::Applies(applied) => {
                 limits.extend(applied.iter().map(|one| of_applied(one, states.next())));
             }
             other => {
-                let refuses = matches!(other, Outcome::Refused(_));
+                let refuses = matches!(other, LimitOutcome::MissingIdentity(_));
                 limits.push(json!({ "name": name, "applies": false, "refuses": refuses, "why": why_not(other) }));
             }
         }
@@ -41,7 +41,7 @@ pub(super) fn show(asked: &Asked<'_>, explained: &Explanation<'_>, states: &Stat
     })
 }
 
-fn of_applied(one: &Applied, state: Option<&State>) -> Json {
+fn of_applied(one: &AppliedLimit, state: Option<&State>) -> Json {
     let mut told = json!({
         "name": one.rule.name(),
         "applies": true,
@@ -50,7 +50,7 @@ fn of_applied(one: &Applied, state: Option<&State>) -> Json {
         "key": one.key.to_string(),
         "cost": one.cost.get(),
         "mode": mode(one),
-        "when_store_down": when_down(one.rule.when_down()),
+        "on_store_failure": failure_mode(one.rule.on_failure()),
     });
     if let Some(state) = state {
         told["state"] = of_state(state);

@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use ratekeeper::policy::Request;
+use ratekeeper::policy::RequestAttributes;
 use ratekeeper::policy::attributes::{Target, request_host};
 use ratekeeper::{Clock, Policy, SystemClock};
 
@@ -44,16 +44,16 @@ impl<'a> Asked<'a> {
         })
     }
 
-    pub(super) fn request(&self) -> Request<'_> {
+    pub(super) fn request(&self) -> RequestAttributes<'_> {
         let now = self.now.get_or_init(|| SystemClock.now().get() / 1_000_000);
-        Request {
+        RequestAttributes {
             host: self.host,
             query: self.query,
             headers: &self.options.headers,
             peer: self.options.peer,
             custom: &*self.custom,
             unix_secs: *now,
-            ..Request::new(self.method, self.path)
+            ..RequestAttributes::new(self.method, self.path)
         }
     }
 

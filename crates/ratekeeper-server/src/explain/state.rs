@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ratekeeper::policy::{Applied, Explanation, Outcome};
+use ratekeeper::policy::{AppliedLimit, Explanation, LimitOutcome};
 use ratekeeper::{Decision, Gate};
 use tokio::runtime::Builder;
 
@@ -43,15 +43,17 @@ impl States {
 }
 
 /// All limits that apply, and shares of them.
-pub(super) fn applied<'e>(explained: &'e Explanation<'_>) -> impl Iterator<Item = &'e Applied> {
+pub(super) fn applied<'e>(
+    explained: &'e Explanation<'_>,
+) -> impl Iterator<Item = &'e AppliedLimit> {
     explained.limits.iter().flat_map(|verdict| match &verdict.outcome {
-        Outcome::Applies(applied) => applied.as_slice(),
+        LimitOutcome::Applies(applied) => applied.as_slice(),
         _ => &[],
     })
 }
 
 /// The first time, it takes a while to connect; after that a store that is silent stays silent.
-async fn state(gate: &Gate, one: &Applied, is_first: bool) -> State {
+async fn state(gate: &Gate, one: &AppliedLimit, is_first: bool) -> State {
     let tries = if is_first { TRIES } else { 1 };
     for n in 0..tries {
         if n > 0 {

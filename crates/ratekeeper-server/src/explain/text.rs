@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ratekeeper::WhenDown;
-use ratekeeper::policy::{Amount, Applied, Explanation, Outcome};
+use ratekeeper::FailureMode;
+use ratekeeper::policy::{Amount, AppliedLimit, Explanation, LimitOutcome};
 
 use super::request::Asked;
 use super::state::{State, States, applied};
@@ -68,7 +68,7 @@ fn conclusion(explained: &Explanation<'_>) -> String {
         );
     }
     let refused = explained.limits.iter().find_map(|verdict| match &verdict.outcome {
-        Outcome::Refused(missing) => Some((verdict.rule.name(), missing)),
+        LimitOutcome::MissingIdentity(missing) => Some((verdict.rule.name(), missing)),
         _ => None,
     });
     match refused {
@@ -82,11 +82,14 @@ fn conclusion(explained: &Explanation<'_>) -> String {
 }
 
 fn refuses(explained: &Explanation<'_>) -> bool {
-    explained.limits.iter().any(|verdict| matches!(verdict.outcome, Outcome::Refused(_)))
+    explained
+        .limits
+        .iter()
+        .any(|verdict| matches!(verdict.outcome, LimitOutcome::MissingIdentity(_)))
 }
 
-fn applied_rows(rows: &[&Applied], states: &States) -> Vec<Vec<String>> {
-    let mut heading = vec!["LIMIT", "AMOUNT", "KEY", "COST", "MODE", "STORE DOWN"];
+fn applied_rows(rows: &[&AppliedLimit], states: &States) -> Vec<Vec<String>> {
+    let mut heading = vec!["LIMIT", "AMOUNT", "KEY", "COST", "MODE", "ON STORE FAILURE"];
     if !states.each.is_empty() {
         heading.extend(["LEFT", "RETRY AFTER", "AS NEW AFTER"]);
     }
@@ -98,7 +101,7 @@ fn applied_rows(rows: &[&Applied], states: &States) -> Vec<Vec<String>> {
             printable(&one.key.to_string()),
             one.cost.get().to_string(),
             mode(one).into(),
-            when_down(one.rule.when_down()).into(),
+            failure_mode(one.rule.on_failure()).into(),
         ];
         row.extend(states.each.get(n).into_iter().flat_map(state_cells));
         table.push(row);
@@ -107,7 +110,7 @@ fn applied_rows(rows: &[&Applied], states: &States) -> Vec<Vec<String>> {
 }
 
 /// The limit, or a class's share of it.
-fn title(one: &Applied) -> String {
+fn title(one: &AppliedLimit) -> String {
     match one.amount() {
         Amount::Rate(limit) => limit.name().to_string(),
         Amount::Concurrency { name, .. } => name.to_string(),
@@ -141,27 +144,27 @@ fn span(span: Duration) -> String {
     }
 }
 
-pub(super) fn mode(one: &Applied) -> &'static str {
+pub(super) fn mode(one: &AppliedLimit) -> &'static str {
     if one.is_enforced { "enforced" } else { "shadow" }
 }
 
-pub(super) fn when_down(when: WhenDown) -> &'static str {
-    match when {
-        WhenDown::Local => "local",
-        WhenDown::Allow => "allow",
-        WhenDown::Deny => "deny",
+pub(super) fn failure_mode(mode: FailureMode) -> &'static str {
+    match mode {
+        FailureMode::Local => "local",
+        FailureMode::Open => "open",
+        FailureMode::Closed => "closed",
     }
 }
 
 /// Why a limit does not apply. `None` if it does.
-pub(super) fn why_not(outcome: &Outcome<'_>) -> Option<String> {
+pub(super) fn why_not(outcome: &LimitOutcome<'_>) -> Option<String> {
     match outcome {
-        Outcome::Applies(_) => None,
-        Outcome::Off => Some("its mode is off".into()),
-        Outcome::Mismatch(why) => Some(why.clone()),
-        Outcome::NotFirst => Some("another one of its group came first".into()),
-        Outcome::Unlimited => Some("the caller's tier has no limit here".into()),
-        Outcome::Refused(missing) => {
+        LimitOutcome::Applies(_) => None,
+        LimitOutcome::Off => Some("its mode is off".into()),
+        LimitOutcome::Mismatch(why) => Some(why.clone()),
+        LimitOutcome::NotFirst => Some("another one of its group came first".into()),
+        LimitOutcome::Unlimited => Some("the caller's tier has no limit here".into()),
+        LimitOutcome::MissingIdentity(missing) => {
             Some(format!("{} is missing, so it refuses", missing.identity))
         }
     }

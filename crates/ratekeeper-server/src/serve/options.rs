@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
-use ratekeeper::policy::Answers;
+use ratekeeper::policy::ResponseSettings;
 
 use super::envoy::{Environment, Place};
 use crate::choices::{Address, address, duration, network};
@@ -252,13 +252,13 @@ pub(super) enum EnvoyHeaders {
 }
 
 impl EnvoyHeaders {
-    pub(super) fn answers(self) -> Option<Answers> {
+    pub(super) fn answers(self) -> Option<ResponseSettings> {
         let (ratelimit, x_ratelimit) = match self {
             Self::Off => return None,
             Self::Ratelimit => (true, false),
             Self::XRatelimit => (false, true),
             Self::All => (true, true),
         };
-        Some(Answers { ratelimit, x_ratelimit, ..Answers::default() })
+        Some(ResponseSettings { ratelimit, x_ratelimit, ..ResponseSettings::default() })
     }
 }

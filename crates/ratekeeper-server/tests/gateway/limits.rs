@@ -300,7 +300,7 @@ fn without_its_store_a_gateway_does_as_its_limits_were_told() {
 store: { url: 'redis://127.0.0.1:1' }
 limits:
   - { name: local, match: { path: /local }, rate: 2/hour }
-  - { name: deny, match: { path: /deny }, rate: 2/hour, when_store_down: deny }",
+  - { name: deny, match: { path: /deny }, rate: 2/hour, on_store_failure: closed }",
     );
     let gateway = gateway(&backend, &policy, &[]);
     let mut client = gateway.connect();

@@ -30,7 +30,7 @@ fn wait_until_up(server: &Server) {
 #[test]
 fn a_store_that_fails_closed_denies_whatever_the_endpoint() {
     let redis = RedisServer::start();
-    let (server, _policy) = server_over(&redis, "when_down: deny");
+    let (server, _policy) = server_over(&redis, "on_failure: closed");
     redis.kill();
     let one = json!({ "key": "k", "rate": "5/s" });
     let several = json!({ "checks": [one, { "key": "other", "rate": "5/s" }] });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ratekeeper_core::{Decision, Limit, Micros};
-use ratekeeper_policy::{Applied, Headers, LimitRule, Missing};
+use ratekeeper_policy::{AppliedLimit, Headers, LimitRule, MissingReason};
 use ratekeeper_stores::Op;
 use smallvec::SmallVec;
 
@@ -35,7 +35,7 @@ impl Admission {
 #[derive(Debug)]
 #[must_use = "dropped, the request is no longer in flight"]
 pub struct Admitted {
-    pub(crate) of: Vec<Applied>,
+    pub(crate) of: Vec<AppliedLimit>,
     /// Of each of them, if it was charged and may have to be corrected.
     pub(crate) receipts: SmallVec<[Option<Receipt>; 2]>,
     pub(crate) speaker: Option<(usize, Decision)>,
@@ -113,7 +113,7 @@ pub enum Refused {
         /// The identity.
         identity: String,
         /// Why it is not there.
-        why: Missing,
+        why: MissingReason,
     },
 }
 
@@ -145,7 +145,7 @@ impl Admitted {
     /// Corrects the charge by what the answer says of its cost, each limit by its own rule. Without a
     /// word, the charge stays as it is.
     pub fn settle(&mut self, status: u16, headers: &dyn Headers) {
-        self.correct(|one| one.rule.cost_of_answer(status, headers));
+        self.correct(|one| one.rule.response_cost(status, headers));
     }
 
     /// Corrects the charge to this much, with every limit that has not been settled. 0 gives all of it
@@ -154,7 +154,7 @@ impl Admitted {
         self.correct(|_| Some(actual));
     }
 
-    fn correct(&mut self, actual: impl Fn(&Applied) -> Option<u64>) {
+    fn correct(&mut self, actual: impl Fn(&AppliedLimit) -> Option<u64>) {
         for (one, receipt) in self.of.iter().zip(&mut self.receipts) {
             if receipt.is_none() {
                 continue;

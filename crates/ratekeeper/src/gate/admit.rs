@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ratekeeper_core::{Decision, Micros};
-use ratekeeper_policy::{Amount, Applied};
+use ratekeeper_policy::{Amount, AppliedLimit};
 use ratekeeper_stores::{LIMITS_MAX, Op};
 use smallvec::SmallVec;
 
@@ -15,7 +15,7 @@ use super::seen::Outcome;
 use super::{Gate, Inner};
 
 /// The limits that a request is to be charged to.
-pub(crate) type Charges = Vec<Applied>;
+pub(crate) type Charges = Vec<AppliedLimit>;
 
 pub(crate) type Permits = SmallVec<[Permit; 1]>;
 
@@ -65,7 +65,7 @@ impl Gate {
     }
 }
 
-fn is_rate(one: &Applied) -> bool {
+fn is_rate(one: &AppliedLimit) -> bool {
     matches!(one.amount(), Amount::Rate(_))
 }
 
@@ -92,7 +92,7 @@ impl Inner {
     async fn enforce(
         &self,
         live: &Live,
-        of: &[Applied],
+        of: &[AppliedLimit],
         now: Micros,
         permits: &mut Permits,
     ) -> Result<Accepted, Refuses> {
@@ -113,7 +113,7 @@ impl Inner {
     /// back if a later one refuses.
     async fn check(
         &self,
-        of: &[Applied],
+        of: &[AppliedLimit],
         rates: &[usize],
         now: Micros,
     ) -> Result<Accepted, Refuses> {
@@ -121,7 +121,7 @@ impl Inner {
         let near = SmallVec::new();
         let mut accepted = Accepted { speaker: None, delay: Duration::ZERO, near, receipts };
         for part in rates.chunks(LIMITS_MAX) {
-            let asked: SmallVec<[&Applied; 4]> = part.iter().map(|i| &of[*i]).collect();
+            let asked: SmallVec<[&AppliedLimit; 4]> = part.iter().map(|i| &of[*i]).collect();
             let timed = self.begin_timed();
             let checked = self.backend.apply(Op::Check, &asked, now).await;
             self.end_timed(timed);
@@ -149,14 +149,14 @@ impl Inner {
         Ok(accepted)
     }
 
-    fn passed(&self, live: &Live, one: &Applied, is_near: bool, now: Micros) {
+    fn passed(&self, live: &Live, one: &AppliedLimit, is_near: bool, now: Micros) {
         self.meters.note(live, one, Outcome::Allowed, now);
         if is_near {
             live.meter(&one.rule).count_near_limit();
         }
     }
 
-    async fn give_back(&self, of: &[Applied], receipts: &[Option<Receipt>], now: Micros) {
+    async fn give_back(&self, of: &[AppliedLimit], receipts: &[Option<Receipt>], now: Micros) {
         for (one, receipt) in of.iter().zip(receipts) {
             if let Some(receipt) = receipt {
                 let refund = Op::Refund { charged_at: receipt.at };
@@ -171,7 +171,7 @@ impl Inner {
     async fn watch(
         &self,
         live: &Live,
-        one: &Applied,
+        one: &AppliedLimit,
         now: Micros,
         permits: &mut Permits,
     ) -> Option<Receipt> {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{Decision, Limit, Micros, WhenDown};
-use ratekeeper_policy::{Amount, Applied, StoreSettings};
+use ratekeeper_core::{Decision, FailureMode, Limit, Micros};
+use ratekeeper_policy::{Amount, AppliedLimit, StoreSettings};
 use ratekeeper_stores::{Charge, ChargesError, MemoryStore, Op, StoreError, Verdict};
 use smallvec::SmallVec;
 
@@ -135,7 +135,7 @@ impl Backend {
     }
 
     /// Does `op` with all of them or none. There are no more than one step can take.
-    pub(crate) async fn apply(&self, op: Op, of: &[&Applied], now: Micros) -> Checked {
+    pub(crate) async fn apply(&self, op: Op, of: &[&AppliedLimit], now: Micros) -> Checked {
         match self {
             Self::Memory(store) => apply_here(store, op, of, now),
             #[cfg(feature = "redis")]
@@ -150,14 +150,14 @@ impl Backend {
         &self,
         op: Op,
         charges: &[Charge<'_>],
-        when_down: WhenDown,
+        on_failure: FailureMode,
         now: Micros,
     ) -> Result<Decided, ChargesError> {
         if let Self::Memory(store) = self {
             let (verdict, receipt) = (store.apply_now(op, charges, now)?, Receipt::of_store(now));
             return Ok(Decided { verdict, receipt });
         }
-        let charges: SmallVec<[_; 4]> = charges.iter().map(|one| (*one, when_down)).collect();
+        let charges: SmallVec<[_; 4]> = charges.iter().map(|one| (*one, on_failure)).collect();
         match self {
             Self::Memory(_) => unreachable!("it has answered"),
             #[cfg(feature = "redis")]
@@ -220,10 +220,10 @@ impl Backend {
     }
 
     /// A permit, unless so many are in flight.
-    pub(crate) async fn acquire(&self, live: &Live, of: &Applied) -> Option<Permit> {
+    pub(crate) async fn acquire(&self, live: &Live, of: &AppliedLimit) -> Option<Permit> {
         let Amount::Concurrency { name, max } = of.amount() else { return None };
         let asked = Asked { name, key: of.key.as_bytes(), max: *max };
-        self.acquire_one(live, asked, of.rule.when_down()).await
+        self.acquire_one(live, asked, of.rule.on_failure()).await
     }
 
     /// The same for a limit of the caller's own.
@@ -231,7 +231,7 @@ impl Backend {
         &self,
         live: &Live,
         asked: Asked<'_>,
-        when_down: WhenDown,
+        on_failure: FailureMode,
     ) -> Option<Permit> {
         let here = |max: u64| asked.permit_here(live, max);
         #[cfg(feature = "redis")]
@@ -243,9 +243,9 @@ impl Backend {
                     Err(AcquireError::Store(_)) => {}
                 }
             }
-            return self.permit_instead(asked.max, when_down, here);
+            return self.permit_instead(asked.max, on_failure, here);
         }
-        let _ = when_down;
+        let _ = on_failure;
         here(asked.max)
     }
 
@@ -255,7 +255,7 @@ impl Backend {
         not(feature = "redis"),
         expect(clippy::needless_pass_by_value, reason = "sent away")
     )]
-    pub(crate) fn correct(&self, op: Op, of: Applied, receipt: Receipt, now: Micros) {
+    pub(crate) fn correct(&self, op: Op, of: AppliedLimit, receipt: Receipt, now: Micros) {
         match self {
             Self::Memory(store) => {
                 let _ = (store.apply_now(op, &[charge(&of)], now), receipt);
@@ -339,7 +339,7 @@ impl Backend {
         live: &Live,
         asked: Asked<'_>,
         valid: Duration,
-        when_down: WhenDown,
+        on_failure: FailureMode,
     ) -> Option<HeldPermit> {
         let here = |max: u64| asked.permit_here(live, max);
         let in_process = |permit: Permit| HeldPermit::InProcess(InFlight::new(permit));
@@ -351,7 +351,7 @@ impl Backend {
                 Err(AcquireError::Store(_)) => {}
             }
         }
-        self.permit_instead(asked.max, when_down, here).map(in_process)
+        self.permit_instead(asked.max, on_failure, here).map(in_process)
     }
 
     /// Releases a permit in a shared store, and returns whether it was held.
@@ -369,14 +369,14 @@ impl Backend {
     fn permit_instead(
         &self,
         max: u64,
-        when_down: WhenDown,
+        on_failure: FailureMode,
         here: impl Fn(u64) -> Option<Permit>,
     ) -> Option<Permit> {
         let nodes = self.fallback_stats().map_or(1, |stats| u64::from(stats.nodes.max(1)));
-        match when_down {
-            WhenDown::Local => here((max / nodes).max(1)),
-            WhenDown::Allow => here(u64::MAX),
-            WhenDown::Deny => None,
+        match on_failure {
+            FailureMode::Local => here((max / nodes).max(1)),
+            FailureMode::Open => here(u64::MAX),
+            FailureMode::Closed => None,
         }
     }
 }
@@ -388,7 +388,7 @@ fn decided(answer: &crate::shared::Answer) -> Decided {
     Decided { verdict, receipt: Receipt { at: verdict.at(), origin } }
 }
 
-fn apply_here(store: &MemoryStore, op: Op, of: &[&Applied], now: Micros) -> Checked {
+fn apply_here(store: &MemoryStore, op: Op, of: &[&AppliedLimit], now: Micros) -> Checked {
     if let ([one], Op::Check) = (of, op) {
         let decision = store.check(&charge(one), now);
         let receipt = Receipt { at: now, origin: Origin::Store };
@@ -404,9 +404,9 @@ fn apply_here(store: &MemoryStore, op: Op, of: &[&Applied], now: Micros) -> Chec
 async fn apply_shared<S: SharedStore + Send + Sync + 'static>(
     fallback: &Arc<Fallback<S>>,
     op: Op,
-    of: &[&Applied],
+    of: &[&AppliedLimit],
 ) -> Checked {
-    let charges: Vec<_> = of.iter().map(|one| (charge(one), one.rule.when_down())).collect();
+    let charges: Vec<_> = of.iter().map(|one| (charge(one), one.rule.on_failure())).collect();
     let answer = fallback.apply(op, &charges).await.expect(FITS);
     let origin = answer.degraded().cloned().map_or(Origin::Store, Origin::Instead);
     Checked::new(answer.verdict(), origin)
@@ -430,7 +430,7 @@ async fn correct_shared<S: SharedStore + Send + Sync + 'static>(
 fn correct_later<S: SharedStore + Send + Sync + 'static>(
     fallback: Arc<Fallback<S>>,
     op: Op,
-    of: Applied,
+    of: AppliedLimit,
     receipt: Receipt,
 ) {
     tokio::spawn(async move {
@@ -441,11 +441,11 @@ fn correct_later<S: SharedStore + Send + Sync + 'static>(
 
 const FITS: &str = "names of limits differ, and no more are asked at once than fit";
 
-pub(crate) fn charge(of: &Applied) -> Charge<'_> {
+pub(crate) fn charge(of: &AppliedLimit) -> Charge<'_> {
     Charge::new(rate(of), of.key.as_bytes()).cost(of.cost)
 }
 
-pub(crate) fn rate(of: &Applied) -> &Limit {
+pub(crate) fn rate(of: &AppliedLimit) -> &Limit {
     match of.amount() {
         Amount::Rate(limit) => limit,
         Amount::Concurrency { .. } => unreachable!("permits are not charged"),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ratekeeper_core::{Decision, Micros};
-use ratekeeper_policy::Applied;
+use ratekeeper_policy::AppliedLimit;
 
 use super::live::Live;
 use super::near::NearLimit;
@@ -87,7 +87,7 @@ impl Meters {
     }
 
     /// Counts what a limit has said, and tells those who want to know.
-    pub(crate) fn note(&self, live: &Live, of: &Applied, outcome: Outcome, at: Micros) {
+    pub(crate) fn note(&self, live: &Live, of: &AppliedLimit, outcome: Outcome, at: Micros) {
         let meter = live.meter(&of.rule);
         match outcome {
             Outcome::Allowed => meter.count_allowed(),

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use ratekeeper_core::{Decision, Micros, WhenDown};
-use ratekeeper_policy::{Policy, PolicyErrors, Request, Resolution, Sources};
+use ratekeeper_core::{Decision, FailureMode, Micros};
+use ratekeeper_policy::{Policy, PolicyErrors, RequestAttributes, Resolution, Sources};
 use ratekeeper_stores::{Charge, ChargesError, MemoryStore, Op, StoreError, Verdict};
 
 use crate::clock::{Clock, SystemClock};
@@ -44,10 +44,10 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 ///
 /// ```
 /// use ratekeeper::{Gate, Policy};
-/// use ratekeeper::policy::Request;
+/// use ratekeeper::policy::RequestAttributes;
 ///
 /// let gate = Gate::new(Policy::one_line("2/minute per ip")?)?;
-/// let request = Request { peer: Some([192, 0, 2, 1].into()), ..Request::new("GET", "/") };
+/// let request = RequestAttributes { peer: Some([192, 0, 2, 1].into()), ..RequestAttributes::new("GET", "/") };
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// assert!(gate.decide(&request).await.is_admitted());
 /// assert!(gate.decide(&request).await.is_admitted());
@@ -193,7 +193,10 @@ impl Gate {
 
     /// Decides about a request. The request is looked at before this returns; only the store is waited
     /// for.
-    pub fn decide(&self, request: &Request<'_>) -> impl Future<Output = Admission> + Send + use<> {
+    pub fn decide(
+        &self,
+        request: &RequestAttributes<'_>,
+    ) -> impl Future<Output = Admission> + Send + use<> {
         let (gate, live) = (self.clone(), self.live());
         let resolved = self.resolve(&live, request);
         async move {
@@ -219,9 +222,9 @@ impl Gate {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn apply(&self, op: Op, charges: &[Charge<'_>]) -> Result<Decided, ChargesError> {
-        let (now, when_down) = (self.now(), self.when_down());
+        let (now, on_failure) = (self.now(), self.on_failure());
         let timed = self.inner.begin_timed();
-        let decided = self.inner.backend.apply_to(op, charges, when_down, now).await;
+        let decided = self.inner.backend.apply_to(op, charges, on_failure, now).await;
         self.inner.end_timed(timed);
         decided
     }
@@ -242,8 +245,8 @@ impl Gate {
     }
 
     /// What limits that are in no policy do when the store does not answer.
-    fn when_down(&self) -> WhenDown {
-        self.inner.live.load().policy().store().when_down
+    fn on_failure(&self) -> FailureMode {
+        self.inner.live.load().policy().store().on_failure
     }
 
     /// Asks the store in this process ([`Gate::memory`]), and notes for one question in 64 how long
@@ -267,8 +270,8 @@ impl Gate {
     pub async fn acquire(&self, name: &str, key: &[u8], max: u64) -> Option<InFlight> {
         let key = key_of_callers(name, key);
         let asked = backend::Asked { name: &CALLERS, key: &key, max };
-        let when_down = self.when_down();
-        self.inner.backend.acquire_one(&self.live(), asked, when_down).await.map(InFlight)
+        let on_failure = self.on_failure();
+        self.inner.backend.acquire_one(&self.live(), asked, on_failure).await.map(InFlight)
     }
 
     /// The same for a permit that is held for `valid` or until it is released. In a shared store it is bound to
@@ -285,7 +288,7 @@ impl Gate {
     ) -> Option<HeldPermit> {
         let key = key_of_callers(name, key);
         let asked = backend::Asked { name: &CALLERS, key: &key, max };
-        self.inner.backend.hold_one(&self.live(), asked, valid, self.when_down()).await
+        self.inner.backend.hold_one(&self.live(), asked, valid, self.on_failure()).await
     }
 
     /// Releases a permit of this name and key that [`Gate::hold`] has put into a shared store, and returns
@@ -313,7 +316,7 @@ impl Gate {
 
     /// What a rate has left for a key at present, and whether the store itself says so. Changes
     /// nothing. `None` for a limit of concurrency.
-    pub async fn peek(&self, one: &ratekeeper_policy::Applied) -> Option<(Decision, bool)> {
+    pub async fn peek(&self, one: &ratekeeper_policy::AppliedLimit) -> Option<(Decision, bool)> {
         if matches!(one.amount(), ratekeeper_policy::Amount::Concurrency { .. }) {
             return None;
         }
@@ -325,7 +328,7 @@ impl Gate {
     pub(crate) fn resolve(
         &self,
         live: &Live,
-        request: &Request<'_>,
+        request: &RequestAttributes<'_>,
     ) -> Result<admit::Charges, Box<Admission>> {
         match live.policy().resolve(request) {
             Resolution::Charged(applied) => Ok(applied),
@@ -333,7 +336,7 @@ impl Gate {
                 self.inner.meters.count_exempt();
                 Err(Box::new(Admission::Exempt))
             }
-            Resolution::Refused { rule, missing } => {
+            Resolution::MissingIdentity { rule, missing } => {
                 live.meter(rule).count_denied();
                 let identity = missing.identity.to_string();
                 let why = Refused::NoIdentity { identity, why: missing.why };
@@ -486,7 +489,7 @@ fn is_same_place(
     new: &ratekeeper_policy::StoreSettings,
 ) -> bool {
     let settled = |of: &ratekeeper_policy::StoreSettings| ratekeeper_policy::StoreSettings {
-        when_down: Default::default(),
+        on_failure: Default::default(),
         ..of.clone()
     };
     settled(old) == settled(new)

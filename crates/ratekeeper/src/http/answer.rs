@@ -8,7 +8,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER
 use http::{Response, StatusCode};
 use ratekeeper_core::{Decision, Limit};
 use ratekeeper_policy::attributes::HostError;
-use ratekeeper_policy::{Answers, BodyKind, WhenLimited};
+use ratekeeper_policy::{BodyKind, ResponseSettings, WhenLimited};
 use serde_json::json;
 
 use crate::gate::{Refusal, Refused, Speaker};
@@ -35,7 +35,7 @@ pub struct Limited {
 
 /// What is left, on the answer to a request that was allowed.
 pub(super) fn tell_allowed(
-    answers: &Answers,
+    answers: &ResponseSettings,
     speaker: Option<Speaker<'_>>,
     headers: &mut HeaderMap,
 ) {
@@ -47,14 +47,14 @@ pub(super) fn tell_allowed(
 }
 
 /// Says in headers what a limit says.
-pub fn tell(answers: &Answers, speaker: Speaker<'_>, headers: &mut HeaderMap) {
+pub fn tell(answers: &ResponseSettings, speaker: Speaker<'_>, headers: &mut HeaderMap) {
     let Speaker { rule, limit, decision } = speaker;
     tell_limit(answers, (rule.name(), limit), decision, headers);
 }
 
 /// The same of a limit that is in no policy, with its name.
 pub fn tell_limit(
-    answers: &Answers,
+    answers: &ResponseSettings,
     (name, limit): (&str, &Limit),
     decision: &Decision,
     headers: &mut HeaderMap,
@@ -115,7 +115,7 @@ fn set_number(headers: &mut HeaderMap, name: HeaderName, value: u64) {
 }
 
 /// The answer to a request that was refused, in the words of gRPC if it was asked in those.
-pub fn refuse(answers: &Answers, refusal: &Refusal, is_grpc: bool) -> Response<Bytes> {
+pub fn refuse(answers: &ResponseSettings, refusal: &Refusal, is_grpc: bool) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
     let mut wait = None;
@@ -148,7 +148,7 @@ pub(super) fn malformed(error: HostError) -> Response<Bytes> {
     response
 }
 
-fn status(answers: &Answers, refusal: &Refusal) -> StatusCode {
+fn status(answers: &ResponseSettings, refusal: &Refusal) -> StatusCode {
     match &refusal.why {
         Refused::NoIdentity { .. } => StatusCode::UNAUTHORIZED,
         _ => StatusCode::from_u16(answers.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS),
@@ -188,7 +188,7 @@ fn code(refusal: &Refusal) -> &'static str {
     }
 }
 
-fn message(answers: &Answers, refusal: &Refusal) -> String {
+fn message(answers: &ResponseSettings, refusal: &Refusal) -> String {
     let name = refusal.rule.name();
     let (secs, quota) = match &refusal.why {
         Refused::NoIdentity { identity, .. } => {

@@ -108,7 +108,7 @@ where
                         Admission::Admitted(admitted) => Some(admitted),
                         Admission::Refused(refusal) => {
                             let live = this.live.as_ref().expect("it is there until the answer is");
-                            let answers = live.policy().answers();
+                            let answers = live.policy().response_settings();
                             let refused = refuse(answers, &refusal, is_grpc);
                             return Poll::Ready(Ok(refused.map(ResponseBody::own)));
                         }
@@ -134,7 +134,7 @@ fn tell<R: Body<Data = Bytes>>(
             admitted.settle_as(*actual);
         }
         if let Some(live) = live {
-            tell_allowed(live.policy().answers(), admitted.speaker(), &mut parts.headers);
+            tell_allowed(live.policy().response_settings(), admitted.speaker(), &mut parts.headers);
         }
         admitted
     });

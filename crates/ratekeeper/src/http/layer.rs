@@ -160,7 +160,7 @@ where
         match admission {
             Ok(Admission::Exempt) => ResponseFuture::calling(self.inner.call(request), live, None),
             Ok(Admission::Refused(refusal)) => {
-                let refused = refuse(live.policy().answers(), &refusal, is_grpc);
+                let refused = refuse(live.policy().response_settings(), &refusal, is_grpc);
                 ResponseFuture::refused(refused.map(ResponseBody::own))
             }
             Ok(Admission::Admitted(admitted)) if admitted.delay.is_zero() => {
@@ -201,12 +201,12 @@ impl Shared {
             find(parts)
         };
         let peer = peer(&parts.extensions);
-        if peer.is_none() && live.policy().counts_addresses() {
+        if peer.is_none() && live.policy().counts_client_ips() {
             self.warned.call_once(warn_of_no_address);
         }
         let host_lines = parts.headers.get_all(header::HOST).iter().map(|host| host.as_bytes());
         let authority = parts.uri.authority().map(|authority| authority.as_str());
-        let request = ratekeeper_policy::Request {
+        let request = ratekeeper_policy::RequestAttributes {
             method: parts.method.as_str(),
             host: request_host(authority, host_lines)?,
             path: parts.uri.path(),

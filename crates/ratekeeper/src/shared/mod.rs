@@ -14,7 +14,7 @@ mod status;
 
 use std::sync::Arc;
 
-use ratekeeper_core::{Limit, LimitError, WhenDown};
+use ratekeeper_core::{FailureMode, Limit, LimitError};
 use ratekeeper_stores::{
     Charge, ChargesError, Op, RedisConfig, RedisStore, RedisUrlError, SharedStore,
 };
@@ -45,8 +45,8 @@ pub(crate) use fallback::Fallback;
 /// # When the store is slow or gone
 ///
 /// There is always an answer, and never later than the store's deadline (5 ms unless told
-/// otherwise). What it is then, [`WhenDown`] says, for all requests
-/// ([`SharedLimiter::when_down`]) or for one ([`SharedRequest::when_down`]); an answer that is not the
+/// otherwise). What it is then, [`FailureMode`] says, for all requests
+/// ([`SharedLimiter::on_failure`]) or for one ([`SharedRequest::on_failure`]); an answer that is not the
 /// store's tells so ([`Answer::degraded`]). After three failures in a row the store is left alone, and
 /// only one probe in the background goes on asking it. When it is back, calls return to it a few at a
 /// time.
@@ -78,7 +78,7 @@ pub(crate) use fallback::Fallback;
 /// It needs a tokio runtime, from the first call on.
 pub struct SharedLimiter<S = RedisStore> {
     limit: Limit,
-    when_down: WhenDown,
+    on_failure: FailureMode,
     fallback: Arc<Fallback<S>>,
 }
 
@@ -86,7 +86,7 @@ impl<S> Clone for SharedLimiter<S> {
     fn clone(&self) -> Self {
         Self {
             limit: self.limit.clone(),
-            when_down: self.when_down,
+            on_failure: self.on_failure,
             fallback: self.fallback.clone(),
         }
     }
@@ -119,13 +119,13 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
         LimitError: From<L::Error>,
     {
         let limit = limit.try_into()?;
-        Ok(Self { limit, when_down: WhenDown::default(), fallback: Fallback::new(store) })
+        Ok(Self { limit, on_failure: FailureMode::default(), fallback: Fallback::new(store) })
     }
 
     /// What to do when the store does not answer, unless a request says otherwise.
     #[must_use]
-    pub fn when_down(self, when_down: WhenDown) -> Self {
-        Self { when_down, ..self }
+    pub fn on_failure(self, on_failure: FailureMode) -> Self {
+        Self { on_failure, ..self }
     }
 
     /// The number of nodes to share a limit with when the store is gone, instead of counting them.
@@ -163,7 +163,7 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
 
     /// Charges several limits, all of them or none, in one atomic step.
     pub async fn check_all(&self, charges: &[Charge<'_>]) -> Result<Answer, ChargesError> {
-        let each: Vec<_> = charges.iter().map(|charge| (*charge, self.when_down)).collect();
+        let each: Vec<_> = charges.iter().map(|charge| (*charge, self.on_failure)).collect();
         self.check_each(&each).await
     }
 
@@ -171,7 +171,7 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
     /// denied then denies all.
     pub async fn check_each(
         &self,
-        charges: &[(Charge<'_>, WhenDown)],
+        charges: &[(Charge<'_>, FailureMode)],
     ) -> Result<Answer, ChargesError> {
         self.fallback.apply(Op::Check, charges).await
     }

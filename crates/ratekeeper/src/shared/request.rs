@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ratekeeper_core::{Cost, Limit, Micros, WhenDown};
+use ratekeeper_core::{Cost, FailureMode, Limit, Micros};
 use ratekeeper_stores::{Charge, Op, SharedStore, StoreError};
 
 use super::SharedLimiter;
@@ -14,13 +14,13 @@ pub struct SharedRequest<'a, S> {
     limit: &'a Limit,
     key: &'a [u8],
     cost: Cost,
-    when_down: WhenDown,
+    on_failure: FailureMode,
 }
 
 impl<'a, S: SharedStore + Send + Sync + 'static> SharedRequest<'a, S> {
     pub(super) fn new(limiter: &'a SharedLimiter<S>, key: &'a [u8]) -> Self {
-        let (limit, when_down) = (&limiter.limit, limiter.when_down);
-        Self { limiter, limit, key, cost: Cost::ONE, when_down }
+        let (limit, on_failure) = (&limiter.limit, limiter.on_failure);
+        Self { limiter, limit, key, cost: Cost::ONE, on_failure }
     }
 
     /// Charges this much instead of 1.
@@ -37,8 +37,8 @@ impl<'a, S: SharedStore + Send + Sync + 'static> SharedRequest<'a, S> {
 
     /// What to do when the store does not answer.
     #[must_use]
-    pub fn when_down(self, when_down: WhenDown) -> Self {
-        Self { when_down, ..self }
+    pub fn on_failure(self, on_failure: FailureMode) -> Self {
+        Self { on_failure, ..self }
     }
 
     /// Charges if it fits.
@@ -94,7 +94,7 @@ impl<'a, S: SharedStore + Send + Sync + 'static> SharedRequest<'a, S> {
     }
 
     async fn apply(&self, op: Op) -> Answer {
-        let applied = self.limiter.fallback.apply(op, &[(self.to_charge(), self.when_down)]).await;
+        let applied = self.limiter.fallback.apply(op, &[(self.to_charge(), self.on_failure)]).await;
         applied.expect("a single charge can always be decided")
     }
 

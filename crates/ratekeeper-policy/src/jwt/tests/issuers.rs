@@ -15,10 +15,10 @@ use rsa::traits::PublicKeyParts;
 use serde_json::{Value, json};
 
 use super::super::algorithm::{HMAC, RSA};
-use super::super::{Algorithm, JwtKey};
+use super::super::{JwtAlgorithm, JwtKey};
 
 pub(super) struct Issuer {
-    pub(super) algorithms: &'static [Algorithm],
+    pub(super) algorithms: &'static [JwtAlgorithm],
     signing: EncodingKey,
     /// Of public keys.
     pub(super) pem: Option<String>,
@@ -66,7 +66,7 @@ impl Issuer {
         let key = ed25519_dalek::SigningKey::generate(&mut OsRng);
         let public = key.verifying_key();
         Self {
-            algorithms: &[Algorithm::EdDsa],
+            algorithms: &[JwtAlgorithm::EdDsa],
             signing: EncodingKey::from_ed_der(key.to_pkcs8_der().unwrap().as_bytes()),
             pem: Some(public.to_public_key_pem(LineEnding::LF).unwrap()),
             jwk: json!({"kty": "OKP", "crv": "Ed25519", "x": b64(public.as_bytes())}),
@@ -89,7 +89,7 @@ impl Issuer {
         let key = p256::SecretKey::random(&mut OsRng);
         let point = key.public_key().to_encoded_point(false);
         Self {
-            algorithms: &[Algorithm::Es256],
+            algorithms: &[JwtAlgorithm::Es256],
             signing: EncodingKey::from_ec_der(key.to_pkcs8_der().unwrap().as_bytes()),
             pem: Some(key.public_key().to_public_key_pem(LineEnding::LF).unwrap()),
             jwk: jwk_of_point("P-256", point.x().unwrap(), point.y().unwrap()),
@@ -100,7 +100,7 @@ impl Issuer {
         let key = p384::SecretKey::random(&mut OsRng);
         let point = key.public_key().to_encoded_point(false);
         Self {
-            algorithms: &[Algorithm::Es384],
+            algorithms: &[JwtAlgorithm::Es384],
             signing: EncodingKey::from_ec_der(key.to_pkcs8_der().unwrap().as_bytes()),
             pem: Some(key.public_key().to_public_key_pem(LineEnding::LF).unwrap()),
             jwk: jwk_of_point("P-384", point.x().unwrap(), point.y().unwrap()),
@@ -115,7 +115,7 @@ impl Issuer {
         }
     }
 
-    pub(super) fn algorithm(&self) -> Algorithm {
+    pub(super) fn algorithm(&self) -> JwtAlgorithm {
         self.algorithms[0]
     }
 
@@ -145,7 +145,7 @@ impl Issuer {
     }
 
     fn sign(&self, message: &str, header: &Value) -> String {
-        let named = |one: &&Algorithm| header["alg"] == one.name();
+        let named = |one: &&JwtAlgorithm| header["alg"] == one.name();
         let algorithm = self.algorithms.iter().find(named).unwrap_or(&self.algorithms[0]);
         let signature = sign(message.as_bytes(), &self.signing, implementation(*algorithm));
         format!("{message}.{}", signature.unwrap())
@@ -153,7 +153,7 @@ impl Issuer {
 }
 
 /// The same algorithm in the crate that signs here, which is not the one that verifies.
-fn implementation(algorithm: Algorithm) -> jsonwebtoken::Algorithm {
+fn implementation(algorithm: JwtAlgorithm) -> jsonwebtoken::Algorithm {
     algorithm.name().parse().unwrap()
 }
 

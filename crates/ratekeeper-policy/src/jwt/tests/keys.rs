@@ -107,10 +107,10 @@ fn a_verifier_needs_a_key() {
 fn algorithms_can_be_restricted_to_those_of_the_keys() {
     let rsa = Issuer::rsa();
     let new = || verifier(rsa.key());
-    let only = new().with_algorithms(&[Algorithm::Rs512, Algorithm::Hs256]).unwrap();
+    let only = new().with_algorithms(&[JwtAlgorithm::Rs512, JwtAlgorithm::Hs256]).unwrap();
     accept(&only, &rsa.token_with(&json!({"alg": "RS512"}), &claims()));
     refuse(&only, &rsa.token(&claims()), JwtError::Algorithm("RS256".into()));
-    let error = new().with_algorithms(&[Algorithm::Hs256, Algorithm::Es256]).unwrap_err();
+    let error = new().with_algorithms(&[JwtAlgorithm::Hs256, JwtAlgorithm::Es256]).unwrap_err();
     let message = "no key can verify [HS256, ES256]: \
                    the keys given are for [RS256, RS384, RS512, PS256, PS384, PS512]";
     assert_eq!(error.to_string(), message);
@@ -185,10 +185,10 @@ fn secrets_are_not_printed() {
 
 #[test]
 fn algorithms_have_names() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in JwtAlgorithm::ALL {
         assert_eq!(algorithm.name().parse(), Ok(algorithm));
     }
-    let message = |name: &str| name.parse::<Algorithm>().unwrap_err().to_string();
+    let message = |name: &str| name.parse::<JwtAlgorithm>().unwrap_err().to_string();
     assert!(message("rs256").contains("did you mean `RS256`?"), "{}", message("rs256"));
     assert!(message("none").contains("there are HS256"), "{}", message("none"));
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use ratekeeper::http::tell_limit;
-use ratekeeper::policy::envoy::{Amount, Unit};
+use ratekeeper::policy::envoy::{DescriptorQuota, Unit};
 
 use super::DoorSettings;
 use super::proto::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse};
@@ -43,7 +43,7 @@ fn status(turns: &[Turn<'_>], descriptor: usize) -> DescriptorStatus {
         return DescriptorStatus { code: code(false), ..DescriptorStatus::default() };
     };
     let is_over = speaker.is_over_limit() && !speaker.is_shadow;
-    if matches!(speaker.limit.amount(), Amount::Unlimited) {
+    if matches!(speaker.limit.quota(), DescriptorQuota::Unlimited) {
         let limit_remaining = u32::MAX;
         return DescriptorStatus { code: code(false), limit_remaining, ..Default::default() };
     }
@@ -77,7 +77,8 @@ fn headers(turns: &[Turn<'_>], settings: &DoorSettings) -> Vec<HeaderValue> {
     let Some(answers) = &settings.headers else { return Vec::new() };
     let enforced = turns.iter().filter(|turn| !turn.is_shadow);
     let Some(speaker) = tightest(enforced) else { return Vec::new() };
-    let (Amount::Rate(limit), Some(decision)) = (speaker.limit.amount(), &speaker.decision) else {
+    let (DescriptorQuota::Rate(limit), Some(decision)) = (speaker.limit.quota(), &speaker.decision)
+    else {
         return Vec::new();
     };
     if decision.allowed() && !answers.on_allowed {

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use ratekeeper::files::LoadError;
 use ratekeeper::gate::NearLimit;
-use ratekeeper::policy::Answers;
+use ratekeeper::policy::ResponseSettings;
 use ratekeeper::policy::envoy::{EnvoyConfig, EnvoyErrors};
 use ratekeeper::{ChargesError, Gate};
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ pub(crate) struct EnvoyDoor {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DoorSettings {
     /// Which headers Envoy is to add to what callers get; none if absent.
-    pub(crate) headers: Option<Answers>,
+    pub(crate) headers: Option<ResponseSettings>,
     /// Does every limit only count?
     pub(crate) is_shadow: bool,
     /// From where on a limit is nearly used up.

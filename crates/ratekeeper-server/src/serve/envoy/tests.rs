@@ -269,7 +269,7 @@ fn a_status_tells_its_limit() {
 
 #[test]
 fn headers_speak_of_the_tightest() {
-    let answers = ratekeeper::policy::Answers { x_ratelimit: true, ..Default::default() };
+    let answers = ratekeeper::policy::ResponseSettings { x_ratelimit: true, ..Default::default() };
     let bench = bench_of(FILE, DoorSettings { headers: Some(answers), ..DoorSettings::default() });
     let headers = |words: &str| {
         let descriptors: Vec<Json> = words.split(' ').map(descriptor).collect();

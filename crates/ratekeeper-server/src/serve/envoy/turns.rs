@@ -2,7 +2,9 @@
 //! others.
 
 use ratekeeper::gate::{Decided, Receipt};
-use ratekeeper::policy::envoy::{Amount, Descriptor, DescriptorLimit, Matched, Unit};
+use ratekeeper::policy::envoy::{
+    Descriptor, DescriptorLimit, DescriptorQuota, MatchedLimits, Unit,
+};
 use ratekeeper::{Charge, ChargesError, Cost, Decision, Gate, LIMITS_MAX, Limit, Op, Wait};
 use smallvec::SmallVec;
 
@@ -87,7 +89,7 @@ pub(super) fn check_count(turns: &[Turn<'_>]) -> Result<(), Invalid> {
 /// Every limit that a request has to do with, in the order of its descriptors.
 pub(super) fn of<'m>(
     request: &RateLimitRequest,
-    matched: &'m [Option<Matched<'_>>],
+    matched: &'m [Option<MatchedLimits<'_>>],
     is_shadow: bool,
 ) -> Turns<'m> {
     let mut turns = Turns::new();
@@ -123,24 +125,24 @@ impl<'m> Turn<'m> {
         if matches!(self.hits, Hits::GiveBack(_)) {
             return false;
         }
-        match self.limit.amount() {
-            Amount::Nothing(_) => true,
+        match self.limit.quota() {
+            DescriptorQuota::DenyAll(_) => true,
             _ => self.decision.is_some_and(|decision| !decision.allowed()),
         }
     }
 
     /// How close to refusing it is, or how long it does.
     pub(super) fn strictness(&self) -> (Wait, std::cmp::Reverse<u64>) {
-        match (self.limit.amount(), &self.decision) {
-            (Amount::Nothing(_), _) => (Wait::Never, std::cmp::Reverse(0)),
+        match (self.limit.quota(), &self.decision) {
+            (DescriptorQuota::DenyAll(_), _) => (Wait::Never, std::cmp::Reverse(0)),
             (_, Some(decision)) => decision.strictness(),
             (_, None) => (Wait::None, std::cmp::Reverse(u64::MAX)),
         }
     }
 
     fn rate(&self) -> Option<&'m Limit> {
-        match self.limit.amount() {
-            Amount::Rate(limit) => Some(limit),
+        match self.limit.quota() {
+            DescriptorQuota::Rate(limit) => Some(limit),
             _ => None,
         }
     }
@@ -165,7 +167,7 @@ impl<'m> Turn<'m> {
 
     /// Does it refuse whatever was used?
     fn is_closed(&self) -> bool {
-        matches!(self.limit.amount(), Amount::Nothing(_))
+        matches!(self.limit.quota(), DescriptorQuota::DenyAll(_))
     }
 }
 

@@ -36,8 +36,8 @@ pub(super) struct Described {
 }
 
 impl Described {
-    pub(super) fn request(&self, now_us: u64) -> ratekeeper::policy::Request<'_> {
-        ratekeeper::policy::Request {
+    pub(super) fn request(&self, now_us: u64) -> ratekeeper::policy::RequestAttributes<'_> {
+        ratekeeper::policy::RequestAttributes {
             method: &self.method,
             host: self.host.as_deref(),
             path: &self.path,

@@ -115,7 +115,7 @@ pub(super) async fn answer<B>(
     };
     let deciding = {
         let headers = Original(asked.headers());
-        let request = ratekeeper::policy::Request {
+        let request = ratekeeper::policy::RequestAttributes {
             method: &described.method,
             host: described.host.as_deref(),
             path: &described.path,
@@ -137,7 +137,7 @@ pub(super) async fn answer<B>(
 
 fn told(door: &HttpDoor, admission: &Admission, denied: StatusCode) -> Reply {
     let live = door.gate.live();
-    let answers = live.policy().answers();
+    let answers = live.policy().response_settings();
     match admission {
         Admission::Exempt => empty(StatusCode::OK, HeaderMap::new()),
         Admission::Admitted(admitted) => {

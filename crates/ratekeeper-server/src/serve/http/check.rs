@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use ratekeeper::gate::{Admission, Decided, Receipt, Refused, Speaker};
-use ratekeeper::policy::Answers;
+use ratekeeper::policy::ResponseSettings;
 use ratekeeper::{Charge, Cost, Decision, Op, Verdict};
 
 use super::HttpDoor;
@@ -148,7 +148,7 @@ fn judged(admission: &Admission) -> Reply {
 /// With headers of what the tightest limit says.
 fn spoken(mut reply: Reply, speaker: Option<Speaker<'_>>) -> Reply {
     if let Some(speaker) = speaker {
-        ratekeeper::http::tell(&Answers::default(), speaker, reply.headers_mut());
+        ratekeeper::http::tell(&ResponseSettings::default(), speaker, reply.headers_mut());
     }
     reply
 }

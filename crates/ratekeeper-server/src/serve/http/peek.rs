@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use ratekeeper::Decision;
-use ratekeeper::policy::{Amount, Applied, Resolution};
+use ratekeeper::policy::{Amount, AppliedLimit, Resolution};
 
 use super::HttpDoor;
 use super::ask::Described;
@@ -13,7 +13,7 @@ pub(super) async fn answer(door: &HttpDoor, described: &Described) -> Reply {
     let resolved = match live.policy().resolve(&described.request(door.now_us())) {
         Resolution::Charged(applied) => Ok(applied),
         Resolution::Exempt(_) => Err((true, "exempt".to_string())),
-        Resolution::Refused { missing, .. } => {
+        Resolution::MissingIdentity { missing, .. } => {
             Err((false, format!("{}: {}", missing.identity, missing.why)))
         }
     };
@@ -24,7 +24,7 @@ pub(super) async fn answer(door: &HttpDoor, described: &Described) -> Reply {
 }
 
 /// The tightest of the rates that are enforced speaks for all. How many are in flight is left out.
-async fn looked_at(door: &HttpDoor, applied: &[Applied]) -> Reply {
+async fn looked_at(door: &HttpDoor, applied: &[AppliedLimit]) -> Reply {
     let (mut each, mut speaker) = (Vec::new(), None::<(Decision, Told<'_>)>);
     for one in applied.iter().filter(|one| one.is_enforced) {
         let (Amount::Rate(limit), Some((decision, is_store))) =

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-use ratekeeper::policy::Answers;
+use ratekeeper::policy::ResponseSettings;
 use ratekeeper::{Decision, Limit, Wait};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -113,7 +113,12 @@ fn millis_up(span: Duration) -> u64 {
 
 /// Says in headers what a limit says.
 pub(super) fn tell(limit: &Limit, decision: &Decision, headers: &mut HeaderMap) {
-    ratekeeper::http::tell_limit(&Answers::default(), (limit.name(), limit), decision, headers);
+    ratekeeper::http::tell_limit(
+        &ResponseSettings::default(),
+        (limit.name(), limit),
+        decision,
+        headers,
+    );
 }
 
 pub(super) fn json(status: StatusCode, body: &Value) -> Reply {

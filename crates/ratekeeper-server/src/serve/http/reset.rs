@@ -34,7 +34,7 @@ async fn of_request(door: &HttpDoor, described: &Described) -> Result<Vec<String
     let live = door.gate.live();
     let applied = match live.policy().resolve(&described.request(door.now_us())) {
         Resolution::Charged(applied) => applied,
-        Resolution::Exempt(_) | Resolution::Refused { .. } => Vec::new(),
+        Resolution::Exempt(_) | Resolution::MissingIdentity { .. } => Vec::new(),
     };
     let charges = applied.iter().filter_map(|one| match one.amount() {
         Amount::Rate(limit) => Some(Charge::new(limit, one.key.as_bytes())),

@@ -6,23 +6,23 @@ use super::glob::Glob;
 
 /// Values of globs, found by the ends of a text that may match.
 #[derive(Clone, Debug)]
-pub(crate) struct ByEnds<V>(Ends<Ends<V>>);
+pub(crate) struct AffixMap<V>(EndMap<EndMap<V>>);
 
-impl<V> Default for ByEnds<V> {
+impl<V> Default for AffixMap<V> {
     fn default() -> Self {
-        Self(Ends::new(Side::Start))
+        Self(EndMap::new(Side::Start))
     }
 }
 
-impl<V: Default> ByEnds<V> {
+impl<V: Default> AffixMap<V> {
     /// The value of all globs that have the ends of this one.
     pub(crate) fn entry(&mut self, glob: &Glob) -> &mut V {
         let (first, last) = glob.ends();
-        self.0.entry(first, || Ends::new(Side::End)).entry(last, V::default)
+        self.0.entry(first, || EndMap::new(Side::End)).entry(last, V::default)
     }
 }
 
-impl<V> ByEnds<V> {
+impl<V> AffixMap<V> {
     /// The values of all globs whose ends fit the text.
     pub(crate) fn all_of<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = &'a V> {
         self.0.all_of(text).flat_map(|ends| ends.all_of(text))
@@ -37,7 +37,7 @@ impl<V> ByEnds<V> {
 /// Finds the values of all texts that a given text begins (or ends) with, in time that does not grow
 /// with the number of the others: one lookup for each length there is.
 #[derive(Clone, Debug)]
-struct Ends<V> {
+struct EndMap<V> {
     side: Side,
     lengths: BTreeSet<usize>,
     values: HashMap<Vec<u8>, V>,
@@ -59,7 +59,7 @@ impl Side {
     }
 }
 
-impl<V> Ends<V> {
+impl<V> EndMap<V> {
     fn new(side: Side) -> Self {
         Self { side, lengths: BTreeSet::new(), values: HashMap::new() }
     }
@@ -93,11 +93,11 @@ impl<V> Ends<V> {
 mod tests {
     use super::*;
 
-    fn found(ends: &Ends<&'static str>, text: &str) -> Vec<&'static str> {
+    fn found(ends: &EndMap<&'static str>, text: &str) -> Vec<&'static str> {
         ends.all_of(text.as_bytes()).copied().collect()
     }
 
-    fn filled(mut ends: Ends<&'static str>) -> Ends<&'static str> {
+    fn filled(mut ends: EndMap<&'static str>) -> EndMap<&'static str> {
         for text in ["", "a", "ab", "ba", "abc"] {
             ends.entry(text.as_bytes(), || text);
         }
@@ -106,18 +106,18 @@ mod tests {
 
     #[test]
     fn all_texts_at_that_end_are_found() {
-        let (start, end) = (filled(Ends::new(Side::Start)), filled(Ends::new(Side::End)));
+        let (start, end) = (filled(EndMap::new(Side::Start)), filled(EndMap::new(Side::End)));
         assert_eq!(found(&start, "abcd"), ["", "a", "ab", "abc"]);
         assert_eq!(found(&end, "xba"), ["", "a", "ba"]);
         assert_eq!(found(&end, "b"), [""]);
         assert_eq!(found(&start, ""), [""]);
-        assert_eq!(found(&Ends::new(Side::End), "a"), [] as [&str; 0]);
+        assert_eq!(found(&EndMap::new(Side::End), "a"), [] as [&str; 0]);
     }
 
     #[test]
     fn the_largest_sum_is_that_of_one_text() {
-        assert_eq!(filled(Ends::new(Side::Start)).largest_sum(&|text| text.len()), 1 + 2 + 3);
-        assert_eq!(filled(Ends::new(Side::End)).largest_sum(&|text| text.len()), 3);
-        assert_eq!(Ends::<()>::new(Side::Start).largest_sum(&|()| 1), 0);
+        assert_eq!(filled(EndMap::new(Side::Start)).largest_sum(&|text| text.len()), 1 + 2 + 3);
+        assert_eq!(filled(EndMap::new(Side::End)).largest_sum(&|text| text.len()), 3);
+        assert_eq!(EndMap::<()>::new(Side::Start).largest_sum(&|()| 1), 0);
     }
 }

@@ -2,7 +2,7 @@
 
 /// How callers are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answers {
+pub struct ResponseSettings {
     /// Send `RateLimit` and `RateLimit-Policy`?
     pub ratelimit: bool,
     /// Send `X-RateLimit-Limit`, `-Remaining` and `-Reset`?
@@ -30,7 +30,7 @@ pub enum BodyKind {
     Text,
 }
 
-impl Default for Answers {
+impl Default for ResponseSettings {
     fn default() -> Self {
         Self {
             ratelimit: true,

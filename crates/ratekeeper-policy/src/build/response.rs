@@ -1,36 +1,36 @@
 //! How callers are told.
 
 use super::values::{boolean, integer};
-use crate::answers::{Answers, BodyKind};
 use crate::problems::{Problems, quoted};
+use crate::response::{BodyKind, ResponseSettings};
 use crate::suggest::closest;
 use crate::yaml::Node;
 
 const PLACEHOLDERS: [&str; 3] = ["limit", "retry_after", "quota"];
 
-pub(super) fn answers(node: Option<&Node>, problems: &mut Problems) -> Answers {
-    let mut answers = Answers::default();
-    let Some(node) = node else { return answers };
+pub(super) fn response_settings(node: Option<&Node>, problems: &mut Problems) -> ResponseSettings {
+    let mut settings = ResponseSettings::default();
+    let Some(node) = node else { return settings };
     if let Some(headers) = node.get("headers") {
         let names: Vec<_> = headers.items().iter().filter_map(Node::text).collect();
         if names.contains(&"none") && names.len() > 1 {
             problems.report(headers.span, "\"none\" goes with no other");
         }
-        answers.ratelimit = names.contains(&"ratelimit");
-        answers.x_ratelimit = names.contains(&"x-ratelimit");
+        settings.ratelimit = names.contains(&"ratelimit");
+        settings.x_ratelimit = names.contains(&"x-ratelimit");
     }
     if let Some(on_allowed) = node.get("on_allowed").and_then(boolean) {
-        answers.on_allowed = on_allowed;
+        settings.on_allowed = on_allowed;
     }
-    answers.body = match node.get("body").and_then(Node::text) {
+    settings.body = match node.get("body").and_then(Node::text) {
         Some("problem") => BodyKind::Problem,
         Some("text") => BodyKind::Text,
         _ => BodyKind::Json,
     };
-    answers.message = node.get("message").and_then(|node| message(node, problems));
+    settings.message = node.get("message").and_then(|node| message(node, problems));
     let status = node.get("status").and_then(integer).and_then(|n| u16::try_from(n).ok());
-    answers.status = status.unwrap_or(answers.status);
-    answers
+    settings.status = status.unwrap_or(settings.status);
+    settings
 }
 
 /// A message whose placeholders are known.

@@ -9,38 +9,38 @@ use smallvec::SmallVec;
 
 use crate::attributes::query::Parameters;
 use crate::attributes::{HostError, canonical_host};
-use crate::identity::{Found, Identity, Key, Missing, Source, WhenMissing};
+use crate::identity::{Identity, IdentityValue, Key, MissingReason, Source, WhenMissing};
 use crate::path;
 use crate::policy::Policy;
-use crate::request::Request;
+use crate::request::RequestAttributes;
 #[cfg(feature = "jwt")]
-use crate::token::Token;
+use crate::token::TokenClaims;
 
 /// About one request (`'r`) to one policy (`'p`).
-pub(crate) struct Facts<'p: 'r, 'r> {
-    pub(crate) request: &'r Request<'r>,
+pub(crate) struct RequestContext<'p: 'r, 'r> {
+    pub(crate) request: &'r RequestAttributes<'r>,
     pub(crate) policy: &'p Policy,
     paths: SmallVec<[Cow<'r, str>; 1]>,
     host: OnceCell<Result<Cow<'r, str>, HostError>>,
     client: OnceCell<Option<IpAddr>>,
     parameters: OnceCell<Parameters<'r>>,
-    identities: SmallVec<[OnceCell<Found<'r>>; 6]>,
+    identities: SmallVec<[OnceCell<IdentityValue<'r>>; 6]>,
     tier: OnceCell<usize>,
     #[cfg(feature = "jwt")]
-    token: OnceCell<Token>,
+    token: OnceCell<TokenClaims>,
 }
 
 /// A limit is per an identity that is missing, and must not pass without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoIdentity<'p> {
+pub struct MissingIdentity<'p> {
     /// The identity.
     pub identity: &'p str,
     /// Why it is not there.
-    pub why: Missing,
+    pub why: MissingReason,
 }
 
-impl<'p: 'r, 'r> Facts<'p, 'r> {
-    pub(crate) fn new(policy: &'p Policy, request: &'r Request<'r>) -> Self {
+impl<'p: 'r, 'r> RequestContext<'p, 'r> {
+    pub(crate) fn new(policy: &'p Policy, request: &'r RequestAttributes<'r>) -> Self {
         Self {
             request,
             policy,
@@ -106,14 +106,14 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
     }
 
     #[cfg(feature = "jwt")]
-    pub(crate) fn claim(&self, path: &str) -> Found<'r> {
+    pub(crate) fn claim(&self, path: &str) -> IdentityValue<'r> {
         let token = self.token.get_or_init(|| self.policy.tokens.find(self.request));
         token.claim(path)
     }
 
     #[cfg(not(feature = "jwt"))]
-    pub(crate) fn claim(&self, _: &str) -> Found<'r> {
-        Err(Missing::NoClaim)
+    pub(crate) fn claim(&self, _: &str) -> IdentityValue<'r> {
+        Err(MissingReason::NoClaim)
     }
 
     fn identity(&self, id: usize) -> &'p Identity {
@@ -121,17 +121,20 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
     }
 
     /// The value of an identity.
-    pub(crate) fn value(&self, id: usize) -> &Found<'r> {
+    pub(crate) fn value(&self, id: usize) -> &IdentityValue<'r> {
         self.identities[id].get_or_init(|| {
             let identity = self.identity(id);
             match &identity.source {
                 Source::Custom => {
                     let given = (self.request.custom)(&identity.name);
-                    given.filter(|value| !value.is_empty()).map(Cow::from).ok_or(Missing::NotGiven)
+                    given
+                        .filter(|value| !value.is_empty())
+                        .map(Cow::from)
+                        .ok_or(MissingReason::NotGiven)
                 }
                 Source::FirstOf(ids) => {
                     let found = ids.iter().find_map(|id| self.value(*id).as_ref().ok());
-                    found.cloned().ok_or(Missing::NoneOf)
+                    found.cloned().ok_or(MissingReason::NoneOf)
                 }
                 source => source.find(self),
             }
@@ -160,13 +163,13 @@ impl<'p: 'r, 'r> Facts<'p, 'r> {
     }
 
     /// Of these identities, the first that must not be missing but is.
-    pub(crate) fn required(&self, per: &[usize]) -> Result<(), NoIdentity<'p>> {
+    pub(crate) fn required(&self, per: &[usize]) -> Result<(), MissingIdentity<'p>> {
         for id in per {
             let identity = self.identity(*id);
             if identity.missing == WhenMissing::Deny
                 && let Err(why) = self.value(*id)
             {
-                return Err(NoIdentity { identity: &identity.name, why: why.clone() });
+                return Err(MissingIdentity { identity: &identity.name, why: why.clone() });
             }
         }
         Ok(())
