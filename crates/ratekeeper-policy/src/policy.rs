@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::WhenDown;
+use ratekeeper_core::FailureMode;
 
 use crate::answers::Answers;
 use crate::build;
@@ -59,7 +59,7 @@ pub struct StoreSettings {
     /// How long one decision may take.
     pub deadline: Option<Duration>,
     /// What limits do when the store does not answer, unless they say otherwise.
-    pub when_down: WhenDown,
+    pub when_down: FailureMode,
     /// Are hot keys served from memory?
     pub leased: bool,
     /// How many keys are kept in memory at most.

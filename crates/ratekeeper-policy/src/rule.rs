@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{Cost, Limit, WhenDown};
+use ratekeeper_core::{Cost, FailureMode, Limit};
 
 use crate::condition::Condition;
 use crate::facts::Facts;
@@ -21,7 +21,7 @@ pub struct LimitRule {
     pub(crate) bounds: Bounds,
     pub(crate) cost: CostRule,
     pub(crate) mode: Mode,
-    pub(crate) when_down: WhenDown,
+    pub(crate) when_down: FailureMode,
     pub(crate) when_limited: WhenLimited,
     pub(crate) refund: Vec<Statuses>,
     pub(crate) message: Option<String>,
@@ -49,7 +49,7 @@ impl LimitRule {
     }
 
     /// What it does when its store does not answer.
-    pub fn when_down(&self) -> WhenDown {
+    pub fn when_down(&self) -> FailureMode {
         self.when_down
     }
 

@@ -59,8 +59,8 @@ pub use gate::{Gate, GateError};
 pub use http::{RatekeeperLayer, layer};
 pub use limiter::Limiter;
 pub use ratekeeper_core::{
-    ALGORITHMS, Algorithm, Cost, Decision, Limit, LimitError, Micros, Rate, RateError, Scope, Wait,
-    WhenDown, ZeroCost,
+    ALGORITHMS, Algorithm, Cost, Decision, FailureMode, Limit, LimitError, Micros, Rate, RateError,
+    Scope, Wait, ZeroCost,
 };
 /// Policies, and what they look at.
 #[cfg(feature = "policy")]

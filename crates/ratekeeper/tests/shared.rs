@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use ratekeeper::clock::{Clock, SystemClock};
 use ratekeeper::shared::{BreakerState, StoreState, Why};
-use ratekeeper::{Answer, Charge, Cost, Limit, RedisConfig, SharedLimiter, StoreError, WhenDown};
+use ratekeeper::{
+    Answer, Charge, Cost, FailureMode, Limit, RedisConfig, SharedLimiter, StoreError,
+};
 use ratekeeper_testkit::{Fault, FaultProxy, RedisCluster, RedisServer};
 
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -150,10 +152,10 @@ async fn a_choice_for_each_limit_and_each_request() {
     let limiter = limiter("2/hour", &gone).with_nodes(1);
     open_breaker(&limiter).await;
 
-    let denied = limiter.key("k").when_down(WhenDown::Deny).check().await;
+    let denied = limiter.key("k").when_down(FailureMode::Closed).check().await;
     assert!(!denied.allowed() && denied.retry_after().is_some());
     for _ in 0..10 {
-        assert!(limiter.key("k").when_down(WhenDown::Allow).check().await.allowed());
+        assert!(limiter.key("k").when_down(FailureMode::Open).check().await.allowed());
     }
     let two_local = [check(&limiter, "k").await, check(&limiter, "k").await];
     assert!(two_local.iter().all(|answer| answer.allowed()));
@@ -161,8 +163,10 @@ async fn a_choice_for_each_limit_and_each_request() {
 
     // What one denies is charged to none.
     let limit = limiter.limit();
-    let mixed =
-        [(Charge::new(limit, "a"), WhenDown::Local), (Charge::new(limit, "b"), WhenDown::Deny)];
+    let mixed = [
+        (Charge::new(limit, "a"), FailureMode::Local),
+        (Charge::new(limit, "b"), FailureMode::Closed),
+    ];
     for _ in 0..5 {
         assert!(!limiter.check_each(&mixed).await.unwrap().allowed());
     }

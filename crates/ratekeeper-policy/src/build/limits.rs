@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{Cost, WhenDown};
+use ratekeeper_core::{Cost, FailureMode};
 
 use super::amounts::{rate, share};
 use super::answers;
@@ -24,7 +24,7 @@ const LIMITS_MAX: usize = 10_000;
 struct Builder<'a> {
     callers: &'a Callers,
     classes: &'a [String],
-    when_down: WhenDown,
+    when_down: FailureMode,
     lines: HashMap<String, usize>,
     limits: Vec<Arc<LimitRule>>,
 }
@@ -33,7 +33,7 @@ pub(super) fn limits(
     root: &Node,
     callers: &Callers,
     classes: &[String],
-    when_down: WhenDown,
+    when_down: FailureMode,
     problems: &mut Problems,
 ) -> Vec<Arc<LimitRule>> {
     let (lines, limits) = (HashMap::new(), Vec::new());

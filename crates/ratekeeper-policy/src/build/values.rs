@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
-use ratekeeper_core::{Cost, WhenDown, parse_duration};
+use ratekeeper_core::{Cost, FailureMode, parse_duration};
 
 use crate::client_ip::canonical_net;
 use crate::problems::{Problems, quoted};
@@ -29,11 +29,11 @@ pub(super) fn cost(node: Option<&Node>) -> Option<Cost> {
     node.and_then(integer).and_then(Cost::new)
 }
 
-pub(super) fn when_down(node: &Node) -> Option<WhenDown> {
+pub(super) fn when_down(node: &Node) -> Option<FailureMode> {
     match node.text()? {
-        "local" => Some(WhenDown::Local),
-        "allow" => Some(WhenDown::Allow),
-        "deny" => Some(WhenDown::Deny),
+        "local" => Some(FailureMode::Local),
+        "allow" => Some(FailureMode::Open),
+        "deny" => Some(FailureMode::Closed),
         _ => None,
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ratekeeper::WhenDown;
+use ratekeeper::FailureMode;
 use ratekeeper::policy::{Amount, Applied, Explanation, Outcome};
 
 use super::request::Asked;
@@ -121,7 +121,7 @@ fn state_cells(state: &State) -> Vec<String> {
         State::Told(decision) => {
             let retry = match decision.retry_after() {
                 Some(after) => span(after),
-                None if decision.never() => "never".into(),
+                None if decision.exceeds_capacity() => "never".into(),
                 None => "-".into(),
             };
             let left = format!("{} of {}", decision.remaining(), decision.limit());
@@ -145,11 +145,11 @@ pub(super) fn mode(one: &Applied) -> &'static str {
     if one.is_enforced { "enforced" } else { "shadow" }
 }
 
-pub(super) fn when_down(when: WhenDown) -> &'static str {
+pub(super) fn when_down(when: FailureMode) -> &'static str {
     match when {
-        WhenDown::Local => "local",
-        WhenDown::Allow => "allow",
-        WhenDown::Deny => "deny",
+        FailureMode::Local => "local",
+        FailureMode::Open => "allow",
+        FailureMode::Closed => "deny",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{Decision, Limit, Micros, WhenDown};
+use ratekeeper_core::{Decision, FailureMode, Limit, Micros};
 use ratekeeper_policy::{Amount, Applied, StoreSettings};
 use ratekeeper_stores::{Charge, ChargesError, MemoryStore, Op, StoreError, Verdict};
 use smallvec::SmallVec;
@@ -149,7 +149,7 @@ impl Backend {
     pub(crate) async fn apply_to(
         &self,
         op: Op,
-        charges: &[(Charge<'_>, WhenDown)],
+        charges: &[(Charge<'_>, FailureMode)],
         now: Micros,
     ) -> Result<Decided, ChargesError> {
         match self {
@@ -209,7 +209,7 @@ impl Backend {
         &self,
         live: &Live,
         asked: Asked<'_>,
-        when_down: WhenDown,
+        when_down: FailureMode,
     ) -> Option<Permit> {
         let here = |max: u64| asked.permit_here(live, max);
         #[cfg(feature = "redis")]
@@ -317,7 +317,7 @@ impl Backend {
         live: &Live,
         asked: Asked<'_>,
         valid: Duration,
-        when_down: WhenDown,
+        when_down: FailureMode,
     ) -> Option<HeldPermit> {
         let here = |max: u64| asked.permit_here(live, max);
         let in_process = |permit: Permit| HeldPermit::InProcess(InFlight::new(permit));
@@ -347,14 +347,14 @@ impl Backend {
     fn permit_instead(
         &self,
         max: u64,
-        when_down: WhenDown,
+        when_down: FailureMode,
         here: impl Fn(u64) -> Option<Permit>,
     ) -> Option<Permit> {
         let nodes = self.fallback_stats().map_or(1, |stats| u64::from(stats.nodes.max(1)));
         match when_down {
-            WhenDown::Local => here((max / nodes).max(1)),
-            WhenDown::Allow => here(u64::MAX),
-            WhenDown::Deny => None,
+            FailureMode::Local => here((max / nodes).max(1)),
+            FailureMode::Open => here(u64::MAX),
+            FailureMode::Closed => None,
         }
     }
 }

@@ -57,7 +57,7 @@ impl Permits {
 
 #[cfg(test)]
 mod tests {
-    use ratekeeper_core::WhenDown;
+    use ratekeeper_core::FailureMode;
 
     use crate::{Gate, Policy};
 
@@ -67,12 +67,14 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             for name in 0..100 {
-                let one = gate.acquire(&name.to_string(), b"k", 1, WhenDown::Local).await;
+                let one = gate.acquire(&name.to_string(), b"k", 1, FailureMode::Local).await;
                 assert!(one.is_some());
             }
-            let held = gate.acquire("a", b"bc", 1, WhenDown::Local).await;
-            assert!(held.is_some() && gate.acquire("a", b"bc", 1, WhenDown::Local).await.is_none());
-            assert!(gate.acquire("ab", b"c", 1, WhenDown::Local).await.is_some());
+            let held = gate.acquire("a", b"bc", 1, FailureMode::Local).await;
+            assert!(
+                held.is_some() && gate.acquire("a", b"bc", 1, FailureMode::Local).await.is_none()
+            );
+            assert!(gate.acquire("ab", b"c", 1, FailureMode::Local).await.is_some());
         });
         let live = gate.live();
         assert_eq!(live.permits.0.read().unwrap().len(), 1);

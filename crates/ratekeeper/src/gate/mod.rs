@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use ratekeeper_core::{Decision, Micros, WhenDown};
+use ratekeeper_core::{Decision, FailureMode, Micros};
 use ratekeeper_policy::{Policy, PolicyErrors, Request, Resolution, Sources};
 use ratekeeper_stores::{Charge, ChargesError, MemoryStore, Op, StoreError, Verdict};
 
@@ -208,12 +208,12 @@ impl Gate {
     /// them or none.
     ///
     /// ```
-    /// use ratekeeper::{Charge, Gate, Limit, Op, Policy, WhenDown};
+    /// use ratekeeper::{Charge, Gate, Limit, Op, Policy, FailureMode};
     ///
     /// let gate = Gate::new(Policy::one_line("100/minute per ip")?)?;
     /// let limit = Limit::token_bucket("5/s burst 10")?.named("mine");
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-    /// let charges = [(Charge::new(&limit, "ann"), WhenDown::Local)];
+    /// let charges = [(Charge::new(&limit, "ann"), FailureMode::Local)];
     /// let decided = gate.apply(Op::Check, &charges).await.unwrap();
     /// assert_eq!(decided.verdict.remaining(), 9);
     /// # });
@@ -222,7 +222,7 @@ impl Gate {
     pub async fn apply(
         &self,
         op: Op,
-        charges: &[(Charge<'_>, WhenDown)],
+        charges: &[(Charge<'_>, FailureMode)],
     ) -> Result<Decided, ChargesError> {
         let now = self.now();
         let timed = self.inner.begin_timed();
@@ -254,7 +254,7 @@ impl Gate {
         name: &str,
         key: &[u8],
         max: u64,
-        when_down: WhenDown,
+        when_down: FailureMode,
     ) -> Option<InFlight> {
         let key = key_of_callers(name, key);
         let asked = backend::Asked { name: &CALLERS, key: &key, max };
@@ -272,7 +272,7 @@ impl Gate {
         key: &[u8],
         max: u64,
         valid: Duration,
-        when_down: WhenDown,
+        when_down: FailureMode,
     ) -> Option<HeldPermit> {
         let key = key_of_callers(name, key);
         let asked = backend::Asked { name: &CALLERS, key: &key, max };

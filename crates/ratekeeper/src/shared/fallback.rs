@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use ratekeeper_core::{Decision, Micros, WhenDown};
+use ratekeeper_core::{Decision, FailureMode, Micros};
 use ratekeeper_stores::{
     ApplyFailure, Charge, ChargesError, LateReply, Op, OwnedCharge, SharedStore, Snapshot,
     StoreError, Verdict,
@@ -35,7 +35,7 @@ const LATE_WITHIN: Duration = Duration::from_secs(10);
 const LATE_MAX: usize = 16_384;
 
 /// A charge, and what to do with it when the store does not answer.
-pub(crate) type ModeCharge<'a> = (Charge<'a>, WhenDown);
+pub(crate) type ModeCharge<'a> = (Charge<'a>, FailureMode);
 
 pub(crate) struct Fallback<S> {
     pub(crate) store: S,
@@ -192,7 +192,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         }
         let (nodes, now) = (self.membership.nodes(), self.clock.now());
         for (charge, mode) in charges {
-            if *mode == WhenDown::Local {
+            if *mode == FailureMode::Local {
                 self.share.note_admitted(charge, nodes, now);
             }
         }
@@ -212,7 +212,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         };
         // What the store has been charged meanwhile is refunded there.
         let is_reported = matches!(op, Op::Refund { .. }) && !self.backlog.owes(&charge);
-        let answer = self.decide_here(op, &[(charge, WhenDown::Local)], degraded.why.clone());
+        let answer = self.decide_here(op, &[(charge, FailureMode::Local)], degraded.why.clone());
         if is_reported {
             self.store.apply(op, &[charge], charged_at).await?;
         }
@@ -238,26 +238,26 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
 
     fn verdict_here(&self, op: Op, charges: &[ModeCharge<'_>], nodes: u32, now: Micros) -> Verdict {
         let plain: Vec<_> = charges.iter().map(|(charge, _)| *charge).collect();
-        let is_denied = op == Op::Check && any(charges, WhenDown::Deny);
+        let is_denied = op == Op::Check && any(charges, FailureMode::Closed);
         // What is denied by one is charged to none.
         let op = if is_denied { Op::Peek } else { op };
         let by_share: Vec<usize> =
-            (0..charges.len()).filter(|i| charges[*i].1 == WhenDown::Local).collect();
+            (0..charges.len()).filter(|i| charges[*i].1 == FailureMode::Local).collect();
         let own: Vec<_> = by_share.iter().map(|i| plain[*i]).collect();
         let decisions = self.share.apply(op, &own, nodes, now);
         Verdict::build(&plain, now, |i, charge| match charges[i].1 {
-            WhenDown::Local => {
+            FailureMode::Local => {
                 let place = by_share.iter().position(|own| *own == i);
                 let decision = place.and_then(|place| decisions.get(place));
                 decision.copied().unwrap_or_else(|| unlimited(charge, now))
             }
-            WhenDown::Allow => unlimited(charge, now),
-            WhenDown::Deny => Decision::refused(charge.limit().quota(), PROBE_MOST),
+            FailureMode::Open => unlimited(charge, now),
+            FailureMode::Closed => Decision::deny_for(charge.limit().quota(), PROBE_MOST),
         })
     }
 
     fn count_mode(&self, charges: &[ModeCharge<'_>]) {
-        let counter = match (any(charges, WhenDown::Deny), any(charges, WhenDown::Local)) {
+        let counter = match (any(charges, FailureMode::Closed), any(charges, FailureMode::Local)) {
             (true, _) => &self.counters.denied,
             (false, true) => &self.counters.local,
             (false, false) => &self.counters.allowed,
@@ -270,7 +270,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         for (charge, mode) in charges {
             match op {
                 Op::Check if !verdict.allowed() => {}
-                Op::Check | Op::Charge if *mode != WhenDown::Deny => {
+                Op::Check | Op::Charge if *mode != FailureMode::Closed => {
                     if self.backlog.add(charge, nodes, now) {
                         self.wake.notify_one();
                     }
@@ -301,7 +301,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         let (at, this) = (answer.verdict.at(), Arc::downgrade(self));
         let charges: Vec<(OwnedCharge, bool)> = charges
             .iter()
-            .map(|(charge, mode)| (charge.into(), is_charged_here && *mode != WhenDown::Deny))
+            .map(|(charge, mode)| (charge.into(), is_charged_here && *mode != FailureMode::Closed))
             .collect();
         tokio::spawn(async move {
             let charged_at = tokio::time::timeout(LATE_WITHIN, late).await.ok().flatten();
@@ -462,7 +462,7 @@ fn jittered(pause: Duration) -> Duration {
     half + half * (random_number() % 1_000) as u32 / 500
 }
 
-fn any(charges: &[ModeCharge<'_>], mode: WhenDown) -> bool {
+fn any(charges: &[ModeCharge<'_>], mode: FailureMode) -> bool {
     charges.iter().any(|(_, known)| *known == mode)
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use ratekeeper_core::{Limit, Micros, WhenDown};
+use ratekeeper_core::{FailureMode, Limit, Micros};
 use ratekeeper_stores::{
     ApplyFailure, Charge, MemoryStore, Op, OwnedCharge, SharedStore, Store, StoreError, Verdict,
 };
@@ -146,7 +146,7 @@ fn admitted_in(case: &Case) -> Vec<u64> {
                     random ^= random >> 7;
                     random ^= random << 17;
                     let node = &fleet[random as usize % case.nodes];
-                    let charge = (Charge::new(&case.limit, "k"), WhenDown::Local);
+                    let charge = (Charge::new(&case.limit, "k"), FailureMode::Local);
                     let answer = node.apply(Op::Check, &[charge]).await.unwrap();
                     if answer.allowed() {
                         admitted.push(ms);
@@ -229,7 +229,7 @@ async fn missing_every_other_deadline(nodes: u32, calls: u64) -> (FlakyStore, Li
     let mut admitted = 0;
     for call in 0..calls {
         store.set_up(call % 2 == 0);
-        let charge = (Charge::new(&limit, "k"), WhenDown::Local);
+        let charge = (Charge::new(&limit, "k"), FailureMode::Local);
         admitted += u64::from(node.apply(Op::Check, &[charge]).await.unwrap().allowed());
     }
     store.set_up(true);
@@ -264,7 +264,7 @@ async fn what_was_admitted_without_the_store_is_charged_when_it_is_back() {
     let limit = Limit::token_bucket("1000/hour").unwrap();
     store.set_up(false);
     for _ in 0..10 {
-        let charge = (Charge::new(&limit, "k"), WhenDown::Local);
+        let charge = (Charge::new(&limit, "k"), FailureMode::Local);
         let answer = node.apply(Op::Check, &[charge]).await.unwrap();
         assert!(answer.allowed() && answer.degraded().is_some());
     }

@@ -14,7 +14,7 @@ mod status;
 
 use std::sync::Arc;
 
-use ratekeeper_core::{Limit, LimitError, WhenDown};
+use ratekeeper_core::{FailureMode, Limit, LimitError};
 use ratekeeper_stores::{
     Charge, ChargesError, Op, RedisConfig, RedisStore, RedisUrlError, SharedStore,
 };
@@ -45,7 +45,7 @@ pub(crate) use fallback::Fallback;
 /// # When the store is slow or gone
 ///
 /// There is always an answer, and never later than the store's deadline (5 ms unless told
-/// otherwise). What it is then, [`WhenDown`] says, for all requests
+/// otherwise). What it is then, [`FailureMode`] says, for all requests
 /// ([`SharedLimiter::when_down`]) or for one ([`SharedRequest::when_down`]); an answer that is not the
 /// store's tells so ([`Answer::degraded`]). After three failures in a row the store is left alone, and
 /// only one probe in the background goes on asking it. When it is back, calls return to it a few at a
@@ -78,7 +78,7 @@ pub(crate) use fallback::Fallback;
 /// It needs a tokio runtime, from the first call on.
 pub struct SharedLimiter<S = RedisStore> {
     limit: Limit,
-    when_down: WhenDown,
+    when_down: FailureMode,
     fallback: Arc<Fallback<S>>,
 }
 
@@ -119,12 +119,12 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
         LimitError: From<L::Error>,
     {
         let limit = limit.try_into()?;
-        Ok(Self { limit, when_down: WhenDown::default(), fallback: Fallback::new(store) })
+        Ok(Self { limit, when_down: FailureMode::default(), fallback: Fallback::new(store) })
     }
 
     /// What to do when the store does not answer, unless a request says otherwise.
     #[must_use]
-    pub fn when_down(self, when_down: WhenDown) -> Self {
+    pub fn when_down(self, when_down: FailureMode) -> Self {
         Self { when_down, ..self }
     }
 
@@ -171,7 +171,7 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
     /// denied then denies all.
     pub async fn check_each(
         &self,
-        charges: &[(Charge<'_>, WhenDown)],
+        charges: &[(Charge<'_>, FailureMode)],
     ) -> Result<Answer, ChargesError> {
         self.fallback.apply(Op::Check, charges).await
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ratekeeper_core::{Cost, Limit, Micros, WhenDown};
+use ratekeeper_core::{Cost, FailureMode, Limit, Micros};
 use ratekeeper_stores::{Charge, Op, SharedStore, StoreError};
 
 use super::SharedLimiter;
@@ -14,7 +14,7 @@ pub struct SharedRequest<'a, S> {
     limit: &'a Limit,
     key: &'a [u8],
     cost: Cost,
-    when_down: WhenDown,
+    when_down: FailureMode,
 }
 
 impl<'a, S: SharedStore + Send + Sync + 'static> SharedRequest<'a, S> {
@@ -37,7 +37,7 @@ impl<'a, S: SharedStore + Send + Sync + 'static> SharedRequest<'a, S> {
 
     /// What to do when the store does not answer.
     #[must_use]
-    pub fn when_down(self, when_down: WhenDown) -> Self {
+    pub fn when_down(self, when_down: FailureMode) -> Self {
         Self { when_down, ..self }
     }
 

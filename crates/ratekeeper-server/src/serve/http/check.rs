@@ -3,7 +3,7 @@
 use http::StatusCode;
 use ratekeeper::gate::{Admission, Decided, Refused, Speaker};
 use ratekeeper::policy::Answers;
-use ratekeeper::{Charge, Cost, Decision, Micros, Op, Verdict, WhenDown};
+use ratekeeper::{Charge, Cost, Decision, FailureMode, Micros, Op, Verdict};
 
 use super::HttpDoor;
 use super::ask::{Check, Described, Question};
@@ -37,7 +37,7 @@ fn status(op: Op, is_allowed: bool) -> StatusCode {
 }
 
 async fn check_several(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Reply, String> {
-    let charges: Vec<_> = checks.iter().map(|check| (charge(check), WhenDown::Local)).collect();
+    let charges: Vec<_> = checks.iter().map(|check| (charge(check), FailureMode::Local)).collect();
     let decided = door.gate.apply(op, &charges).await.map_err(|error| error.to_string())?;
     let (verdict, is_degraded) = (&decided.verdict, decided.is_degraded);
     note_all(door, op, checks, verdict);
@@ -83,7 +83,7 @@ async fn ask_one(door: &HttpDoor, op: Op, check: &Check, cost: Cost) -> Result<O
         let decision = door.gate.timed(|| store.apply_one(op, &charge, at));
         return Ok(One { decision, at, is_degraded: false });
     }
-    let charges = [(charge, WhenDown::Local)];
+    let charges = [(charge, FailureMode::Local)];
     // In a box: what waits for a store is large, and would be moved about with every question.
     let decided = Box::pin(door.gate.apply(op, &charges)).await;
     let decided = decided.map_err(|error| error.to_string())?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use ratekeeper::gate::HeldPermit;
-use ratekeeper::{Cost, Op, WhenDown};
+use ratekeeper::{Cost, FailureMode, Op};
 use serde_json::{Map, Value, json};
 
 use super::HttpDoor;
@@ -86,7 +86,7 @@ pub(super) async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, Strin
     let max = max.ok_or("\"max\" is missing: how many may be in flight, at least 1")?;
     let valid = valid(&object)?;
     let name = checked_name(ask::text(&object, "name")?.unwrap_or(DEFAULT_NAME))?;
-    let permit = door.gate.hold(name, key.as_bytes(), max, valid, WhenDown::Local).await;
+    let permit = door.gate.hold(name, key.as_bytes(), max, valid, FailureMode::Local).await;
     door.tell(name, &key, permit.is_some());
     let id = match permit {
         None => {

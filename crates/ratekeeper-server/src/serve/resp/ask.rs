@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ratekeeper::Gate;
-use ratekeeper_core::{Cost, Decision, Limit, Micros, Wait, WhenDown};
+use ratekeeper_core::{Cost, Decision, FailureMode, Limit, Micros, Wait};
 use ratekeeper_stores::{Charge, MemoryStore, Op};
 
 use super::codec::{Protocol, Reply};
@@ -89,7 +89,7 @@ impl Ask<'_> {
 
 impl OwnedAsk {
     /// Asks a store that may be elsewhere, and gives the answer as it is written.
-    pub(super) async fn settle(&self, gate: &Gate, when_down: WhenDown) -> Settled {
+    pub(super) async fn settle(&self, gate: &Gate, when_down: FailureMode) -> Settled {
         let charge = Charge::new(&self.limit, &self.key).cost(self.cost);
         let mut out = Vec::new();
         let mut reply = Reply::new(&mut out, self.protocol);
@@ -190,7 +190,7 @@ fn write_named(decision: &Decision, is_degraded: bool, reply: &mut Reply<'_>) {
     reply.text("delay_ms");
     reply.count((decision.delay().as_micros() as u64).div_ceil(1_000));
     reply.text("never");
-    reply.boolean(decision.never());
+    reply.boolean(decision.exceeds_capacity());
     reply.text("degraded");
     reply.boolean(is_degraded);
 }

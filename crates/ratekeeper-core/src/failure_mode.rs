@@ -1,0 +1,13 @@
+//! What a limit does while its store is unavailable.
+
+/// What to do with a request when the store is unavailable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailureMode {
+    /// Limit locally, to this node's fair share: the limit divided by the last known node count.
+    #[default]
+    Local,
+    /// Fail open: admit the request.
+    Open,
+    /// Fail closed: deny the request.
+    Closed,
+}
