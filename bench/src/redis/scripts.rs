@@ -1,7 +1,7 @@
 //! The scripts that take part: Ratekeeper's own, put together as its store does, and those that people
 //! write.
 
-use ratekeeper_core::{Cost, Limit, Span, Terms};
+use ratekeeper_core::{Cost, Limit, LimitParams};
 
 macro_rules! part {
     ($file:literal) => {
@@ -141,7 +141,7 @@ pub fn contenders() -> Vec<Contender> {
 
 /// As `script.rs` of the store puts it together.
 pub fn source(limits: &[Limit]) -> String {
-    let parts: Vec<_> = limits.iter().map(|limit| part_of(&limit.terms(Cost::ONE))).collect();
+    let parts: Vec<_> = limits.iter().map(|limit| part_of(&limit.params(Cost::ONE))).collect();
     match parts[..] {
         [(name, source)] => {
             [part!("head.lua"), source, &format!("local decide = {name}"), part!("one.lua")]
@@ -156,12 +156,12 @@ pub fn source(limits: &[Limit]) -> String {
     }
 }
 
-fn part_of(terms: &Terms) -> (&'static str, &'static str) {
+fn part_of(terms: &LimitParams) -> (&'static str, &'static str) {
     match terms {
-        Terms::FixedWindow { .. } => ("fixed_window", part!("fixed_window.lua")),
-        Terms::SlidingCounter { .. } => ("sliding_counter", part!("sliding_counter.lua")),
-        Terms::Bucket { .. } => ("bucket", part!("bucket.lua")),
-        Terms::SlidingLog { .. } => ("sliding_log", part!("sliding_log.lua")),
+        LimitParams::FixedWindow { .. } => ("fixed_window", part!("fixed_window.lua")),
+        LimitParams::SlidingCounter { .. } => ("sliding_counter", part!("sliding_counter.lua")),
+        LimitParams::Gcra { .. } => ("bucket", part!("bucket.lua")),
+        LimitParams::SlidingLog { .. } => ("sliding_log", part!("sliding_log.lua")),
     }
 }
 
@@ -174,32 +174,36 @@ fn with_terms(source: &str, terms: &[u8]) -> String {
 
 /// The terms of a charge of 1 to each limit, as `wire.rs` of the store packs them.
 pub fn packed(limits: &[Limit]) -> Vec<u8> {
-    let each = limits.iter().map(|limit| packed_one(&limit.terms(Cost::ONE)));
+    let each = limits.iter().map(|limit| packed_one(&limit.params(Cost::ONE)));
     match limits.len() {
         1 => each.flatten().collect(),
         _ => each.flat_map(|terms| [vec![terms.len() as u8], terms].concat()).collect(),
     }
 }
 
-fn packed_one(terms: &Terms) -> Vec<u8> {
+fn packed_one(terms: &LimitParams) -> Vec<u8> {
     match *terms {
-        Terms::FixedWindow { window_us, limit, life } => {
-            numbers(b'w', &[(window_us, 7), (limit, 7), (1, 7), (life, 2)])
+        LimitParams::FixedWindow { window_us, limit, ttl_code } => {
+            numbers(b'w', &[(window_us, 7), (limit, 7), (1, 7), (ttl_code, 2)])
         }
-        Terms::SlidingCounter { window_us, limit, life } => {
+        LimitParams::SlidingCounter { window_us, limit, ttl_code } => {
             let is_small = limit.checked_mul(window_us).is_some_and(|n| n <= NUMBER_MAX);
-            numbers(b'c', &[(window_us, 7), (limit, 7), (1, 7), (life, 2), (is_small.into(), 1)])
-        }
-        Terms::Bucket { count, pace, cost: Span { us, frac }, fill } => {
-            let scale = if count == 1 { 1 } else { 1 << 13 };
-            assert!(count <= scale, "a limit with small fractions");
-            let rate = [(scale, 4), (pace, 4), (count, 4)];
             numbers(
-                b'b',
-                &[&rate[..], &[(us, 7), (frac, 4), (fill.us, 7), (fill.frac, 4)]].concat(),
+                b'c',
+                &[(window_us, 7), (limit, 7), (1, 7), (ttl_code, 2), (is_small.into(), 1)],
             )
         }
-        Terms::SlidingLog { window_us, limit, count_rejected } => {
+        LimitParams::Gcra { denominator, rate_code, increment, burst_tolerance } => {
+            let scale = if denominator == 1 { 1 } else { 1 << 13 };
+            assert!(denominator <= scale, "a limit with small fractions");
+            let rate = [(scale, 4), (rate_code, 4), (denominator, 4)];
+            let [t, tau] = [increment, burst_tolerance];
+            numbers(
+                b'b',
+                &[&rate[..], &[(t.us, 7), (t.frac, 4), (tau.us, 7), (tau.frac, 4)]].concat(),
+            )
+        }
+        LimitParams::SlidingLog { window_us, limit, count_rejected } => {
             numbers(b'l', &[(window_us, 7), (limit, 7), (1, 7), (count_rejected.into(), 1)])
         }
     }

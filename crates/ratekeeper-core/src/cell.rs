@@ -1,73 +1,74 @@
-//! At most sixteen bytes of state: all that any algorithm but the log needs for one key.
+//! The 16 bytes of state that every algorithm but the sliding log keeps for one key.
 //!
-//! A cell can be read without its limit. That is what lets a store drop one that has become fresh
-//! without knowing whose it was, and lets a key's limit change while its usage stays.
+//! A cell can be decoded without its limit. So a store can drop a cell that has expired without
+//! knowing its limit, and a limit can change while the usage of its keys carries over.
 
 const TIME_BITS: u32 = 53;
-/// The latest time a cell can hold; a debt beyond it saturates.
+/// The latest time a cell can hold. A debt that lasts longer saturates.
 pub(crate) const TIME_MAX: u64 = (1 << TIME_BITS) - 1;
-const LIFE_MASK: u64 = (1 << (64 - TIME_BITS)) - 1;
-/// How many bits a handle has.
+const TTL_MASK: u64 = (1 << (64 - TIME_BITS)) - 1;
+/// The size of a handle in bits.
 const HANDLE_BITS: u32 = 40;
-/// Two numbers of an algorithm's own: this many bits are the lower one's.
+/// The size in bits of the lower one of the two numbers in an algorithm's data.
 const LOWER_BITS: u32 = 26;
 const LOWER_MASK: u64 = (1 << LOWER_BITS) - 1;
-/// How many bits of its own an algorithm has.
+/// The size of an algorithm's data in bits.
 pub(crate) const DATA_BITS: u32 = 53;
 pub(crate) const DATA_MASK: u64 = (1 << DATA_BITS) - 1;
 
 /// The state of one key under one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// A time, in 53 bits, and above it how long after that the cell may still matter ([`Life`]). Or
-    /// if it is [`SCALED`], a time in another unit.
+    /// A time, in 53 bits, and above it the time-to-live from then on ([`Ttl`]). If the cell is
+    /// [`SCALED`], a time in another unit.
     first: u64,
-    /// The algorithm's own, in 53 bits, and what kind of cell it is.
+    /// The algorithm's data, in 53 bits, and above it the flags of the encoding.
     second: u64,
 }
 
 /// One of the two words of a cell ([`Cell::to_words`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellWord {
-    /// A time and a life.
+    /// The time and the time-to-live.
     First,
-    /// The algorithm's own.
+    /// The algorithm's data.
     Second,
 }
 
-/// The time has no life and is in parts of a microsecond; how many, is in the place of a fraction.
-const SCALED: u64 = Cell::FIXED << 1;
+/// A flag in the second word: the first word is a time in fractions of a microsecond, without a
+/// time-to-live. The low bits of the data are the denominator.
+const SCALED: u64 = Cell::SECOND_WORD_FIXED << 1;
 
 impl Cell {
-    /// The state of a key that was never seen.
-    pub const FRESH: Cell = Cell { first: 0, second: 0 };
+    /// The state of a key without requests.
+    pub const EMPTY: Cell = Cell { first: 0, second: 0 };
 
-    /// Set in every second word that no rule may change alone.
-    pub const FIXED: u64 = 1 << DATA_BITS;
+    /// A flag in every second word that no algorithm updates alone.
+    pub const SECOND_WORD_FIXED: u64 = 1 << DATA_BITS;
 
-    /// A first word that no cell has. Who takes it for a time finds it later than any.
-    pub const NO_FIRST_WORD: u64 = Life::BEYOND << TIME_BITS;
+    /// A first word that no cell has, as a marker for stores. Read as a time, it is later than any.
+    pub const RESERVED_FIRST_WORD: u64 = Ttl::RESERVED << TIME_BITS;
 
     #[inline]
-    pub(crate) fn new(time: u64, life: Life, data: u64) -> Self {
+    pub(crate) fn new(time: u64, ttl: Ttl, data: u64) -> Self {
         debug_assert!(data >> DATA_BITS == 0);
-        let are_counts = life != Life::ZERO && life != Life::HANDLE;
-        let second = if are_counts { data } else { data | Self::FIXED };
-        Self { first: Self::head(time, life), second }
+        let are_counts = ttl != Ttl::ZERO && ttl != Ttl::HANDLE;
+        let second = if are_counts { data } else { data | Self::SECOND_WORD_FIXED };
+        Self { first: Self::first_word(time, ttl), second }
     }
 
-    /// A bucket's cell. The lower part of its data says in how many parts of a microsecond the time
-    /// is.
+    /// Returns a GCRA cell with a time in fractions of a microsecond. The low bits of the data are
+    /// the denominator.
     #[inline]
     pub(crate) fn scaled(time: u64, data: u64) -> Self {
-        Self { first: time, second: data | SCALED | Self::FIXED }
+        Self { first: time, second: data | SCALED | Self::SECOND_WORD_FIXED }
     }
 
-    /// The first word of a cell with this time and life.
+    /// Returns the first word of a cell with this time and time-to-live.
     #[inline]
-    pub(crate) fn head(time: u64, life: Life) -> u64 {
+    pub(crate) fn first_word(time: u64, ttl: Ttl) -> u64 {
         debug_assert!(time <= TIME_MAX);
-        life.code() << TIME_BITS | time
+        ttl.code() << TIME_BITS | time
     }
 
     #[inline]
@@ -79,10 +80,10 @@ impl Cell {
     }
 
     #[inline]
-    pub(crate) fn life(self) -> Life {
+    pub(crate) fn ttl(self) -> Ttl {
         match self.scale() {
-            Some(_) => Life::ZERO,
-            None => Life((self.first >> TIME_BITS) as u16),
+            Some(_) => Ttl::ZERO,
+            None => Ttl((self.first >> TIME_BITS) as u16),
         }
     }
 
@@ -100,91 +101,103 @@ impl Cell {
         (self.second & SCALED != 0).then(|| (self.second & LOWER_MASK).max(1))
     }
 
-    /// A moment, in microseconds since the epoch, from which on this cell equals a fresh one.
-    /// Never too early; later than the true moment by at most a few percent of a period.
+    /// Returns a time, in microseconds since the epoch, from which on this cell is equivalent to an
+    /// empty one. It is never too early, and too late by at most a few percent of the period.
     #[inline]
-    pub fn fresh_by(self) -> u64 {
-        self.time() + self.life().span() + 1
+    #[must_use]
+    pub fn expires_at(self) -> u64 {
+        self.time() + self.ttl().span() + 1
     }
 
-    /// A cell that stands for state kept elsewhere, for example a [`Log`](crate::Log): when that
-    /// is as good as fresh, where to find it (in 40 bits), and how much is in use.
-    pub fn handle(fresh_by: u64, handle: u64, in_use: u64) -> Self {
+    /// Returns a cell that refers to state outside the cell, such as a
+    /// [`RequestLog`](crate::RequestLog): when that state expires, where it is (in 40 bits), and
+    /// how much is in use.
+    #[must_use]
+    pub fn handle(expires_at: u64, handle: u64, in_use: u64) -> Self {
         debug_assert!(handle >> HANDLE_BITS == 0);
         let in_use = in_use.min((1 << (DATA_BITS - HANDLE_BITS)) - 1);
-        Self::new(fresh_by.min(TIME_MAX), Life::HANDLE, in_use << HANDLE_BITS | handle)
+        Self::new(expires_at.min(TIME_MAX), Ttl::HANDLE, in_use << HANDLE_BITS | handle)
     }
 
-    /// Where the state of a [`Cell::handle`] is kept; `None` for any other cell.
+    /// Returns the handle of a cell from [`Cell::handle`]; `None` for any other cell.
+    #[must_use]
     pub fn to_handle(self) -> Option<u64> {
         let handle = self.data() & ((1 << HANDLE_BITS) - 1);
-        (self.life() == Life::HANDLE).then_some(handle)
+        (self.ttl() == Ttl::HANDLE).then_some(handle)
     }
 
-    /// How much is in use at that moment, roughly: enough to tell a busy key from one that has
-    /// hardly been seen, whatever their limits.
+    /// Returns roughly how much is in use at `now`: precise enough to tell busy keys from quiet
+    /// ones, whatever their limits.
+    #[must_use]
     pub fn in_use(self, now: u64) -> u64 {
-        match self.life() {
-            _ if now >= self.fresh_by() => 0,
-            Life::ZERO => crate::algorithm::bucket_usage(self, now),
-            Life::HANDLE => self.data() >> HANDLE_BITS,
-            // A count, or two of which the older one is above.
+        match self.ttl() {
+            _ if now >= self.expires_at() => 0,
+            Ttl::ZERO => crate::algorithm::gcra_usage(self, now),
+            Ttl::HANDLE => self.data() >> HANDLE_BITS,
+            // One count, or two with the previous one in the high bits.
             _ => self.data(),
         }
     }
 
-    /// The word that a rule may change while the other one stays: the first by a
-    /// [`TimeRule`](crate::TimeRule), the second by a [`CounterRule`](crate::CounterRule).
+    /// Returns the word that a check may update alone: the first by a
+    /// [`TatEvaluator`](crate::TatEvaluator), the second by a
+    /// [`WindowCounter`](crate::WindowCounter).
     #[inline]
-    pub fn loose_word(self) -> Option<CellWord> {
-        match self.life() {
-            Life::ZERO if self.second != 0 => Some(CellWord::First),
-            Life::ZERO | Life::HANDLE => None,
+    #[must_use]
+    pub fn updatable_word(self) -> Option<CellWord> {
+        match self.ttl() {
+            Ttl::ZERO if self.second != 0 => Some(CellWord::First),
+            Ttl::ZERO | Ttl::HANDLE => None,
             _ => Some(CellWord::Second),
         }
     }
 
-    /// The two words to keep in a store. If the second may be changed alone, it is not [`Cell::FIXED`] and
-    /// its 10 highest bits are 0, for the store's own use.
+    /// Returns the two words to keep in a store. If the second word may be updated alone, it has no
+    /// [`Cell::SECOND_WORD_FIXED`], and its 10 highest bits are 0 and free for the store.
     #[inline]
+    #[must_use]
     pub fn to_words(self) -> [u64; 2] {
         [self.first, self.second]
     }
 
-    /// The cell that [`Cell::to_words`] gave.
+    /// Assembles the cell of two words from [`Cell::to_words`]; ignores the bits of the store.
     #[inline]
+    #[must_use]
     pub fn from_words([first, second]: [u64; 2]) -> Self {
-        let is_fixed = second & Self::FIXED != 0;
+        let is_fixed = second & Self::SECOND_WORD_FIXED != 0;
         Self { first, second: if is_fixed { second } else { second & DATA_MASK } }
     }
 
-    /// The same in its parts, for a store that keeps fewer bits: the time, the life (11 bits), and
-    /// the algorithm's own, 27 bits and 26. [`CellRule::cell_from_parts`](crate::CellRule) takes them.
+    /// Returns the cell in parts, for a store with a more compact encoding: the time, the code of
+    /// the time-to-live (11 bits), and the two numbers of the algorithm (27 and 26 bits).
+    /// [`CellEvaluator::cell_from_parts`](crate::CellEvaluator::cell_from_parts) is the inverse.
+    #[must_use]
     pub fn to_parts(self) -> [u64; 4] {
         let data = self.data();
-        [self.time(), self.life().code(), data >> LOWER_BITS, data & LOWER_MASK]
+        [self.time(), self.ttl().code(), data >> LOWER_BITS, data & LOWER_MASK]
     }
 
-    /// The cell that [`Cell::to_parts`] gave; parts that are too large lose what is too much.
-    pub(crate) fn from_parts([time, life, upper, lower]: [u64; 4]) -> Self {
+    /// Assembles the cell of parts from [`Cell::to_parts`]; truncates parts that are too large.
+    pub(crate) fn from_parts([time, ttl, upper, lower]: [u64; 4]) -> Self {
         let data = upper << LOWER_BITS | lower & LOWER_MASK;
-        let life = Life((life & LIFE_MASK) as u16);
-        Self::new(time & TIME_MAX, life, data & DATA_MASK)
+        let ttl = Ttl((ttl & TTL_MASK) as u16);
+        Self::new(time & TIME_MAX, ttl, data & DATA_MASK)
     }
 }
 
-/// A span of time in 11 bits: a 6-bit exponent and 5 bits of fraction, rounded up (by 3% at most).
+/// A time-to-live in 11 bits, as a floating-point number: a 6-bit exponent and a 5-bit fraction,
+/// rounded up (by 3% at most).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Life(u16);
+pub(crate) struct Ttl(u16);
 
-impl Life {
-    pub(crate) const ZERO: Life = Life(0);
-    /// No span is this long; it marks a handle and counts as none.
-    const HANDLE: Life = Life(LIFE_MASK as u16);
-    /// The code of 142 years, which no limit needs.
-    const BEYOND: u64 = 0x600;
+impl Ttl {
+    pub(crate) const ZERO: Ttl = Ttl(0);
+    /// Marks a handle. No time-to-live has this code; as one it is 0.
+    const HANDLE: Ttl = Ttl(TTL_MASK as u16);
+    /// The code of 142 years, which is more than any limit needs.
+    const RESERVED: u64 = 0x600;
 
-    /// The shortest representable span that is at least `us`.
+    /// Returns the shortest representable time-to-live that is at least `us`.
     pub(crate) fn at_least(us: u64) -> Self {
         debug_assert!(us <= TIME_MAX);
         if us < 32 {
@@ -215,25 +228,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_life_is_never_shorter_than_asked_and_at_most_a_32nd_longer() {
+    fn a_ttl_is_never_shorter_than_requested_and_at_most_a_32nd_longer() {
         let around = |x: u64| [x.saturating_sub(1), x, x + 1];
         for us in (0..53).flat_map(|bit| around(1 << bit)).chain(0..5_000).chain([86_400_000_000]) {
-            let span = Life::at_least(us).span();
+            let span = Ttl::at_least(us).span();
             assert!(span >= us, "{us} became {span}");
             assert!(span - us <= us / 32 + 1, "{us} became {span}");
             // Twice the longest period is 20 years.
-            assert!(Life::at_least(us).code() < Life::BEYOND || us > 100 * 366 * 86_400_000_000);
+            assert!(Ttl::at_least(us).code() < Ttl::RESERVED || us > 100 * 366 * 86_400_000_000);
         }
     }
 
     #[test]
     fn words_round_trip() {
-        let cell = Cell::new(TIME_MAX, Life::at_least(120_000_000), (1 << DATA_BITS) - 1);
+        let cell = Cell::new(TIME_MAX, Ttl::at_least(120_000_000), (1 << DATA_BITS) - 1);
         assert_eq!(Cell::from_words(cell.to_words()), cell);
         assert_eq!(cell.time(), TIME_MAX);
         assert_eq!(cell.to_handle(), None);
         let handle = Cell::handle(7, 8, 1 << 60);
-        assert_eq!((handle.to_handle(), handle.fresh_by()), (Some(8), 8));
+        assert_eq!((handle.to_handle(), handle.expires_at()), (Some(8), 8));
         assert_eq!((handle.in_use(7), handle.in_use(8)), (8_191, 0));
     }
 }

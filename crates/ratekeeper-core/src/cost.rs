@@ -1,9 +1,9 @@
-//! What a request is charged: a whole number, at least 1.
+//! The cost of a request: a whole number, at least 1.
 
 use core::fmt;
 use core::num::NonZeroU64;
 
-/// What one request costs. Never 0: a request that costs nothing is a peek.
+/// The cost of one request. Never 0: to look without charging, peek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(NonZeroU64);
 
@@ -11,7 +11,8 @@ impl Cost {
     /// The cost of an ordinary request.
     pub const ONE: Cost = Cost(NonZeroU64::MIN);
 
-    /// A cost of `n`, or `None` for 0.
+    /// Returns a cost of `n`, or `None` for 0.
+    #[must_use]
     pub const fn new(n: u64) -> Option<Self> {
         match NonZeroU64::new(n) {
             Some(n) => Some(Self(n)),
@@ -19,11 +20,13 @@ impl Cost {
         }
     }
 
-    /// A cost written in the code, as in `Cost::of(5)`.
+    /// Returns a cost of `n`, for constants such as `Cost::of(5)`. For other numbers, use
+    /// [`Cost::new`].
     ///
     /// # Panics
-    /// If it is 0. For a number that comes from elsewhere there is [`Cost::new`].
+    /// If `n` is 0.
     #[track_caller]
+    #[must_use]
     pub const fn of(n: u64) -> Self {
         match Self::new(n) {
             Some(cost) => cost,
@@ -31,8 +34,9 @@ impl Cost {
         }
     }
 
-    /// The cost as a number.
+    /// Returns the cost as a number.
     #[inline]
+    #[must_use]
     pub const fn get(self) -> u64 {
         self.0.get()
     }
@@ -52,7 +56,7 @@ impl TryFrom<u64> for Cost {
     }
 }
 
-/// A cost of 0 was asked for.
+/// The error of converting 0 to a [`Cost`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZeroCost;
 

@@ -1,22 +1,22 @@
-//! The answer to one check.
+//! The result of a check.
 
 use core::time::Duration;
 
-/// How long until the same request would pass.
+/// How long until the same request is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
-    /// It passes now.
+    /// It is admitted now.
     None,
-    /// It passes after this many microseconds with no other traffic, and not one sooner.
+    /// It is admitted after exactly this many microseconds if no other request comes.
     Micros(u64),
-    /// It costs more than the limit can ever hold.
+    /// Its cost exceeds the capacity of the limit, so no wait helps.
     Never,
 }
 
-/// The answer to one check of one limit. A denial is a value, not an error.
+/// The result of checking one request against one limit. A denial is a value, not an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// 0 if it passes now, [`NEVER`] if it never does.
+    /// 0 if the request is admitted, [`NEVER`] if no wait helps.
     pub(crate) wait_us: u64,
     pub(crate) limit: u64,
     pub(crate) remaining: u64,
@@ -24,49 +24,58 @@ pub struct Decision {
     pub(crate) delay_us: u64,
 }
 
-/// The wait of a cost that is above what the limit can ever hold.
+/// The wait of a cost that exceeds the capacity of the limit.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 impl Decision {
-    /// A denial without a look at any state, for this long: when whoever keeps it does not answer.
-    pub fn refused(limit: u64, wait: Duration) -> Self {
+    /// Returns a denial for `wait` that is not based on any state, for when the store is
+    /// unavailable.
+    #[must_use]
+    pub fn deny_for(limit: u64, wait: Duration) -> Self {
         let wait_us = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        Self::denied(limit, wait_us, wait_us)
+        Self::deny(limit, wait_us, wait_us)
     }
 
-    /// A request that passes, from numbers that somebody else has worked out.
-    pub fn passed(limit: u64, remaining: u64, reset_after_us: u64) -> Self {
+    /// Returns an admission with these numbers, for code that decides by its own means.
+    #[must_use]
+    pub fn allow(limit: u64, remaining: u64, reset_after_us: u64) -> Self {
         Self { wait_us: 0, limit, remaining, reset_after_us, delay_us: 0 }
     }
 
-    /// A denial, from numbers that somebody else has worked out.
-    pub fn denied(limit: u64, wait_us: u64, reset_after_us: u64) -> Self {
+    /// Returns a denial with these numbers, for code that decides by its own means.
+    #[must_use]
+    pub fn deny(limit: u64, wait_us: u64, reset_after_us: u64) -> Self {
         let wait_us = wait_us.clamp(1, NEVER - 1);
         Self { wait_us, limit, remaining: 0, reset_after_us, delay_us: 0 }
     }
 
-    /// May the request pass?
+    /// Returns whether the request is admitted.
     #[inline]
+    #[must_use]
     pub fn allowed(&self) -> bool {
         self.wait_us == 0
     }
 
-    /// The most that can pass at once: the count of a window, the burst of a bucket.
+    /// Returns the largest cost that can be admitted at once: the count of a window, or the burst
+    /// of a bucket.
     #[inline]
+    #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The largest cost that would pass right now, after this decision. Rounded down.
+    /// Returns the largest cost that would be admitted right after this decision.
     #[inline]
+    #[must_use]
     pub fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// The exact wait after which the same request passes if nothing else happens meanwhile.
+    /// Returns the exact wait after which the same request is admitted if no other request comes.
     ///
-    /// `None` when it was allowed, and when no wait would help (see [`Decision::never`]).
+    /// `None` if it is admitted now, or if no wait helps ([`Decision::exceeds_capacity`]).
     #[inline]
+    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self.wait() {
             Wait::Micros(us) => Some(Duration::from_micros(us)),
@@ -74,7 +83,8 @@ impl Decision {
         }
     }
 
-    /// The value for a `Retry-After` header: whole seconds, rounded up, never 0.
+    /// Returns the value for a `Retry-After` header: whole seconds, rounded up, at least 1.
+    #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
         match self.wait() {
             Wait::Micros(us) => Some(us.div_ceil(1_000_000).max(1)),
@@ -82,14 +92,16 @@ impl Decision {
         }
     }
 
-    /// True when the cost is above what the limit can ever hold, so that no wait would help.
+    /// Returns whether the cost exceeds the capacity of the limit, so that no wait helps.
     #[inline]
-    pub fn never(&self) -> bool {
+    #[must_use]
+    pub fn exceeds_capacity(&self) -> bool {
         self.wait_us == NEVER
     }
 
-    /// The wait in one value, for code that treats all three cases.
+    /// Returns the wait as one value, for code that handles all three cases.
     #[inline]
+    #[must_use]
     pub fn wait(&self) -> Wait {
         match self.wait_us {
             0 => Wait::None,
@@ -98,21 +110,26 @@ impl Decision {
         }
     }
 
-    /// How much it matters among others: a longer wait first, then less that remains.
+    /// Returns a sort key by which the binding one of several decisions is the greatest: the
+    /// longest wait, then the least remaining.
     #[inline]
+    #[must_use]
     pub fn strictness(&self) -> (Wait, core::cmp::Reverse<u64>) {
         (self.wait(), core::cmp::Reverse(self.remaining()))
     }
 
-    /// Until the window turns (fixed window) or the key is as good as new (the others).
+    /// Returns the time until the next window (fixed window), or until the key has its full quota
+    /// again (all others).
     #[inline]
+    #[must_use]
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.reset_after_us)
     }
 
-    /// How long to hold an admitted request so that output is evenly spaced. Zero for everything
-    /// but a leaky bucket.
+    /// Returns how long to delay an admitted request so that requests leave evenly spaced. Zero for
+    /// every algorithm but the leaky bucket.
     #[inline]
+    #[must_use]
     pub fn delay(&self) -> Duration {
         Duration::from_micros(self.delay_us)
     }

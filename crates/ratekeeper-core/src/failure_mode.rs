@@ -1,13 +1,13 @@
-//! What a limit does when its store is unavailable.
+//! What a limit does while its store is unavailable.
 
-/// How requests are decided while the store is unavailable.
+/// What to do with a request when the store is unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailureMode {
-    /// Limits locally, to this node's share: the limit divided by the last known number of nodes.
+    /// Limit locally, to this node's fair share: the limit divided by the last known node count.
     #[default]
     Local,
-    /// Fails open: allows the request.
+    /// Fail open: admit the request.
     Open,
-    /// Fails closed: denies the request.
+    /// Fail closed: deny the request.
     Closed,
 }

@@ -1,4 +1,4 @@
-//! A limit: a rate, an algorithm, and everything that can be worked out once.
+//! A limit: a rate, an algorithm, and what can be computed from them in advance.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -6,13 +6,13 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::algorithm::{Algorithm, CellRule, LogRule, Rule};
+use crate::algorithm::{Algorithm, CellEvaluator, Evaluator, SlidingLog};
 use crate::rate::{Rate, RateError};
 
-/// A limit, ready to decide.
+/// A rate limit: a rate and an algorithm.
 ///
-/// Everything that could overflow or lose precision is settled here: a `Limit` that exists is
-/// exact. Parsing a `Limit` from text gives the default algorithm, the sliding counter.
+/// The constructors reject what could overflow or lose precision, so every `Limit` is exact. A
+/// `Limit` that is parsed from text has the default algorithm, the sliding counter.
 ///
 /// ```
 /// use ratekeeper_core::{Algorithm, Limit};
@@ -23,65 +23,88 @@ use crate::rate::{Rate, RateError};
 /// let checkout = Limit::token_bucket("5/s burst 10")?.named("checkout");
 /// assert_eq!(checkout.to_string(), "token_bucket 5/s burst 10");
 ///
-/// // What cannot be exact is refused, with what would work.
-/// let refused = Limit::token_bucket("1/day burst 3000000").unwrap_err();
-/// assert!(refused.to_string().contains("a burst of at most"));
+/// // A limit that cannot be exact is rejected, with a hint at what would work.
+/// let error = Limit::token_bucket("1/day burst 3000000").unwrap_err();
+/// assert!(error.to_string().contains("a burst of at most"));
 /// # Ok::<(), ratekeeper_core::LimitError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limit {
     rate: Rate,
     algorithm: Algorithm,
-    rule: Rule,
+    evaluator: Evaluator,
     scope: Scope,
     usage_id: u64,
 }
 
 impl Limit {
-    /// The limit that `algorithm` makes of `rate`.
+    /// Returns the limit of this rate and algorithm.
+    ///
+    /// # Errors
+    /// If the algorithm cannot count this rate exactly, or has no burst and the rate has one.
     pub fn new(rate: Rate, algorithm: Algorithm) -> Result<Self, LimitError> {
-        let rule = algorithm.compile(rate)?;
+        let evaluator = algorithm.compile(rate)?;
         let scope = Scope::new(&format!("{algorithm} {rate}"));
         let usage_id = scope.usage_id(algorithm);
-        Ok(Self { rate, algorithm, rule, scope, usage_id })
+        Ok(Self { rate, algorithm, evaluator, scope, usage_id })
     }
 
-    /// A fixed window: simple, and up to twice the count around a boundary.
+    /// Returns a fixed window limit: simple, but admits up to twice the count around a boundary.
+    ///
+    /// # Errors
+    /// If `rate` is not a rate, or has a burst.
     pub fn fixed_window(rate: &str) -> Result<Self, LimitError> {
         Self::new(rate.parse()?, Algorithm::FixedWindow)
     }
 
-    /// A sliding log: exact about the past, at a few bytes for every request.
+    /// Returns a sliding log limit: exact for every window, at a few bytes for every request.
+    ///
+    /// # Errors
+    /// If `rate` is not a rate, has a burst, or has a count that is too large for a log.
     pub fn sliding_log(rate: &str) -> Result<Self, LimitError> {
         Self::new(rate.parse()?, Algorithm::SlidingLog)
     }
 
-    /// A sliding counter, the default: smooth, and 16 bytes a key.
+    /// Returns a sliding counter limit, the default: smooth, at 16 bytes for every key.
+    ///
+    /// # Errors
+    /// If `rate` is not a rate, has a burst, or has a count that is too large for the counter.
     pub fn sliding_counter(rate: &str) -> Result<Self, LimitError> {
         Self::new(rate.parse()?, Algorithm::SlidingCounter)
     }
 
-    /// A token bucket (also known as GCRA): a burst, then a steady rate.
+    /// Returns a token bucket (GCRA) limit: a burst, then a steady rate.
+    ///
+    /// # Errors
+    /// If `rate` is not a rate, or cannot be counted exactly.
     pub fn token_bucket(rate: &str) -> Result<Self, LimitError> {
         Self::new(rate.parse()?, Algorithm::TokenBucket)
     }
 
-    /// A leaky bucket: a queue that lets requests out evenly spaced.
+    /// Returns a leaky bucket limit: a queue that requests leave evenly spaced.
+    ///
+    /// # Errors
+    /// If `rate` is not a rate, or cannot be counted exactly.
     pub fn leaky_bucket(rate: &str) -> Result<Self, LimitError> {
         Self::new(rate.parse()?, Algorithm::LeakyBucket)
     }
 
-    /// Logs denied attempts too, so that hammering keeps a caller out. For a sliding log only.
+    /// Counts denied requests too, so that a caller that does not back off stays denied. Sliding
+    /// log only.
+    ///
+    /// # Errors
+    /// If the algorithm is not the sliding log.
     pub fn count_rejected(mut self) -> Result<Self, LimitError> {
-        match &mut self.rule {
-            Rule::Log(log) => log.count_rejected = true,
-            Rule::Cell(_) => return Err(LimitError::CountRejected(self.algorithm)),
+        match &mut self.evaluator {
+            Evaluator::Log(log) => log.count_rejected = true,
+            Evaluator::Cell(_) => return Err(LimitError::CountRejected(self.algorithm)),
         }
         Ok(self)
     }
 
-    /// Gives the limit a name. Limits of one name and algorithm share their keys' usage, so that
-    /// usage carries over when the numbers change. Without a name, the numbers are the name.
+    /// Names the limit. Limits of the same name and algorithm share the usage of their keys, so
+    /// that usage carries over when the rate changes. The default name is the algorithm and the
+    /// rate.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.scope = Scope::new(name);
@@ -89,59 +112,68 @@ impl Limit {
         self
     }
 
-    /// The rate as given.
+    /// Returns the rate.
+    #[must_use]
     pub fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// The algorithm.
+    /// Returns the algorithm.
     #[inline]
+    #[must_use]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The name space of this limit's keys.
+    /// Returns the namespace of the keys.
     #[inline]
+    #[must_use]
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// [`Scope::usage_id`] of this limit's scope and algorithm.
+    /// Returns the [`Scope::usage_id`] of this limit's scope and algorithm.
     #[inline]
+    #[must_use]
     pub fn usage_id(&self) -> u64 {
         self.usage_id
     }
 
-    /// The name, or the numbers that stand for it.
+    /// Returns the name. Without one, it is the algorithm and the rate.
+    #[must_use]
     pub fn name(&self) -> &str {
         self.scope.name()
     }
 
-    /// The most that can pass at once.
+    /// Returns the largest cost that can be admitted at once.
+    #[must_use]
     pub fn quota(&self) -> u64 {
         self.rate.burst().unwrap_or(self.rate.count())
     }
 
-    /// What decides.
+    /// Returns the evaluator of this limit.
     #[inline]
-    pub fn rule(&self) -> &Rule {
-        &self.rule
+    #[must_use]
+    pub fn evaluator(&self) -> &Evaluator {
+        &self.evaluator
     }
 
-    /// What decides, for all algorithms but the log.
+    /// Returns the evaluator, for all algorithms but the sliding log.
     #[inline]
-    pub fn cell_rule(&self) -> Option<&CellRule> {
-        match &self.rule {
-            Rule::Cell(rule) => Some(rule),
-            Rule::Log(_) => None,
+    #[must_use]
+    pub fn cell_evaluator(&self) -> Option<&CellEvaluator> {
+        match &self.evaluator {
+            Evaluator::Cell(evaluator) => Some(evaluator),
+            Evaluator::Log(_) => None,
         }
     }
 
-    /// What decides, for the log.
-    pub fn log_rule(&self) -> Option<&LogRule> {
-        match &self.rule {
-            Rule::Log(rule) => Some(rule),
-            Rule::Cell(_) => None,
+    /// Returns the evaluator, for the sliding log.
+    #[must_use]
+    pub fn log_evaluator(&self) -> Option<&SlidingLog> {
+        match &self.evaluator {
+            Evaluator::Log(evaluator) => Some(evaluator),
+            Evaluator::Cell(_) => None,
         }
     }
 }
@@ -168,7 +200,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// The name space of a limit's keys: two limits of different scope never share usage.
+/// The namespace of a limit's keys. Limits of different scopes never share usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     name: Arc<str>,
@@ -176,69 +208,72 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The scope of that name.
+    /// Returns the scope of this name.
+    #[must_use]
     pub fn new(name: &str) -> Self {
         Self { id: fnv1a(name.as_bytes()), name: name.into() }
     }
 
-    /// Its name.
+    /// Returns the name.
+    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A number that stands for the name and an algorithm, whose usage is kept apart from that of
-    /// others: cheap to hash with a key.
+    /// Returns a hash of the name and the algorithm, which stores combine with a key. Algorithms do
+    /// not share usage.
+    #[must_use]
     pub fn usage_id(&self, algorithm: Algorithm) -> u64 {
         self.id.rotate_left(algorithm as u32)
     }
 }
 
-/// Names come from configuration, not from callers, so this hash need not be keyed.
+/// Hashes a name. Names come from configuration, not from callers, so the hash has no secret key.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// Why a limit was refused, and what would work instead.
+/// Why a limit is invalid, and what would work instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitError {
-    /// The rate is not one.
+    /// The text is not a rate.
     Rate(RateError),
-    /// `burst` was given to an algorithm that has none.
+    /// The rate has a burst, but the algorithm has none.
     Burst(Algorithm),
-    /// `count_rejected` was asked of an algorithm that keeps no log.
+    /// `count_rejected` is set, but the algorithm is not the sliding log.
     CountRejected(Algorithm),
-    /// The bucket takes longer to refill than time can be counted exactly.
+    /// The bucket takes longer to refill than the longest time that can be represented exactly.
     RefillTooLong {
-        /// The rate as given.
+        /// The rate.
         rate: Rate,
         /// The largest burst that this rate can have.
         burst_max: u64,
     },
-    /// The count is more than the two counters of a sliding counter hold.
+    /// The count does not fit the counters of a sliding counter.
     CounterTooLarge {
-        /// The rate as given.
+        /// The rate.
         rate: Rate,
         /// The largest count that a sliding counter can have.
         count_max: u64,
     },
-    /// In lowest terms, the rate has more parts a microsecond than a bucket can keep.
+    /// In lowest terms, the count of the rate does not fit the fraction of a bucket's TAT.
     RateTooFine {
-        /// The rate as given.
+        /// The rate.
         rate: Rate,
         /// The largest count in lowest terms.
         count_max: u64,
     },
-    /// The log would have to remember too many requests.
+    /// The log would hold too many requests.
     LogTooLong {
-        /// The rate as given.
+        /// The rate.
         rate: Rate,
         /// The largest count that a log can have.
         count_max: u64,
     },
-    /// No algorithm has that name.
+    /// No algorithm has this name.
     UnknownAlgorithm(String),
 }
 
@@ -251,7 +286,7 @@ impl fmt::Display for LimitError {
                 "{algorithm} has no burst; leave it out, or use token_bucket or leaky_bucket"
             ),
             Self::CountRejected(algorithm) => {
-                write!(f, "{algorithm} keeps no log to count rejected attempts in; use sliding_log")
+                write!(f, "{algorithm} cannot count denied requests; use sliding_log")
             }
             Self::RefillTooLong { rate, burst_max } => write!(
                 f,
@@ -267,12 +302,12 @@ impl fmt::Display for LimitError {
             ),
             Self::LogTooLong { rate, count_max } => write!(
                 f,
-                "{rate} is too much for a sliding_log, which remembers every request; use at most {count_max}, or sliding_counter"
+                "{rate} is too much for a sliding_log, which stores every request; use at most {count_max}, or sliding_counter"
             ),
             Self::UnknownAlgorithm(name) => {
                 let names = crate::ALGORITHMS.iter().map(ToString::to_string);
                 let names = names.collect::<alloc::vec::Vec<_>>().join(", ");
-                write!(f, "unknown algorithm \"{name}\"; there are {names}")
+                write!(f, "unknown algorithm \"{name}\"; use one of {names}")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Rates as people write them: `100/minute`, `5/s burst 10`, `1000 per 2h`.
+//! Rates and their text form: `100/minute`, `5/s burst 10`, `1000 per 2h`.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -14,7 +14,7 @@ pub(crate) const PERIOD_MAX_US: u64 = 10 * 365 * DAY_US;
 const SECOND_US: u64 = 1_000_000;
 const DAY_US: u64 = 86_400 * SECOND_US;
 
-/// Every unit that a period may have: its names, the first one used for printing, and its length.
+/// The units of a period: names, of which the first one is printed, and length in microseconds.
 const UNITS: &[(&[&str], u64)] = &[
     (&["ms"], 1_000),
     (&["s", "sec", "second", "seconds"], SECOND_US),
@@ -26,7 +26,7 @@ const UNITS: &[(&[&str], u64)] = &[
     (&["year", "years"], 365 * DAY_US),
 ];
 
-/// So many per period, and for buckets how many at once.
+/// A count per period and, for token and leaky buckets, a burst.
 ///
 /// ```
 /// use ratekeeper_core::Rate;
@@ -48,8 +48,12 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `count` per `period`, for code that has numbers instead of text.
+    /// Returns the rate of `count` per `period`.
     ///
+    /// # Errors
+    /// If either is 0 or too large, or the period is not whole microseconds.
+    ///
+    /// # Examples
     /// ```
     /// use std::time::Duration;
     /// use ratekeeper_core::Rate;
@@ -60,33 +64,44 @@ impl Rate {
     /// ```
     pub fn new(count: u64, period: core::time::Duration) -> Result<Self, RateError> {
         let text = || format!("{count}/{period:?}");
-        let count = whole_count("count", count).map_err(|why| RateError::whole(text(), why))?;
+        let count = checked_count("count", count)
+            .map_err(|message| RateError::of_whole_text(text(), message))?;
         let period_us = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
         if !period.subsec_nanos().is_multiple_of(1_000) {
-            return Err(RateError::whole(text(), "a period is whole microseconds".into()));
+            return Err(RateError::of_whole_text(
+                text(),
+                "the period must be a whole number of microseconds".into(),
+            ));
         }
-        check_period(period_us).map_err(|why| RateError::whole(text(), why))?;
+        check_period(period_us).map_err(|message| RateError::of_whole_text(text(), message))?;
         Ok(Self { count, period_us, burst: None })
     }
 
-    /// The same rate with a burst, which only the two buckets take.
+    /// Returns this rate with a burst, which only token and leaky buckets accept.
+    ///
+    /// # Errors
+    /// If the burst is 0 or too large.
     pub fn with_burst(self, burst: u64) -> Result<Self, RateError> {
         let text = || format!("{self} burst {burst}");
-        let burst = whole_count("burst", burst).map_err(|why| RateError::whole(text(), why))?;
+        let burst = checked_count("burst", burst)
+            .map_err(|message| RateError::of_whole_text(text(), message))?;
         Ok(Self { burst: Some(burst), ..self })
     }
 
-    /// How many per period.
+    /// Returns the count per period.
+    #[must_use]
     pub fn count(&self) -> u64 {
         u64::from(self.count)
     }
 
-    /// The period.
+    /// Returns the period.
+    #[must_use]
     pub fn period(&self) -> core::time::Duration {
         core::time::Duration::from_micros(self.period_us)
     }
 
-    /// The burst, if one was given.
+    /// Returns the burst, if the rate has one.
+    #[must_use]
     pub fn burst(&self) -> Option<u64> {
         self.burst.map(u64::from)
     }
@@ -114,9 +129,13 @@ impl FromStr for Rate {
     }
 }
 
-/// A span of time as it may follow the slash of a rate, such as `10s` or `2m`; without a number, one
-/// of the unit.
+/// Parses a duration in the format of a rate's period, such as `10s` or `2m`. Without a number, it
+/// is one of the unit.
 ///
+/// # Errors
+/// If the text is not a number and a unit, or is out of range.
+///
+/// # Examples
 /// ```
 /// use std::time::Duration;
 ///
@@ -134,7 +153,7 @@ pub fn parse_duration(text: &str) -> Result<core::time::Duration, RateError> {
     }
 }
 
-/// A span as people write it, in the largest unit that divides it: `2h`, `90s`, `1500µs`.
+/// Formats a period in the largest unit that divides it: `2h`, `90s`, `1500µs`.
 pub(crate) fn period_text(us: u64) -> String {
     let unit = UNITS.iter().rev().find(|(_, unit_us)| us.is_multiple_of(*unit_us));
     match unit {
@@ -144,29 +163,31 @@ pub(crate) fn period_text(us: u64) -> String {
     }
 }
 
-/// What is wrong with a rate, and where.
+/// What is wrong with the text of a rate, and where.
 ///
-/// Its `Display` quotes the text and points at the offending characters.
+/// `Display` quotes the text and marks the invalid characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateError {
     text: String,
     span: Range<usize>,
-    why: String,
+    message: String,
 }
 
 impl RateError {
-    fn whole(text: String, why: String) -> Self {
-        Self { span: 0..text.len(), text, why }
+    fn of_whole_text(text: String, message: String) -> Self {
+        Self { span: 0..text.len(), text, message }
     }
 
-    /// The offending bytes of the text.
+    /// Returns the byte range of the invalid part of the text.
+    #[must_use]
     pub fn span(&self) -> Range<usize> {
         self.span.clone()
     }
 
-    /// What is wrong, in one line, without the quoted text.
+    /// Returns what is wrong, in one line, without the quoted text.
+    #[must_use]
     pub fn message(&self) -> &str {
-        &self.why
+        &self.message
     }
 }
 
@@ -174,7 +195,7 @@ impl fmt::Display for RateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let indent = self.text[..self.span.start].chars().count();
         let width = self.text[self.span.clone()].chars().count().max(1);
-        writeln!(f, "{}", self.why)?;
+        writeln!(f, "{}", self.message)?;
         writeln!(f, "  {}", self.text)?;
         write!(f, "  {:indent$}{:^<width$}", "", "")
     }
@@ -204,24 +225,24 @@ impl Parser<'_> {
             return Err(self.error(word, expected));
         }
         let n = self.number(what, word.clone())?;
-        whole_count(what, n).map_err(|why| self.error(word, why))
+        checked_count(what, n).map_err(|message| self.error(word, message))
     }
 
     fn number(&self, what: &str, word: Range<usize>) -> Result<u64, RateError> {
         let digits = &self.text[word.clone()];
-        let bad = |why: String| Err(self.error(word.clone(), why));
+        let invalid = |message: String| Err(self.error(word.clone(), message));
         if digits.starts_with('-') {
-            return bad(format!("the {what} is negative; it must be at least 1"));
+            return invalid(format!("the {what} is negative; it must be at least 1"));
         }
         if digits.contains('.') && digits.starts_with(|c: char| c.is_ascii_digit()) {
-            return bad(format!(
+            return invalid(format!(
                 "the {what} is not a whole number; for less than one, lengthen the period: 0.5/s is 1/2s"
             ));
         }
         if digits.contains(|c: char| !c.is_ascii_digit()) {
-            return bad(format!("the {what} is not a whole number"));
+            return invalid(format!("the {what} is not a whole number"));
         }
-        digits.parse().or_else(|_| bad(format!("the {what} is too large; at most {COUNT_MAX}")))
+        digits.parse().or_else(|_| invalid(format!("the {what} is too large; at most {COUNT_MAX}")))
     }
 
     fn slash(&mut self) -> Result<(), RateError> {
@@ -251,7 +272,7 @@ impl Parser<'_> {
             None => return Err(self.unknown_unit(unit)),
         };
         let us = times.saturating_mul(unit_us);
-        check_period(us).map_err(|why| self.error(digits.start..unit.end, why))?;
+        check_period(us).map_err(|message| self.error(digits.start..unit.end, message))?;
         Ok(us)
     }
 
@@ -279,18 +300,18 @@ impl Parser<'_> {
         }
     }
 
-    /// Skips blanks, then takes what `wanted` accepts.
-    fn take(&mut self, wanted: impl Fn(char) -> bool) -> Range<usize> {
+    /// Skips whitespace, then consumes characters while `accepts` holds, and returns their range.
+    fn take(&mut self, accepts: impl Fn(char) -> bool) -> Range<usize> {
         let rest = &self.text[self.at..];
         let start = self.at + (rest.len() - rest.trim_start().len());
         let word = &self.text[start..];
-        let len = word.find(|c| !wanted(c)).unwrap_or(word.len());
+        let len = word.find(|c| !accepts(c)).unwrap_or(word.len());
         self.at = start + len;
         start..self.at
     }
 
-    fn error(&self, span: Range<usize>, why: impl Into<String>) -> RateError {
-        RateError { text: self.text.to_string(), span, why: why.into() }
+    fn error(&self, span: Range<usize>, message: impl Into<String>) -> RateError {
+        RateError { text: self.text.to_string(), span, message: message.into() }
     }
 }
 
@@ -298,7 +319,7 @@ fn unit_us(name: &str) -> Option<u64> {
     UNITS.iter().find(|(names, _)| names.contains(&name)).map(|(_, us)| *us)
 }
 
-fn whole_count(what: &str, n: u64) -> Result<u32, String> {
+fn checked_count(what: &str, n: u64) -> Result<u32, String> {
     match n {
         0 => Err(format!("the {what} is 0; it must be at least 1")),
         _ => u32::try_from(n).map_err(|_| format!("the {what} is too large; at most {COUNT_MAX}")),

@@ -1,45 +1,51 @@
-//! Time as the core sees it: whole microseconds since the Unix epoch.
+//! Time as whole microseconds since the Unix epoch.
 
 use core::fmt;
 use core::time::Duration;
 
-/// A moment, in microseconds since the Unix epoch.
+/// A time, in microseconds since the Unix epoch.
 ///
-/// It saturates at [`Micros::MAX`], in the year 2112, so that no sum in the core can overflow and
-/// every value stays exact in a double (which is all that Lua in Redis has).
+/// It saturates at [`Micros::MAX`], in the year 2112. So no sum in the core can overflow, and every
+/// value is exact in a double, the only number type of Lua in Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(u64);
 
 impl Micros {
-    /// The last moment that can be told: 2^52 − 1 µs, in the year 2112.
+    /// The latest time: 2^52 − 1 µs, in the year 2112.
     pub const MAX: Micros = Micros((1 << 52) - 1);
 
-    /// The moment `us` microseconds after the epoch, or [`Micros::MAX`] if that is later.
+    /// Returns the time `us` microseconds after the epoch, at most [`Micros::MAX`].
     #[inline]
+    #[must_use]
     pub const fn new(us: u64) -> Self {
         if us > Self::MAX.0 { Self::MAX } else { Self(us) }
     }
 
-    /// The same where the caller knows that it is not later, and time matters too much to look.
+    /// Returns the time `us` microseconds after the epoch, which must be at most [`Micros::MAX`].
+    /// For hot paths: it is checked in debug builds only.
     #[inline]
-    pub const fn known(us: u64) -> Self {
+    #[must_use]
+    pub const fn new_unchecked(us: u64) -> Self {
         debug_assert!(us <= Self::MAX.0);
         Self(us)
     }
 
-    /// Microseconds since the epoch.
+    /// Returns the microseconds since the epoch.
     #[inline]
+    #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// This moment moved forward by `span`, rounded up to a whole microsecond.
-    pub fn after(self, span: Duration) -> Self {
-        let us = span.as_nanos().div_ceil(1_000);
+    /// Returns the time `duration` after this one, rounded up to a whole microsecond.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Self {
+        let us = duration.as_nanos().div_ceil(1_000);
         Self::new(self.0.saturating_add(u64::try_from(us).unwrap_or(u64::MAX)))
     }
 
-    /// How long after `earlier` this is; zero if it is before.
+    /// Returns the time elapsed since `earlier`; zero if `earlier` is later.
+    #[must_use]
     pub fn since(self, earlier: Micros) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }

@@ -63,7 +63,7 @@ impl<'a> Line<'a> {
             allowed: decision.allowed(),
             remaining: decision.remaining(),
             retry_after_us,
-            never: decision.never(),
+            never: decision.exceeds_capacity(),
             delay_us: delay_us(decision),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use ratekeeper_core::{ALGORITHMS, Cell, Cost, Decision, Limit, Log, Micros, Rule};
+use ratekeeper_core::{ALGORITHMS, Cell, Cost, Decision, Evaluator, Limit, Micros, RequestLog};
 use ratekeeper_lab::{Arrival, Simulation, Trace, write_decisions};
 
 fn jsonl(limit: &Limit, trace: &str) -> String {
@@ -59,15 +59,15 @@ fn decisions_before_a_bad_line_are_written() {
 #[derive(Default)]
 struct Direct {
     cells: HashMap<String, Cell>,
-    logs: HashMap<String, Log>,
+    logs: HashMap<String, RequestLog>,
 }
 
 impl Direct {
     fn decide(&mut self, limit: &Limit, arrival: &Arrival) -> Decision {
         let Arrival { at, key, cost } = arrival.clone();
-        match limit.rule() {
-            Rule::Cell(rule) => rule.check(self.cells.entry(key).or_default(), cost, at),
-            Rule::Log(rule) => rule.check(self.logs.entry(key).or_default(), cost, at),
+        match limit.evaluator() {
+            Evaluator::Cell(rule) => rule.check(self.cells.entry(key).or_default(), cost, at),
+            Evaluator::Log(rule) => rule.check(self.logs.entry(key).or_default(), cost, at),
         }
     }
 }

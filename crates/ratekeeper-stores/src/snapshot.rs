@@ -1,6 +1,6 @@
 //! The state of one key, apart from any store.
 
-use ratekeeper_core::{Cell, Cost, Decision, Limit, Log, Micros, Rule};
+use ratekeeper_core::{Cell, Cost, Decision, Evaluator, Limit, Micros, RequestLog};
 
 use crate::store::Op;
 
@@ -10,15 +10,15 @@ pub enum Snapshot {
     /// Of every algorithm but the log.
     Cell(Cell),
     /// Of the sliding log.
-    Log(Log),
+    Log(RequestLog),
 }
 
 impl Snapshot {
     /// The state of a key that was never seen.
     pub fn fresh(limit: &Limit) -> Self {
-        match limit.rule() {
-            Rule::Cell(_) => Self::Cell(Cell::FRESH),
-            Rule::Log(_) => Self::Log(Log::default()),
+        match limit.evaluator() {
+            Evaluator::Cell(_) => Self::Cell(Cell::EMPTY),
+            Evaluator::Log(_) => Self::Log(RequestLog::default()),
         }
     }
 
@@ -29,14 +29,14 @@ impl Snapshot {
 
     /// Does one thing to this copy.
     pub fn act(&mut self, op: Op, limit: &Limit, cost: Cost, now: Micros) -> Decision {
-        match (limit.rule(), &mut *self) {
-            (Rule::Cell(rule), Self::Cell(cell)) => match op {
+        match (limit.evaluator(), &mut *self) {
+            (Evaluator::Cell(rule), Self::Cell(cell)) => match op {
                 Op::Check => rule.check(cell, cost, now),
                 Op::Peek => rule.peek(*cell, cost, now),
                 Op::Charge => rule.charge(cell, cost, now),
                 Op::Refund { charged_at } => rule.refund(cell, cost, charged_at, now),
             },
-            (Rule::Log(rule), Self::Log(log)) => match op {
+            (Evaluator::Log(rule), Self::Log(log)) => match op {
                 Op::Check => rule.check(log, cost, now),
                 Op::Peek => rule.peek(log, cost, now),
                 Op::Charge => rule.charge(log, cost, now),

@@ -138,7 +138,7 @@ impl<C: Clock> Request<'_, C> {
                     return Ok(Joined::Admitted(checked));
                 }
             }
-            if decision.never() {
+            if decision.exceeds_capacity() {
                 return Err(WaitError::Never(decision));
             }
         }

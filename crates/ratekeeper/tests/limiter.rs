@@ -44,7 +44,7 @@ fn a_decision_says_all_there_is_to_say() {
     clock.advance(Duration::from_micros(1));
     assert!(limiter.key("k").cost(Cost::of(7)).check().allowed());
 
-    assert!(limiter.key("k").cost(Cost::of(11)).check().never());
+    assert!(limiter.key("k").cost(Cost::of(11)).check().exceeds_capacity());
 }
 
 #[test]

@@ -1,12 +1,13 @@
-//! Fixed window counter: `count + cost ≤ limit` within windows that are aligned to the epoch.
+//! Fixed window counter: admits if `count + cost ≤ limit`, in windows that are aligned to the
+//! epoch.
 //!
-//! Not smooth: around a boundary up to twice the limit can pass within one period.
+//! Around a window boundary, up to twice the limit can be admitted within one period.
 
-use super::meter::Meter;
-use super::windows::{Age, Windowed, Windows};
+use super::cell_algorithm::CellAlgorithm;
+use super::windows::{Age, WindowAlgorithm, Windows};
 use crate::cell::{Cell, DATA_MASK};
+use crate::params::LimitParams;
 use crate::rate::Rate;
-use crate::terms::Terms;
 
 #[derive(Clone, Debug)]
 pub(crate) struct FixedWindow {
@@ -14,12 +15,12 @@ pub(crate) struct FixedWindow {
     limit: u64,
 }
 
-pub(crate) struct Usage {
+pub(crate) struct FixedWindowState {
     now: u64,
-    /// Of the present window or, if the clock has gone back, of the last one that was counted in.
+    /// The start of the current window or, if the clock has gone back, of the last one counted in.
     start: u64,
     count: u64,
-    is_foreign: bool,
+    is_from_other_limit: bool,
 }
 
 impl FixedWindow {
@@ -27,31 +28,35 @@ impl FixedWindow {
         Self { windows: Windows::new(rate.period_us(), 1), limit: rate.count() }
     }
 
-    pub(super) fn terms(&self) -> Terms {
+    pub(super) fn params(&self) -> LimitParams {
         let Self { windows, limit } = *self;
         let window_us = windows.length_us().get();
-        Terms::FixedWindow { window_us, limit, life: windows.life_code() }
+        LimitParams::FixedWindow { window_us, limit, ttl_code: windows.ttl_code() }
     }
 }
 
-impl Meter for FixedWindow {
-    type Usage = Usage;
+impl CellAlgorithm for FixedWindow {
+    type State = FixedWindowState;
 
     #[inline]
-    fn usage(&self, cell: Cell, now: u64) -> Usage {
-        let counted = self.windows.locate(cell, now);
-        let count = if counted.age == Age::Present { cell.data() } else { 0 };
-        Usage { now, start: counted.start, count, is_foreign: counted.is_foreign }
+    fn decode(&self, cell: Cell, now: u64) -> FixedWindowState {
+        let located = self.windows.locate(cell, now);
+        FixedWindowState {
+            now,
+            start: located.start,
+            count: if located.age == Age::Current { cell.data() } else { 0 },
+            is_from_other_limit: located.is_from_other_limit,
+        }
     }
 
     #[inline]
-    fn to_cell(&self, usage: &Usage) -> Cell {
-        self.windows.cell(usage.start, usage.count)
+    fn encode(&self, state: &FixedWindowState) -> Cell {
+        self.windows.cell(state.start, state.count)
     }
 
     #[inline]
-    fn is_foreign(&self, _cell: Cell, usage: &Usage) -> bool {
-        usage.is_foreign && usage.count > 0
+    fn is_from_other_limit(&self, _cell: Cell, state: &FixedWindowState) -> bool {
+        state.is_from_other_limit && state.count > 0
     }
 
     #[inline]
@@ -60,49 +65,50 @@ impl Meter for FixedWindow {
     }
 
     #[inline]
-    fn fits(&self, usage: &Usage, cost: u64) -> bool {
-        usage.count.saturating_add(cost) <= self.limit
+    fn fits(&self, state: &FixedWindowState, cost: u64) -> bool {
+        state.count.saturating_add(cost) <= self.limit
     }
 
     #[inline]
-    fn wait_us(&self, usage: &Usage, cost: u64) -> u64 {
-        match self.fits(usage, cost) {
+    fn wait_us(&self, state: &FixedWindowState, cost: u64) -> u64 {
+        match self.fits(state, cost) {
             true => 0,
-            false => self.reset_after_us(usage),
+            false => self.reset_after_us(state),
         }
     }
 
     #[inline]
-    fn add(&self, usage: &mut Usage, cost: u64) {
-        usage.count = usage.count.saturating_add(cost).min(COUNT_MAX);
+    fn add(&self, state: &mut FixedWindowState, cost: u64) {
+        state.count = state.count.saturating_add(cost).min(COUNT_MAX);
     }
 
-    fn give_back(&self, usage: &mut Usage, cost: u64, charged_at: u64) {
-        if charged_at >= usage.start {
-            usage.count = usage.count.saturating_sub(cost);
+    fn refund(&self, state: &mut FixedWindowState, cost: u64, charged_at: u64) {
+        if charged_at >= state.start {
+            state.count = state.count.saturating_sub(cost);
         }
     }
 
     #[inline]
-    fn remaining(&self, usage: &Usage) -> u64 {
-        self.limit.saturating_sub(usage.count)
+    fn remaining(&self, state: &FixedWindowState) -> u64 {
+        self.limit.saturating_sub(state.count)
     }
 
     #[inline]
-    fn reset_after_us(&self, usage: &Usage) -> u64 {
-        usage.start + self.windows.length_us().get() - usage.now
+    fn reset_after_us(&self, state: &FixedWindowState) -> u64 {
+        state.start + self.windows.length_us().get() - state.now
     }
 }
 
-impl Windowed for FixedWindow {
+impl WindowAlgorithm for FixedWindow {
     #[inline(always)]
     fn windows(&self) -> Windows {
         self.windows
     }
 
     #[inline(always)]
-    fn present_usage(&self, count: u64, now: u64) -> Usage {
-        Usage { now, start: self.windows.start_of(now), count, is_foreign: false }
+    fn decode_current(&self, count: u64, now: u64) -> FixedWindowState {
+        let start = self.windows.start_of(now);
+        FixedWindowState { now, start, count, is_from_other_limit: false }
     }
 }
 

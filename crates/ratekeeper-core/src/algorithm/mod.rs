@@ -1,10 +1,11 @@
-//! The algorithms, a file each, and the one list of them.
+//! The algorithms, one file each, and the list of them.
 
-mod bucket;
+mod arithmetic;
+mod cell_algorithm;
 mod fixed_window;
-mod log;
-mod meter;
-mod scaled_bucket;
+mod gcra;
+mod request_log;
+mod scaled_gcra;
 mod sliding_counter;
 mod sliding_log;
 mod windows;
@@ -17,36 +18,38 @@ use crate::cell::{Cell, DATA_MASK};
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::limit::LimitError;
+use crate::params::LimitParams;
 use crate::rate::Rate;
-use crate::terms::Terms;
 use crate::time::Micros;
 
-use bucket::Bucket;
-pub(crate) use bucket::usage as bucket_usage;
 use fixed_window::FixedWindow;
-use scaled_bucket::ScaledBucket;
+use gcra::Gcra;
+pub(crate) use gcra::usage as gcra_usage;
+use scaled_gcra::ScaledGcra;
 use sliding_counter::SlidingCounter;
 
-pub use log::Log;
-pub use sliding_log::LogRule;
+pub use request_log::RequestLog;
+pub use sliding_log::SlidingLog;
 
-/// How a limit counts.
+/// A rate-limiting algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// A counter per window, aligned to the epoch. Up to twice the count around a boundary.
+    /// One counter per window, aligned to the epoch. Admits up to twice the count around a
+    /// boundary.
     FixedWindow,
-    /// Every request of the last window, one by one.
+    /// A log of every request in the last window. Exact.
     SlidingLog,
-    /// The last window's count, weighted by how much of it still overlaps, plus this one's.
+    /// The count of the current window, plus the count of the previous window weighted by how much
+    /// of it the sliding window still overlaps.
     #[default]
     SlidingCounter,
-    /// Tokens that flow in steadily and are taken by requests. Also called GCRA.
+    /// A bucket that refills at a steady rate and that requests take tokens from. Also called GCRA.
     TokenBucket,
-    /// A queue that drains steadily: the same admissions as a token bucket, evenly spaced.
+    /// A queue that drains at a steady rate. Admits what a token bucket admits, evenly spaced.
     LeakyBucket,
 }
 
-/// Every algorithm, for tests, documents and help to walk.
+/// All algorithms.
 pub const ALGORITHMS: &[Algorithm] = &[
     Algorithm::FixedWindow,
     Algorithm::SlidingLog,
@@ -56,7 +59,8 @@ pub const ALGORITHMS: &[Algorithm] = &[
 ];
 
 impl Algorithm {
-    /// The name, as written in files and on the command line.
+    /// Returns the name, as written in policy files and on the command line.
+    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::FixedWindow => "fixed_window",
@@ -67,23 +71,24 @@ impl Algorithm {
         }
     }
 
-    /// Does it take a `burst`?
+    /// Returns whether the algorithm takes a `burst`.
+    #[must_use]
     pub const fn has_burst(self) -> bool {
         matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 
-    pub(crate) fn compile(self, rate: Rate) -> Result<Rule, LimitError> {
+    pub(crate) fn compile(self, rate: Rate) -> Result<Evaluator, LimitError> {
         if rate.burst().is_some() && !self.has_burst() {
             return Err(LimitError::Burst(self));
         }
         Ok(match self {
-            Self::FixedWindow => CellRule(Kind::FixedWindow(FixedWindow::new(rate))).into(),
+            Self::FixedWindow => CellEvaluator(Inner::FixedWindow(FixedWindow::new(rate))).into(),
             Self::SlidingCounter => {
-                CellRule(Kind::SlidingCounter(SlidingCounter::new(rate)?)).into()
+                CellEvaluator(Inner::SlidingCounter(SlidingCounter::new(rate)?)).into()
             }
-            Self::TokenBucket => CellRule(Kind::bucket(rate, false)?).into(),
-            Self::LeakyBucket => CellRule(Kind::bucket(rate, true)?).into(),
-            Self::SlidingLog => LogRule::new(rate)?.into(),
+            Self::TokenBucket => CellEvaluator(Inner::gcra(rate, false)?).into(),
+            Self::LeakyBucket => CellEvaluator(Inner::gcra(rate, true)?).into(),
+            Self::SlidingLog => SlidingLog::new(rate)?.into(),
         })
     }
 }
@@ -104,135 +109,142 @@ impl FromStr for Algorithm {
     }
 }
 
-/// What decides, by the kind of state it needs.
+/// Evaluates requests against a limit, by the kind of state that its algorithm needs.
 #[derive(Clone, Debug)]
-pub enum Rule {
-    /// Sixteen bytes a key.
-    Cell(CellRule),
-    /// A log a key.
-    Log(LogRule),
+pub enum Evaluator {
+    /// The state of a key is a [`Cell`] of 16 bytes.
+    Cell(CellEvaluator),
+    /// The state of a key is a [`RequestLog`].
+    Log(SlidingLog),
 }
 
-/// What decides, for every algorithm that keeps a [`Cell`].
+/// Evaluates requests against a limit whose state is a [`Cell`].
 #[derive(Clone, Debug)]
-pub struct CellRule(Kind);
+pub struct CellEvaluator(Inner);
 
 #[derive(Clone, Debug)]
-#[repr(u8)] // a tag of its own is read faster than one hidden in a field
-enum Kind {
-    ScaledBucket(ScaledBucket),
+#[repr(u8)] // an explicit tag is faster to read than a niche in a field
+enum Inner {
+    ScaledGcra(ScaledGcra),
     FixedWindow(FixedWindow),
     SlidingCounter(SlidingCounter),
-    Bucket(Bucket),
+    Gcra(Gcra),
 }
 
-impl Kind {
-    fn bucket(rate: Rate, is_queue: bool) -> Result<Self, LimitError> {
-        Ok(match ScaledBucket::suits(rate) {
-            true => Self::ScaledBucket(ScaledBucket::new(rate, is_queue)?),
-            false => Self::Bucket(Bucket::new(rate, is_queue)?),
+impl Inner {
+    fn gcra(rate: Rate, is_leaky: bool) -> Result<Self, LimitError> {
+        Ok(match ScaledGcra::supports(rate) {
+            true => Self::ScaledGcra(ScaledGcra::new(rate, is_leaky)?),
+            false => Self::Gcra(Gcra::new(rate, is_leaky)?),
         })
     }
 }
 
-/// Calls a [`meter::Meter`] function on whichever meter the rule holds.
-macro_rules! on_meter {
-    ($rule:expr, $meter:ident => $call:expr) => {
-        match &$rule.0 {
-            Kind::FixedWindow($meter) => $call,
-            Kind::SlidingCounter($meter) => $call,
-            Kind::ScaledBucket($meter) => $call,
-            Kind::Bucket($meter) => $call,
+/// Calls a function of [`cell_algorithm`] with the algorithm that the evaluator holds.
+macro_rules! with_algorithm {
+    ($evaluator:expr, $algorithm:ident => $call:expr) => {
+        match &$evaluator.0 {
+            Inner::FixedWindow($algorithm) => $call,
+            Inner::SlidingCounter($algorithm) => $call,
+            Inner::ScaledGcra($algorithm) => $call,
+            Inner::Gcra($algorithm) => $call,
         }
     };
 }
 
-impl CellRule {
-    /// Charges `cost` if it fits. A denial charges nothing; it leaves the cell as it was, unless
-    /// that was written at another rate and has to be put in terms of this one.
+impl CellEvaluator {
+    /// Charges `cost` if it is admitted. A denial charges nothing. It does not change the cell
+    /// either, unless the cell was written under another rate and is converted to this one.
     #[inline]
+    #[must_use]
     pub fn check(&self, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
-        on_meter!(self, meter => meter::check(meter, cell, cost, now))
+        with_algorithm!(self, algorithm => cell_algorithm::check(algorithm, cell, cost, now))
     }
 
-    /// Visits the rule as what it is, so that code on the way to a decision can be made for each
-    /// algorithm.
+    /// Calls the visitor with the concrete algorithm, so that its code is compiled for each one.
     #[inline]
-    pub fn visit<V: RuleVisitor>(&self, visitor: V) -> V::Output {
+    pub fn visit<V: AlgorithmVisitor>(&self, visitor: V) -> V::Output {
         match &self.0 {
-            Kind::FixedWindow(window) => visitor.visit_counter(window),
-            Kind::SlidingCounter(counter) => visitor.visit_counter(counter),
-            Kind::ScaledBucket(bucket) => visitor.visit(bucket),
-            Kind::Bucket(bucket) => visitor.visit(bucket),
+            Inner::FixedWindow(window) => visitor.visit_window_counter(window),
+            Inner::SlidingCounter(counter) => visitor.visit_window_counter(counter),
+            Inner::ScaledGcra(gcra) => visitor.visit(gcra),
+            Inner::Gcra(gcra) => visitor.visit(gcra),
         }
     }
 
-    /// The same, only if it counts in windows.
+    /// [`CellEvaluator::visit`] for algorithms that count in windows; `None` for others.
     #[inline(always)]
-    pub fn visit_counter<V: RuleVisitor>(&self, visitor: V) -> Option<V::Output> {
+    pub fn visit_window_counter<V: AlgorithmVisitor>(&self, visitor: V) -> Option<V::Output> {
         match &self.0 {
-            Kind::FixedWindow(window) => Some(visitor.visit_counter(window)),
-            Kind::SlidingCounter(counter) => Some(visitor.visit_counter(counter)),
+            Inner::FixedWindow(window) => Some(visitor.visit_window_counter(window)),
+            Inner::SlidingCounter(counter) => Some(visitor.visit_window_counter(counter)),
             _ => None,
         }
     }
 
-    /// Does a check, once the key is known, change one word of its cell at most? The first, if it is a
-    /// [`TimeRule`]; the second, if it is a [`CounterRule`] and the window the same.
+    /// Returns whether a check of a known key changes at most one word of its cell: the first for a
+    /// [`TatEvaluator`]; the second for a [`WindowCounter`], within a window.
     #[inline(always)]
-    pub fn has_loose_word(&self) -> bool {
-        !matches!(self.0, Kind::Bucket(_))
+    #[must_use]
+    pub fn updates_one_word(&self) -> bool {
+        !matches!(self.0, Inner::Gcra(_))
     }
 
-    /// The same rule, if its cells differ in their first word only.
+    /// Returns the evaluator of the first word alone, if the cells differ in nothing else.
     #[inline]
-    pub fn as_time_rule(&self) -> Option<TimeRule<'_>> {
+    #[must_use]
+    pub fn as_tat_evaluator(&self) -> Option<TatEvaluator<'_>> {
         match &self.0 {
-            Kind::ScaledBucket(bucket) => Some(TimeRule(bucket)),
+            Inner::ScaledGcra(gcra) => Some(TatEvaluator(gcra)),
             _ => None,
         }
     }
 
-    /// What a check would say. `remaining` is what is there now, nothing charged.
+    /// Returns the decision that a check would make, without charging. `remaining` does not include
+    /// `cost`.
     #[inline]
+    #[must_use]
     pub fn peek(&self, cell: Cell, cost: Cost, now: Micros) -> Decision {
-        on_meter!(self, meter => meter::peek(meter, cell, cost, now))
+        with_algorithm!(self, algorithm => cell_algorithm::peek(algorithm, cell, cost, now))
     }
 
-    /// Charges `cost` whether it fits or not. What does not fit is a debt.
+    /// Charges `cost` even if it exceeds the limit. The excess is a debt.
     pub fn charge(&self, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
-        on_meter!(self, meter => meter::charge(meter, cell, cost, now))
+        with_algorithm!(self, algorithm => cell_algorithm::charge(algorithm, cell, cost, now))
     }
 
-    pub(crate) fn terms(&self, cost: Cost) -> Terms {
+    pub(crate) fn params(&self, cost: Cost) -> LimitParams {
         match &self.0 {
-            Kind::FixedWindow(window) => window.terms(),
-            Kind::SlidingCounter(counter) => counter.terms(),
-            Kind::ScaledBucket(bucket) => bucket.terms(cost),
-            Kind::Bucket(bucket) => bucket.terms(cost),
+            Inner::FixedWindow(window) => window.params(),
+            Inner::SlidingCounter(counter) => counter.params(),
+            Inner::ScaledGcra(gcra) => gcra.params(cost),
+            Inner::Gcra(gcra) => gcra.params(cost),
         }
     }
 
-    /// The cell that [`Cell::to_parts`] gave, as this rule would write it.
+    /// Assembles the cell that [`Cell::to_parts`] took apart, in the encoding of this limit.
+    #[must_use]
     pub fn cell_from_parts(&self, parts: [u64; 4]) -> Cell {
         let cell = Cell::from_parts(parts);
         match &self.0 {
-            Kind::ScaledBucket(bucket) => bucket.cell_from_parts(cell),
+            Inner::ScaledGcra(gcra) => gcra.cell_from_parts(cell),
             _ => cell,
         }
     }
 
-    /// Gives back `cost` that was charged at `charged_at`, as far as it still counts.
+    /// Refunds `cost` that was charged at `charged_at`, as far as it still counts.
     pub fn refund(&self, cell: &mut Cell, cost: Cost, charged_at: Micros, now: Micros) -> Decision {
-        on_meter!(self, meter => meter::refund(meter, cell, cost, charged_at, now))
+        with_algorithm!(self, algorithm => {
+            cell_algorithm::refund(algorithm, cell, cost, charged_at, now)
+        })
     }
 }
 
-/// What a [`CellRule`] can be: a rule of one algorithm.
-pub trait KindOfRule {
-    /// Charges `cost` if it fits, for a store that compares and swaps: `swap` is given what the cell
-    /// becomes, or `None` if it stays. If it says `false`, because the cell is no longer what it was,
-    /// there is no decision.
+/// A concrete algorithm, for a store that updates cells by compare-and-swap.
+pub trait CheckAndSwap {
+    /// Charges `cost` if it is admitted. Calls `swap` with the next cell, or with `None` if the
+    /// cell does not change. Returns `None` if `swap` returns `false`, because another thread has
+    /// changed the cell.
     fn check_and_swap(
         &self,
         cell: Cell,
@@ -242,7 +254,7 @@ pub trait KindOfRule {
     ) -> Option<Decision>;
 }
 
-impl<M: meter::Meter> KindOfRule for M {
+impl<A: cell_algorithm::CellAlgorithm> CheckAndSwap for A {
     #[inline(always)]
     fn check_and_swap(
         &self,
@@ -251,18 +263,18 @@ impl<M: meter::Meter> KindOfRule for M {
         now: Micros,
         swap: impl FnOnce(Option<Cell>) -> bool,
     ) -> Option<Decision> {
-        meter::check_and_swap(self, cell, cost, now, swap)
+        cell_algorithm::check_and_swap(self, cell, cost, now, swap)
     }
 }
 
-/// A rule that counts in windows: while a window lasts, only the second word of a cell changes. A
-/// store can then do with a compare-and-swap of that word.
-pub trait CounterRule: KindOfRule {
-    /// The first word of a cell of the window of this moment.
+/// An algorithm that counts in windows. Within a window only the second word of a cell changes, so
+/// a store can compare and swap that word alone.
+pub trait WindowCounter: CheckAndSwap {
+    /// Returns the first word of a cell that counts in the window of `now`.
     fn first_word(&self, now: Micros) -> u64;
 
-    /// [`KindOfRule::check_and_swap`] on the second word of such a cell. It may have bits of the
-    /// store's own, which stay.
+    /// [`CheckAndSwap::check_and_swap`] on the second word of a cell of the current window. The
+    /// bits that belong to the store are preserved.
     fn check_and_swap_counts(
         &self,
         second: u64,
@@ -272,10 +284,10 @@ pub trait CounterRule: KindOfRule {
     ) -> Option<Decision>;
 }
 
-impl<M: windows::Windowed> CounterRule for M {
+impl<A: windows::WindowAlgorithm> WindowCounter for A {
     #[inline(always)]
     fn first_word(&self, now: Micros) -> u64 {
-        self.windows().head(self.windows().start_of(now.get()))
+        self.windows().first_word(self.windows().start_of(now.get()))
     }
 
     #[inline(always)]
@@ -286,73 +298,79 @@ impl<M: windows::Windowed> CounterRule for M {
         now: Micros,
         swap: impl FnOnce(Option<u64>) -> bool,
     ) -> Option<Decision> {
-        let usage = self.present_usage(second & DATA_MASK, now.get());
-        // The present count is the lower one, and what fits leaves the other alone.
-        let swap = |_: &M::Usage, is_added: bool| swap(is_added.then(|| second + cost.get()));
-        meter::decide(self, usage, cost, swap)
+        let state = self.decode_current(second & DATA_MASK, now.get());
+        // The current count is in the low bits, and an admitted cost does not overflow into the
+        // rest.
+        let swap = |_: &A::State, is_charged: bool| swap(is_charged.then(|| second + cost.get()));
+        cell_algorithm::decide(self, state, cost, swap)
     }
 }
 
-/// Does something with a rule of any algorithm ([`CellRule::visit`]).
-pub trait RuleVisitor {
-    /// What comes of it.
+/// Runs generic code on the concrete algorithm of an evaluator ([`CellEvaluator::visit`]).
+pub trait AlgorithmVisitor {
+    /// The result of a visit.
     type Output;
 
-    /// Does it.
-    fn visit(self, rule: &impl KindOfRule) -> Self::Output;
+    /// Visits any algorithm.
+    fn visit(self, algorithm: &impl CheckAndSwap) -> Self::Output;
 
-    /// Does it with one that counts in windows.
-    fn visit_counter(self, rule: &impl CounterRule) -> Self::Output;
+    /// Visits an algorithm that counts in windows.
+    fn visit_window_counter(self, algorithm: &impl WindowCounter) -> Self::Output;
 }
 
-/// A rule whose cells differ in their first word only, a time: a bucket of almost any rate. A store can
-/// then do with a compare-and-swap of that word.
+/// Evaluates requests against a token or leaky bucket whose TAT (theoretical arrival time) fits one
+/// word, as it does at almost any rate. The cells of such a limit differ in their first word only,
+/// so a store can compare and swap that word alone.
 #[derive(Clone, Copy, Debug)]
-pub struct TimeRule<'r>(&'r ScaledBucket);
+pub struct TatEvaluator<'a>(&'a ScaledGcra);
 
-/// A moment in microseconds, and in the unit of a [`TimeRule`].
+/// A time in microseconds, and in the unit of a [`TatEvaluator`].
 #[derive(Clone, Copy, Debug)]
-pub struct RuleTime {
+pub struct ScaledTime {
     us: u64,
     units: u64,
 }
 
-impl TimeRule<'_> {
-    /// The second word of every cell of this rule.
+impl TatEvaluator<'_> {
+    /// Returns the second word of every cell of this limit.
     #[inline]
+    #[must_use]
     pub fn second_word(self) -> u64 {
         self.0.second_word()
     }
 
-    /// This moment, to be worked out while the cell is on its way.
+    /// Converts `now` to the unit of this limit. It needs no cell, so that a store can convert
+    /// while the cell is loaded from memory.
     #[inline(always)]
-    pub fn time(self, now: Micros) -> RuleTime {
+    #[must_use]
+    pub fn time(self, now: Micros) -> ScaledTime {
         self.0.time(now.get())
     }
 
-    /// [`KindOfRule::check_and_swap`] on the first word alone.
+    /// [`CheckAndSwap::check_and_swap`] on the first word alone.
     #[inline(always)]
     pub fn check_and_swap(
         self,
         first: u64,
         cost: Cost,
-        now: RuleTime,
+        now: ScaledTime,
         swap: impl FnOnce(Option<u64>) -> bool,
     ) -> Option<Decision> {
-        let swap =
-            |usage: &scaled_bucket::Usage, is_added: bool| swap(is_added.then(|| usage.rest()));
-        meter::decide(self.0, self.0.usage_at(first, now), cost, swap)
+        let swap = |state: &scaled_gcra::ScaledGcraState, is_charged: bool| {
+            swap(is_charged.then(|| state.tat()))
+        };
+        cell_algorithm::decide(self.0, self.0.decode_tat(first, now), cost, swap)
     }
 }
 
-impl From<CellRule> for Rule {
-    fn from(rule: CellRule) -> Self {
-        Self::Cell(rule)
+impl From<CellEvaluator> for Evaluator {
+    fn from(evaluator: CellEvaluator) -> Self {
+        Self::Cell(evaluator)
     }
 }
 
-impl From<LogRule> for Rule {
-    fn from(rule: LogRule) -> Self {
-        Self::Log(rule)
+impl From<SlidingLog> for Evaluator {
+    fn from(evaluator: SlidingLog) -> Self {
+        Self::Log(evaluator)
     }
 }

@@ -1,34 +1,39 @@
-//! Sliding window counter: admit when `p·(W − e) + (c + n)·W ≤ L·W`, where `p` and `c` are the
-//! counts of the previous and the present window and `e` the time into the present one.
+//! Sliding window counter: estimates the count of the last `W` as `c + p·weight`, where `p` and `c`
+//! are the counts of the previous and the current window, and the weight is the part of the
+//! previous window that the sliding window still overlaps: `(W − e)/W`, at a time `e` into the
+//! current window.
 //!
-//! Not exact about the past: it assumes that the previous window's requests came evenly.
+//! Admits if `c + n + p·(W − e)/W ≤ L`; in whole numbers, `p·(W − e) + (c + n)·W ≤ L·W`.
+//!
+//! It is an approximation: it assumes that the requests of the previous window were evenly spaced.
 
-use super::meter::{Divisor, Meter, div_floor, product};
-use super::windows::{Age, Counted, Windowed, Windows};
+use super::arithmetic::{Divisor, div_floor, product};
+use super::cell_algorithm::CellAlgorithm;
+use super::windows::{Age, LocatedCounts, WindowAlgorithm, Windows};
 use crate::cell::{Cell, DATA_BITS};
 use crate::limit::LimitError;
+use crate::params::LimitParams;
 use crate::rate::Rate;
-use crate::terms::Terms;
 
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingCounter {
     windows: Windows,
     limit: u64,
-    /// So that no product of a count and a time takes more than 64 bits.
-    is_short: bool,
+    /// Is the window so short that every product of a count and a time fits 64 bits?
+    products_fit_u64: bool,
 }
 
-pub(crate) struct Usage {
+pub(crate) struct SlidingCounterState {
     now: u64,
-    /// Of the present window or, if the clock has gone back, of the last one that was counted in.
+    /// The start of the current window or, if the clock has gone back, of the last one counted in.
     start: u64,
-    /// What is left of that window.
-    rest_us: u64,
+    /// `W − e`: how much of the previous window the sliding window overlaps.
+    overlap_us: u64,
     counts: Counts,
-    is_foreign: bool,
+    is_from_other_limit: bool,
 }
 
-/// Of the previous window and of the present one.
+/// The counts of the previous and of the current window.
 #[derive(Clone, Copy)]
 struct Counts {
     previous: u64,
@@ -41,14 +46,14 @@ impl SlidingCounter {
             return Err(LimitError::CounterTooLarge { rate, count_max: COUNT_MAX });
         }
         let windows = Windows::new(rate.period_us(), 2);
-        let is_short = rate.period_us() < 1 << (u64::BITS - COUNT_BITS - 1);
-        Ok(Self { windows, limit: rate.count(), is_short })
+        let products_fit_u64 = rate.period_us() < 1 << (u64::BITS - COUNT_BITS - 1);
+        Ok(Self { windows, limit: rate.count(), products_fit_u64 })
     }
 
-    pub(super) fn terms(&self) -> Terms {
+    pub(super) fn params(&self) -> LimitParams {
         let Self { windows, limit, .. } = *self;
         let window_us = windows.length_us().get();
-        Terms::SlidingCounter { window_us, limit, life: windows.life_code() }
+        LimitParams::SlidingCounter { window_us, limit, ttl_code: windows.ttl_code() }
     }
 
     #[inline]
@@ -56,46 +61,48 @@ impl SlidingCounter {
         self.windows.length_us()
     }
 
-    /// What the previous window may amount to if `cost` is added to a window with this count.
+    /// Returns `(L − c − n)·W`: the largest `p·(W − e)` at which `cost` is admitted.
     #[inline]
-    fn room(&self, current: u64, cost: u64) -> u128 {
+    fn weighted_previous_max(&self, current: u64, cost: u64) -> u128 {
         product(self.limit - current - cost, self.window_us().get())
     }
 
-    /// When a cost will fit that does not now.
-    #[inline(never)] // and with numbers for arguments, so that a usage need never be in memory
-    fn next_fit(&self, start: u64, Counts { previous, current }: Counts, cost: u64) -> u64 {
+    /// Returns when a cost is admitted that is not admitted now.
+    #[inline(never)] // takes numbers, so that the caller can keep the state in registers
+    fn admitted_at(&self, start: u64, Counts { previous, current }: Counts, cost: u64) -> u64 {
         let window = self.window_us().get();
         if current + cost <= self.limit {
-            // The previous window has to shrink until it fits: W − e' = floor(room / p).
-            return start + window - div_floor(self.room(current, cost), previous);
+            // The weight of the previous count has to shrink: W − e = floor((L − c − n)·W / p).
+            return start + window - div_floor(self.weighted_previous_max(current, cost), previous);
         }
-        // Only in the next window, where today's count is the previous one.
-        let into_next = window.saturating_sub(div_floor(self.room(0, cost), current));
+        // Not before the next window, where the current count is the previous one.
+        let into_next =
+            window.saturating_sub(div_floor(self.weighted_previous_max(0, cost), current));
         start + window + into_next
     }
 }
 
-impl Meter for SlidingCounter {
-    type Usage = Usage;
+impl CellAlgorithm for SlidingCounter {
+    type State = SlidingCounterState;
 
     #[inline]
-    fn usage(&self, cell: Cell, now: u64) -> Usage {
-        let Counted { start, age, is_foreign } = self.windows.locate(cell, now);
+    fn decode(&self, cell: Cell, now: u64) -> SlidingCounterState {
+        let LocatedCounts { start, age, is_from_other_limit } = self.windows.locate(cell, now);
         let counts = Counts::of(cell.data());
-        let counts = if is_foreign { counts.all_recent() } else { counts };
-        let rest_us = start + self.window_us().get() - now.max(start);
-        Usage { now, start, rest_us, counts: counts.aged(age), is_foreign }
+        let counts = if is_from_other_limit { counts.merged() } else { counts };
+        let overlap_us = start + self.window_us().get() - now.max(start);
+        let counts = counts.aged(age);
+        SlidingCounterState { now, start, overlap_us, counts, is_from_other_limit }
     }
 
     #[inline]
-    fn to_cell(&self, usage: &Usage) -> Cell {
-        self.windows.cell(usage.start, usage.counts.to_data())
+    fn encode(&self, state: &SlidingCounterState) -> Cell {
+        self.windows.cell(state.start, state.counts.to_data())
     }
 
     #[inline]
-    fn is_foreign(&self, _cell: Cell, usage: &Usage) -> bool {
-        usage.is_foreign && usage.counts.to_data() != 0
+    fn is_from_other_limit(&self, _cell: Cell, state: &SlidingCounterState) -> bool {
+        state.is_from_other_limit && state.counts.to_data() != 0
     }
 
     #[inline]
@@ -104,73 +111,81 @@ impl Meter for SlidingCounter {
     }
 
     #[inline]
-    fn fits(&self, usage: &Usage, cost: u64) -> bool {
-        if usage.counts.current + cost > self.limit {
+    fn fits(&self, state: &SlidingCounterState, cost: u64) -> bool {
+        let Counts { previous, current } = state.counts;
+        if current + cost > self.limit {
             return false;
         }
-        let (previous, rest_us) = (usage.counts.previous, usage.rest_us);
-        match self.is_short {
+        match self.products_fit_u64 {
             true => {
-                let room = self.limit - usage.counts.current - cost;
-                previous * rest_us <= room * self.window_us().get()
+                let available = self.limit - current - cost;
+                previous * state.overlap_us <= available * self.window_us().get()
             }
-            false => product(previous, rest_us) <= self.room(usage.counts.current, cost),
+            false => {
+                product(previous, state.overlap_us) <= self.weighted_previous_max(current, cost)
+            }
         }
     }
 
     #[inline]
-    fn wait_us(&self, usage: &Usage, cost: u64) -> u64 {
-        match self.fits(usage, cost) {
+    fn wait_us(&self, state: &SlidingCounterState, cost: u64) -> u64 {
+        match self.fits(state, cost) {
             true => 0,
-            false => self.next_fit(usage.start, usage.counts, cost) - usage.now,
+            false => self.admitted_at(state.start, state.counts, cost) - state.now,
         }
     }
 
     #[inline]
-    fn add(&self, usage: &mut Usage, cost: u64) {
-        usage.counts.current = usage.counts.current.saturating_add(cost).min(COUNT_MAX);
+    fn add(&self, state: &mut SlidingCounterState, cost: u64) {
+        state.counts.current = state.counts.current.saturating_add(cost).min(COUNT_MAX);
     }
 
-    fn give_back(&self, usage: &mut Usage, cost: u64, charged_at: u64) {
-        let mut rest = cost;
-        if charged_at >= usage.start {
-            rest = cost.saturating_sub(usage.counts.current);
-            usage.counts.current = usage.counts.current.saturating_sub(cost);
+    fn refund(&self, state: &mut SlidingCounterState, cost: u64, charged_at: u64) {
+        let mut left = cost;
+        if charged_at >= state.start {
+            left = cost.saturating_sub(state.counts.current);
+            state.counts.current = state.counts.current.saturating_sub(cost);
         }
-        if charged_at + self.window_us().get() >= usage.start {
-            usage.counts.previous = usage.counts.previous.saturating_sub(rest);
+        if charged_at + self.window_us().get() >= state.start {
+            state.counts.previous = state.counts.previous.saturating_sub(left);
         }
     }
 
     #[inline]
-    fn remaining(&self, usage: &Usage) -> u64 {
-        // Also where there is no previous count: nobody can foresee whether there is.
-        let weighted = self.window_us().div_ceil(product(usage.counts.previous, usage.rest_us));
-        self.limit.saturating_sub(usage.counts.current + weighted)
+    fn remaining(&self, state: &SlidingCounterState) -> u64 {
+        // No shortcut for a previous count of 0: the branch is hard to predict.
+        let weighted_previous =
+            self.window_us().div_ceil(product(state.counts.previous, state.overlap_us));
+        self.limit.saturating_sub(state.counts.current + weighted_previous)
     }
 
     #[inline]
-    fn reset_after_us(&self, usage: &Usage) -> u64 {
-        let windows = match usage.counts {
+    fn reset_after_us(&self, state: &SlidingCounterState) -> u64 {
+        let windows = match state.counts {
             Counts { current: 1.., .. } => 2,
             Counts { previous: 1.., .. } => 1,
             _ => return 0,
         };
-        usage.start + windows * self.window_us().get() - usage.now
+        state.start + windows * self.window_us().get() - state.now
     }
 }
 
-impl Windowed for SlidingCounter {
+impl WindowAlgorithm for SlidingCounter {
     #[inline(always)]
     fn windows(&self) -> Windows {
         self.windows
     }
 
     #[inline(always)]
-    fn present_usage(&self, counts: u64, now: u64) -> Usage {
-        let into = self.window_us().rest(now);
-        let (start, rest_us) = (now - into, self.window_us().get() - into);
-        Usage { now, start, rest_us, counts: Counts::of(counts), is_foreign: false }
+    fn decode_current(&self, counts: u64, now: u64) -> SlidingCounterState {
+        let elapsed_us = self.window_us().remainder(now);
+        SlidingCounterState {
+            now,
+            start: now - elapsed_us,
+            overlap_us: self.window_us().get() - elapsed_us,
+            counts: Counts::of(counts),
+            is_from_other_limit: false,
+        }
     }
 }
 
@@ -185,23 +200,23 @@ impl Counts {
         self.previous << COUNT_BITS | self.current
     }
 
-    /// Where the windows lay is not known, so all of it counts as recent.
+    /// Counts everything as current: where the windows of another length began is unknown.
     #[cold]
     #[inline(never)]
-    fn all_recent(self) -> Self {
+    fn merged(self) -> Self {
         Self { previous: 0, current: (self.previous + self.current).min(COUNT_MAX) }
     }
 
     #[inline]
     fn aged(self, age: Age) -> Self {
         match age {
-            Age::Present => self,
+            Age::Current => self,
             Age::Previous => Self { previous: self.current, current: 0 },
             Age::Older => Self { previous: 0, current: 0 },
         }
     }
 }
 
-/// Two counts share the cell's data.
+/// Each of the two counts has half of the cell's data.
 const COUNT_BITS: u32 = DATA_BITS / 2;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;

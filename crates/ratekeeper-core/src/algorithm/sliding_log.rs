@@ -1,27 +1,27 @@
-//! Sliding window log: an entry counts while `now − t < W`; admit when `sum + cost ≤ limit`.
+//! Sliding window log: an entry at `t` counts while `now − t < W`; admits if `sum + cost ≤ limit`.
 //!
-//! Exact about the past, and the only one that is. The price is memory for every request.
+//! It is the only algorithm that is exact for every window, and it needs memory for every request.
 
-use super::log::{Entry, Log};
+use super::request_log::{Entry, RequestLog};
 use crate::cost::Cost;
 use crate::decision::{Decision, NEVER};
 use crate::limit::LimitError;
+use crate::params::LimitParams;
 use crate::rate::Rate;
-use crate::terms::Terms;
 use crate::time::Micros;
 
-/// The most requests that one key's log may hold.
+/// The most requests that the log of one key may hold.
 const LOG_MAX: u64 = 1_000_000;
 
-/// What decides, for the algorithm that keeps a [`Log`].
+/// Evaluates requests against a sliding log, whose state is a [`RequestLog`].
 #[derive(Clone, Debug)]
-pub struct LogRule {
+pub struct SlidingLog {
     window_us: u64,
     limit: u64,
     pub(crate) count_rejected: bool,
 }
 
-impl LogRule {
+impl SlidingLog {
     pub(super) fn new(rate: Rate) -> Result<Self, LimitError> {
         if rate.count() > LOG_MAX {
             return Err(LimitError::LogTooLong { rate, count_max: LOG_MAX });
@@ -29,9 +29,10 @@ impl LogRule {
         Ok(Self { window_us: rate.period_us(), limit: rate.count(), count_rejected: false })
     }
 
-    /// Charges `cost` if it fits. A denial leaves the entries as they were, unless rejected
-    /// attempts are counted.
-    pub fn check(&self, log: &mut Log, cost: Cost, now: Micros) -> Decision {
+    /// Charges `cost` if it is admitted. A denial does not change the entries, unless denied
+    /// requests are counted ([`Limit::count_rejected`](crate::Limit::count_rejected)).
+    #[must_use]
+    pub fn check(&self, log: &mut RequestLog, cost: Cost, now: Micros) -> Decision {
         self.expire(log, now);
         let wait_us = self.wait_us(log, cost, now);
         if wait_us == 0 {
@@ -45,34 +46,43 @@ impl LogRule {
         self.report(log, wait_us, cost, now)
     }
 
-    /// What a check would say. `remaining` is what is there now, nothing charged.
-    pub fn peek(&self, log: &Log, cost: Cost, now: Micros) -> Decision {
+    /// Returns the decision that a check would make, without charging. `remaining` does not include
+    /// `cost`.
+    #[must_use]
+    pub fn peek(&self, log: &RequestLog, cost: Cost, now: Micros) -> Decision {
         self.report(log, self.wait_us(log, cost, now), cost, now)
     }
 
-    /// Charges `cost` whether it fits or not. What does not fit is a debt.
-    pub fn charge(&self, log: &mut Log, cost: Cost, now: Micros) -> Decision {
+    /// Charges `cost` even if it exceeds the limit. The excess is a debt.
+    pub fn charge(&self, log: &mut RequestLog, cost: Cost, now: Micros) -> Decision {
         self.expire(log, now);
         self.append(log, cost);
         self.report(log, 0, cost, now)
     }
 
-    /// Gives back `cost` that was charged at `charged_at`, as far as it still counts.
-    pub fn refund(&self, log: &mut Log, cost: Cost, charged_at: Micros, now: Micros) -> Decision {
+    /// Refunds `cost` that was charged at `charged_at`, as far as it still counts.
+    pub fn refund(
+        &self,
+        log: &mut RequestLog,
+        cost: Cost,
+        charged_at: Micros,
+        now: Micros,
+    ) -> Decision {
         self.expire(log, now);
-        if charged_at.get() + self.window_us > log.seen() {
-            log.take_out(cost.get(), charged_at.get());
+        if charged_at.get() + self.window_us > log.latest_now() {
+            log.remove(cost.get(), charged_at.get());
         }
         self.report(log, 0, cost, now)
     }
 
-    pub(crate) fn terms(&self) -> Terms {
+    pub(crate) fn params(&self) -> LimitParams {
         let Self { window_us, limit, count_rejected } = *self;
-        Terms::SlidingLog { window_us, limit, count_rejected }
+        LimitParams::SlidingLog { window_us, limit, count_rejected }
     }
 
-    /// The decision of a store that keeps the log elsewhere and tells what it has come to: how much
-    /// counts, when the newest entry was made, and the wait in microseconds, if any.
+    /// Makes the decision of a store that keeps the log outside this process. `used` is the sum of
+    /// the costs that count, `newest` the time of the newest entry, and `wait_us` 0 if admitted.
+    #[must_use]
     pub fn decision(
         &self,
         used: u64,
@@ -92,27 +102,32 @@ impl LogRule {
         }
     }
 
-    /// A moment, in microseconds since the epoch, from which on this log equals a fresh one.
-    pub fn fresh_by(&self, log: &Log) -> u64 {
-        if log.is_empty() { log.seen() } else { log.seen().max(log.newest() + self.window_us) }
+    /// Returns when, in microseconds since the epoch, this log is equivalent to an empty one.
+    #[must_use]
+    pub fn expires_at(&self, log: &RequestLog) -> u64 {
+        if log.is_empty() {
+            log.latest_now()
+        } else {
+            log.latest_now().max(log.newest() + self.window_us)
+        }
     }
 
-    fn expire(&self, log: &mut Log, now: Micros) {
-        log.see(now.get());
-        let seen = log.seen();
-        log.drop_while(|entry, _| !self.counts(entry, seen));
+    fn expire(&self, log: &mut RequestLog, now: Micros) {
+        log.advance_to(now.get());
+        let latest_now = log.latest_now();
+        log.drop_while(|entry, _| !self.counts(entry, latest_now));
     }
 
-    /// Logs `cost`. More than a log can hold is as good as the most.
-    fn append(&self, log: &mut Log, cost: Cost) {
-        log.push(log.seen(), cost.get().min(LOG_MAX));
+    /// Logs a charge. Its cost is capped at the most that a log can hold.
+    fn append(&self, log: &mut RequestLog, cost: Cost) {
+        log.push(log.latest_now(), cost.get().min(LOG_MAX));
         log.drop_while(|oldest, total| total - oldest.cost >= 2 * LOG_MAX);
     }
 
-    /// Logs a rejected attempt, and forgets what it makes superfluous: while the newest entries
-    /// alone fill the limit, the ones before them decide nothing.
-    fn append_rejected(&self, log: &mut Log, cost: Cost) {
-        log.push(log.seen(), cost.get().min(self.limit));
+    /// Logs a denied request, and drops what no longer matters: when the newest entries alone reach
+    /// the limit, the ones before them have no effect.
+    fn append_rejected(&self, log: &mut RequestLog, cost: Cost) {
+        log.push(log.latest_now(), cost.get().min(self.limit));
         log.drop_while(|oldest, total| total - oldest.cost >= self.limit);
     }
 
@@ -120,19 +135,19 @@ impl LogRule {
         at - entry.at < self.window_us
     }
 
-    fn live<'a>(&'a self, log: &'a Log, now: Micros) -> impl Iterator<Item = Entry> + 'a {
-        let at = now.get().max(log.seen());
+    fn live<'a>(&'a self, log: &'a RequestLog, now: Micros) -> impl Iterator<Item = Entry> + 'a {
+        let at = now.get().max(log.latest_now());
         log.entries().skip_while(move |entry| !self.counts(*entry, at))
     }
 
-    /// The sum of the costs that count, without walking the ones that do.
-    fn used(&self, log: &Log, now: Micros) -> u64 {
-        let at = now.get().max(log.seen());
+    /// Returns the sum of the costs that count. It walks the expired entries only.
+    fn used(&self, log: &RequestLog, now: Micros) -> u64 {
+        let at = now.get().max(log.latest_now());
         let expired = log.entries().take_while(|entry| !self.counts(*entry, at));
         log.total() - expired.map(|entry| entry.cost).sum::<u64>()
     }
 
-    fn wait_us(&self, log: &Log, cost: Cost, now: Micros) -> u64 {
+    fn wait_us(&self, log: &RequestLog, cost: Cost, now: Micros) -> u64 {
         if cost.get() > self.limit {
             return NEVER;
         }
@@ -146,10 +161,10 @@ impl LogRule {
                 return entry.at + self.window_us - now.get();
             }
         }
-        unreachable!("the entries that count sum up to what is used")
+        unreachable!("the live entries sum up to the used amount")
     }
 
-    fn report(&self, log: &Log, wait_us: u64, cost: Cost, now: Micros) -> Decision {
+    fn report(&self, log: &RequestLog, wait_us: u64, cost: Cost, now: Micros) -> Decision {
         self.decision(self.used(log, now), log.newest(), wait_us, cost, now)
     }
 }

@@ -1,50 +1,51 @@
-//! Windows of one length, aligned to the epoch, and which of them a cell counts in.
+//! Windows of one length, aligned to the epoch, and the age of the counts in a cell.
 //!
-//! The cell of a window counter holds when the window of its counts began, and a code of the windows'
-//! length. So while a window lasts, and the limit stays the same, only the counts change.
+//! The cell of a window counter holds the start of the window it counts in, and a code of the
+//! window length. So within a window, and under the same limit, only the counts change.
 
-use super::meter::{Divisor, Meter};
-use crate::cell::{Cell, Life};
+use super::arithmetic::Divisor;
+use super::cell_algorithm::CellAlgorithm;
+use crate::cell::{Cell, Ttl};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
     length_us: Divisor,
-    /// How many windows a count matters for.
-    kept: u64,
-    /// As long as that. It also tells whether a cell was written under another length.
-    life: Life,
+    /// For how many windows a count matters: 1 if fixed, 2 if sliding.
+    retained: u64,
+    /// As long as the retained windows. It also identifies the window length of a cell.
+    ttl: Ttl,
 }
 
-/// A meter that counts in windows.
-pub(super) trait Windowed: Meter {
+/// An algorithm that counts in windows.
+pub(super) trait WindowAlgorithm: CellAlgorithm {
     fn windows(&self) -> Windows;
 
-    /// What counts of the present window mean.
-    fn present_usage(&self, counts: u64, now: u64) -> Self::Usage;
+    /// Decodes counts of the current window.
+    fn decode_current(&self, counts: u64, now: u64) -> Self::State;
 }
 
-/// Where the counts of a cell are, as seen from the present window or, if the clock has gone back,
-/// from the one that the cell is of.
+/// The window to count in, and how old the counts of a cell are relative to it. It is the current
+/// window or, if the clock has gone back, the one that the cell counts in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counted {
-    /// When that window began.
+pub(super) struct LocatedCounts {
+    /// The start of that window.
     pub(super) start: u64,
     pub(super) age: Age,
     /// Were they counted in windows of another length?
-    pub(super) is_foreign: bool,
+    pub(super) is_from_other_limit: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Age {
-    Present,
+    Current,
     Previous,
     Older,
 }
 
 impl Windows {
-    pub(super) fn new(length_us: u64, kept: u64) -> Self {
-        let life = Life::at_least(length_us * kept);
-        Self { length_us: Divisor::new(length_us), kept, life }
+    pub(super) fn new(length_us: u64, retained: u64) -> Self {
+        let ttl = Ttl::at_least(length_us * retained);
+        Self { length_us: Divisor::new(length_us), retained, ttl }
     }
 
     #[inline]
@@ -52,64 +53,66 @@ impl Windows {
         self.length_us
     }
 
-    pub(super) fn life_code(self) -> u64 {
-        self.life.code()
+    pub(super) fn ttl_code(self) -> u64 {
+        self.ttl.code()
     }
 
     #[inline]
     pub(super) fn start_of(self, at: u64) -> u64 {
-        at - self.length_us.rest(at)
+        at - self.length_us.remainder(at)
     }
 
-    /// The first word of a cell of the window that began then.
+    /// Returns the first word of a cell that counts in the window from `start`.
     #[inline]
-    pub(super) fn head(self, start: u64) -> u64 {
-        Cell::head(start, self.life)
+    pub(super) fn first_word(self, start: u64) -> u64 {
+        Cell::first_word(start, self.ttl)
     }
 
     #[inline]
     pub(super) fn cell(self, start: u64, counts: u64) -> Cell {
-        Cell::new(start, self.life, counts)
+        Cell::new(start, self.ttl, counts)
     }
 
     #[inline]
-    pub(super) fn locate(self, cell: Cell, now: u64) -> Counted {
-        let (start, began) = (self.start_of(now), cell.time());
-        let found = |age| Counted { start, age, is_foreign: false };
-        if cell.life() == self.life {
-            if began == start {
-                return found(Age::Present);
+    pub(super) fn locate(self, cell: Cell, now: u64) -> LocatedCounts {
+        let (start, cell_start) = (self.start_of(now), cell.time());
+        let located = |age| LocatedCounts { start, age, is_from_other_limit: false };
+        if cell.ttl() == self.ttl {
+            if cell_start == start {
+                return located(Age::Current);
             }
-            if began + self.length_us.get() == start {
-                return found(Age::Previous);
+            if cell_start + self.length_us.get() == start {
+                return located(Age::Previous);
             }
-            if began + self.life.span() + self.length_us.get() < start {
-                return found(Age::Older); // also if the length was another with the same code
+            if cell_start + self.ttl.span() + self.length_us.get() < start {
+                return located(Age::Older); // also if another length has the same code
             }
         }
-        self.locate_with_care(cell, now)
+        self.locate_slow(cell, now)
     }
 
-    /// After the clock went back, or when the windows had another length.
+    /// [`Windows::locate`] after the clock went back, or after the window length changed.
     #[cold]
     #[inline(never)]
-    fn locate_with_care(self, cell: Cell, now: u64) -> Counted {
-        let began = cell.time();
-        let now = now.max(began);
+    fn locate_slow(self, cell: Cell, now: u64) -> LocatedCounts {
+        let cell_start = cell.time();
+        let now = now.max(cell_start);
         let start = self.start_of(now);
-        if cell.life() == self.life && self.start_of(began) == began {
-            return Counted { start, age: self.age(began, start), is_foreign: false };
+        if cell.ttl() == self.ttl && self.start_of(cell_start) == cell_start {
+            let age = self.age(cell_start, start);
+            return LocatedCounts { start, age, is_from_other_limit: false };
         }
-        // Nobody knows when in its window something was counted: as late as it can have been.
-        let length_us = cell.life().span().div_ceil(self.kept);
-        let last = now.min(began + length_us.saturating_sub(1));
-        Counted { start, age: self.age(last, start), is_foreign: cell != Cell::FRESH }
+        // When in its window a request was counted is unknown: assume the latest possible time.
+        let length_us = cell.ttl().span().div_ceil(self.retained);
+        let last = now.min(cell_start + length_us.saturating_sub(1));
+        let age = self.age(last, start);
+        LocatedCounts { start, age, is_from_other_limit: cell != Cell::EMPTY }
     }
 
     #[inline]
     fn age(self, last: u64, start: u64) -> Age {
         if last >= start {
-            Age::Present
+            Age::Current
         } else if last + self.length_us.get() >= start {
             Age::Previous
         } else {

@@ -1,58 +1,58 @@
-//! Shared by the tests: one way to run any limit, and a slow, obvious model of each algorithm.
+//! Shared by the tests: a key under any limit, and a slow but obvious model of each algorithm.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
-use ratekeeper_core::{Algorithm, Cell, Cost, Decision, Limit, Log, Micros, Rule};
+use ratekeeper_core::{Algorithm, Cell, Cost, Decision, Evaluator, Limit, Micros, RequestLog};
 
-/// A limit and one key's state.
+/// A limit and the state of one key.
 #[derive(Clone)]
 pub struct Key {
     pub limit: Limit,
     pub cell: Cell,
-    pub log: Log,
+    pub log: RequestLog,
 }
 
 impl Key {
     pub fn new(limit: &Limit) -> Self {
-        Self { limit: limit.clone(), cell: Cell::FRESH, log: Log::default() }
+        Self { limit: limit.clone(), cell: Cell::EMPTY, log: RequestLog::default() }
     }
 
     pub fn check(&mut self, cost: u64, now: u64) -> Decision {
         let (cost, now) = (Cost::new(cost).unwrap(), Micros::new(now));
-        match self.limit.rule() {
-            Rule::Cell(rule) => rule.check(&mut self.cell, cost, now),
-            Rule::Log(rule) => rule.check(&mut self.log, cost, now),
+        match self.limit.evaluator() {
+            Evaluator::Cell(evaluator) => evaluator.check(&mut self.cell, cost, now),
+            Evaluator::Log(evaluator) => evaluator.check(&mut self.log, cost, now),
         }
     }
 
     pub fn peek(&self, cost: u64, now: u64) -> Decision {
         let (cost, now) = (Cost::new(cost).unwrap(), Micros::new(now));
-        match self.limit.rule() {
-            Rule::Cell(rule) => rule.peek(self.cell, cost, now),
-            Rule::Log(rule) => rule.peek(&self.log, cost, now),
+        match self.limit.evaluator() {
+            Evaluator::Cell(evaluator) => evaluator.peek(self.cell, cost, now),
+            Evaluator::Log(evaluator) => evaluator.peek(&self.log, cost, now),
         }
     }
 
     pub fn charge(&mut self, cost: u64, now: u64) -> Decision {
         let (cost, now) = (Cost::new(cost).unwrap(), Micros::new(now));
-        match self.limit.rule() {
-            Rule::Cell(rule) => rule.charge(&mut self.cell, cost, now),
-            Rule::Log(rule) => rule.charge(&mut self.log, cost, now),
+        match self.limit.evaluator() {
+            Evaluator::Cell(evaluator) => evaluator.charge(&mut self.cell, cost, now),
+            Evaluator::Log(evaluator) => evaluator.charge(&mut self.log, cost, now),
         }
     }
 
     pub fn refund(&mut self, cost: u64, charged_at: u64, now: u64) -> Decision {
         let (cost, now) = (Cost::new(cost).unwrap(), Micros::new(now));
         let charged_at = Micros::new(charged_at);
-        match self.limit.rule() {
-            Rule::Cell(rule) => rule.refund(&mut self.cell, cost, charged_at, now),
-            Rule::Log(rule) => rule.refund(&mut self.log, cost, charged_at, now),
+        match self.limit.evaluator() {
+            Evaluator::Cell(evaluator) => evaluator.refund(&mut self.cell, cost, charged_at, now),
+            Evaluator::Log(evaluator) => evaluator.refund(&mut self.log, cost, charged_at, now),
         }
     }
 
-    pub fn fresh_by(&self) -> u64 {
-        match self.limit.rule() {
-            Rule::Cell(_) => self.cell.fresh_by(),
-            Rule::Log(rule) => rule.fresh_by(&self.log),
+    pub fn expires_at(&self) -> u64 {
+        match self.limit.evaluator() {
+            Evaluator::Cell(_) => self.cell.expires_at(),
+            Evaluator::Log(evaluator) => evaluator.expires_at(&self.log),
         }
     }
 
@@ -61,7 +61,7 @@ impl Key {
     }
 }
 
-/// Everything that was ever admitted, and the definition applied to it anew for each question.
+/// The history of all admitted requests. Every check applies the definition of the algorithm to it.
 #[derive(Clone)]
 pub struct Model {
     algorithm: Algorithm,
@@ -85,15 +85,15 @@ impl Model {
     }
 
     pub fn check(&mut self, cost: u64, now: u64) -> bool {
-        let passes = self.passes(cost, now);
-        if passes || self.count_rejected {
+        let admitted = self.admits(cost, now);
+        if admitted || self.count_rejected {
             self.history.push((now.into(), cost.into()));
         }
-        passes
+        admitted
     }
 
-    /// Would this cost pass at this time, if nothing came in between?
-    pub fn passes(&self, cost: u64, now: u64) -> bool {
+    /// Would this cost be admitted at this time, if no other request came in between?
+    pub fn admits(&self, cost: u64, now: u64) -> bool {
         let (cost, now) = (u128::from(cost), u128::from(now));
         let window = self.window;
         let in_window = |index: u128| {
@@ -109,8 +109,8 @@ impl Model {
             Algorithm::SlidingCounter => {
                 let index = now / window;
                 let previous = if index > 0 { in_window(index - 1) } else { 0 };
-                let rest = window - now % window;
-                previous * rest + (in_window(index) + cost) * window <= self.count * window
+                let overlap = window - now % window;
+                previous * overlap + (in_window(index) + cost) * window <= self.count * window
             }
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 self.level(now) + cost * window <= self.burst * window
@@ -118,7 +118,7 @@ impl Model {
         }
     }
 
-    /// The level of a leaky bucket, or what is missing in a token bucket, in units of 1/window.
+    /// The level of a leaky bucket, or the tokens taken from a token bucket, in units of 1/window.
     fn level(&self, now: u128) -> u128 {
         let (mut level, mut at) = (0u128, 0u128);
         for (t, cost) in &self.history {
@@ -135,20 +135,20 @@ impl Model {
         }
     }
 
-    /// The largest cost that passes, by bisection.
+    /// The largest cost that is admitted, by bisection.
     pub fn remaining(&self, now: u64) -> u64 {
-        bisect(0, self.burst as u64 + 1, |cost| !self.passes(cost, now)).saturating_sub(1)
+        bisect(0, self.burst as u64 + 1, |cost| !self.admits(cost, now)).saturating_sub(1)
     }
 
-    /// The first moment from `now` on at which this cost passes, by bisection.
-    pub fn passes_from(&self, cost: u64, now: u64) -> u64 {
-        let late = self.history.iter().map(|(_, cost)| cost).sum::<u128>() + u128::from(cost);
-        let late = now + (late * self.window / self.count + 2 * self.window + 1) as u64;
-        bisect(now, late, |at| self.passes(cost, at))
+    /// The first time from `now` on at which this cost is admitted, by bisection.
+    pub fn admits_from(&self, cost: u64, now: u64) -> u64 {
+        let total = self.history.iter().map(|(_, cost)| cost).sum::<u128>() + u128::from(cost);
+        let late = now + (total * self.window / self.count + 2 * self.window + 1) as u64;
+        bisect(now, late, |at| self.admits(cost, at))
     }
 }
 
-/// The smallest `x` in `low..=high` for which `holds`, which must hold at `high`.
+/// The smallest `x` in `low..=high` for which `holds` is true. It must be true for `high`.
 fn bisect(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
     while low < high {
         let middle = low + (high - low) / 2;

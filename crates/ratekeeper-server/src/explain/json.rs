@@ -68,7 +68,7 @@ fn of_state(state: &State) -> Json {
             "limit": decision.limit(),
             "remaining": decision.remaining(),
             "retry_after_us": decision.retry_after().map(|after| after.as_micros() as u64),
-            "never": decision.never(),
+            "never": decision.exceeds_capacity(),
             "reset_after_us": decision.reset_after().as_micros() as u64,
         }),
     }

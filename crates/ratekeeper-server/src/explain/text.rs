@@ -124,7 +124,7 @@ fn state_cells(state: &State) -> Vec<String> {
         State::Told(decision) => {
             let retry = match decision.retry_after() {
                 Some(after) => span(after),
-                None if decision.never() => "never".into(),
+                None if decision.exceeds_capacity() => "never".into(),
                 None => "-".into(),
             };
             let left = format!("{} of {}", decision.remaining(), decision.limit());

@@ -10,7 +10,7 @@
 //! Times here are by this node's clock, from the moment the question was sent. The store decided later
 //! than that, so a lease ends here before it ends there.
 
-use ratekeeper_core::{Cost, Decision, Limit, Micros, Terms};
+use ratekeeper_core::{Cost, Decision, Limit, LimitParams, Micros};
 
 use crate::charge::Verdict;
 
@@ -97,11 +97,11 @@ impl Lease {
             self.unspent = unspent - cost.get();
             let reset_us = self.reset_at.saturating_sub(now);
             let left = self.unspent.saturating_add(self.left_there).min(limit.quota());
-            return Some(Decision::passed(limit.quota(), left, reset_us));
+            return Some(Decision::allow(limit.quota(), left, reset_us));
         }
         let denial = self.denial.filter(|denial| now < denial.until)?;
         (cost.get() >= denial.cost && unspent == 0).then(|| {
-            Decision::denied(limit.quota(), denial.until - now, self.reset_at.saturating_sub(now))
+            Decision::deny(limit.quota(), denial.until - now, self.reset_at.saturating_sub(now))
         })
     }
 
@@ -109,17 +109,18 @@ impl Lease {
     pub(super) fn add(&mut self, limit: &Limit, units: u64, verdict: &Verdict, sent: u64) {
         let reset_us = verdict.reset_after().as_micros() as u64;
         self.unspent = self.unspent(sent).saturating_add(units);
-        self.end = match limit.terms(Cost::ONE) {
-            Terms::Bucket { cost: interval, count, .. } => End::Flow {
+        self.end = match limit.params(Cost::ONE) {
+            LimitParams::Gcra { increment: interval, denominator: count, .. } => End::Flow {
                 // The moment may have a fraction, which was rounded up.
                 rest: sent.saturating_add(reset_us.saturating_sub(1)),
                 count,
                 period_us: interval.us * count + interval.frac,
             },
-            Terms::FixedWindow { window_us, .. } | Terms::SlidingCounter { window_us, .. } => {
+            LimitParams::FixedWindow { window_us, .. }
+            | LimitParams::SlidingCounter { window_us, .. } => {
                 End::At(sent.saturating_add(window_us - verdict.at().get() % window_us))
             }
-            Terms::SlidingLog { .. } => End::At(0),
+            LimitParams::SlidingLog { .. } => End::At(0),
         };
         self.charged_at = verdict.at();
         self.left_there = verdict.remaining();

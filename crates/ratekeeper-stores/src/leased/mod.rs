@@ -231,7 +231,7 @@ impl<S: Store + Send + Sync + 'static> Inner<S> {
                 self.return_later(now);
                 let left = verdict.remaining().saturating_add(held);
                 let reset_us = verdict.reset_after().as_micros() as u64;
-                let decision = Decision::passed(charge.limit.quota(), left, reset_us);
+                let decision = Decision::allow(charge.limit.quota(), left, reset_us);
                 return Ok(Verdict::build(&[*charge], verdict.at(), |_, _| decision));
             }
             if batch == cost {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use ratekeeper_core::{Cell, CellWord, TimeRule};
+use ratekeeper_core::{Cell, CellWord, TatEvaluator};
 
 use super::lines::{Line, SLOTS};
 use super::sync::{AtomicU64, fence, pause};
@@ -147,13 +147,13 @@ impl<'t> Bucket<'t> {
 
     /// The time of the cell of this tag, in the slot where it most likely is.
     #[inline(always)]
-    pub(super) fn first_time(self, tag: Tag, rule: TimeRule<'_>) -> Option<Time<'t>> {
+    pub(super) fn first_time(self, tag: Tag, rule: TatEvaluator<'_>) -> Option<Time<'t>> {
         self.time_in(tag.first_slot(), tag, rule)
     }
 
     /// The time of the cell of this tag, in whichever slot it is.
     #[inline]
-    pub(super) fn find_time(self, tag: Tag, rule: TimeRule<'_>) -> Option<Time<'t>> {
+    pub(super) fn find_time(self, tag: Tag, rule: TatEvaluator<'_>) -> Option<Time<'t>> {
         (0..SLOTS).find_map(|slot| self.time_in(slot, tag, rule))
     }
 
@@ -163,7 +163,7 @@ impl<'t> Bucket<'t> {
     /// changed, the first is put. So if the tag is the key's after the first word was read, that was
     /// the key's, or taken.
     #[inline(always)]
-    fn time_in(self, slot: usize, tag: Tag, rule: TimeRule<'_>) -> Option<Time<'t>> {
+    fn time_in(self, slot: usize, tag: Tag, rule: TatEvaluator<'_>) -> Option<Time<'t>> {
         let word = &self.0.firsts[slot];
         let seen = word.load(Acquire);
         let is_it = self.has(slot, tag) && self.0.seconds[slot].load(Relaxed) == rule.second_word();
@@ -233,7 +233,7 @@ impl<'t> Bucket<'t> {
         if are_counts(words) {
             return Counts { line: self.0, slot, words }.take();
         }
-        if Cell::from_words(words).loose_word() != Some(CellWord::First) {
+        if Cell::from_words(words).updatable_word() != Some(CellWord::First) {
             return true; // the lock is enough
         }
         self.0.firsts[slot].compare_exchange(words[0], TAKEN, Acquire, Relaxed).is_ok()
@@ -251,7 +251,7 @@ impl<'t> Bucket<'t> {
     pub(super) fn put(self, slot: usize, cell: Cell) {
         let [first, second] = cell.to_words();
         let (first_word, second_word) = (&self.0.firsts[slot], &self.0.seconds[slot]);
-        if cell.loose_word() == Some(CellWord::Second) {
+        if cell.updatable_word() == Some(CellWord::Second) {
             let was = second_word.load(Relaxed);
             if !is_busy(was) {
                 second_word.store(turn_of(was) | BUSY, Relaxed);
@@ -274,7 +274,7 @@ impl<'t> Bucket<'t> {
 
     /// Empties a slot that was taken.
     pub(super) fn clear(self, slot: usize) {
-        self.put(slot, Cell::FRESH);
+        self.put(slot, Cell::EMPTY);
     }
 
     /// Takes a slot that at `now` nobody has needed for so long, for that tag the best there is. Also
@@ -303,7 +303,7 @@ impl<'t> Bucket<'t> {
     /// The slot that is missed least: what is in use there, and of those alike, when it is fresh.
     /// `None` if all are taken.
     pub(super) fn least_missed(self, now: u64) -> Option<(Missed, usize)> {
-        let missed = |cell: Cell| (cell.in_use(now), cell.fresh_by());
+        let missed = |cell: Cell| (cell.in_use(now), cell.expires_at());
         (0..SLOTS).filter_map(|slot| Some((missed(self.glance(slot)?), slot))).min()
     }
 
@@ -316,7 +316,7 @@ impl<'t> Bucket<'t> {
 
     /// How many of its cells matter at `now`.
     pub(super) fn live(self, now: u64) -> usize {
-        let is_live = |cell: Cell| cell != Cell::FRESH && cell.fresh_by() > now;
+        let is_live = |cell: Cell| cell != Cell::EMPTY && cell.expires_at() > now;
         (0..SLOTS).filter(|slot| is_live(self.cell(*slot))).count()
     }
 
@@ -327,7 +327,7 @@ impl<'t> Bucket<'t> {
 
 /// The first word of a cell that is taken. Whoever takes it for a time finds the limit exceeded, and
 /// looks again ([`Time::commit`]).
-const TAKEN: u64 = Cell::NO_FIRST_WORD;
+const TAKEN: u64 = Cell::RESERVED_FIRST_WORD;
 
 /// The second word of a cell of counts that is taken, but for its turn. Whoever takes it for counts
 /// finds the limit exceeded, and looks again.
@@ -341,16 +341,16 @@ const TURN: u64 = 1 << 54;
 /// Since when nobody has needed the cell: at a whole tick, or 0 if nobody ever has.
 fn free_since(cell: Cell) -> u64 {
     match cell {
-        Cell::FRESH => 0,
-        cell => cell.fresh_by().next_multiple_of(TICK_US),
+        Cell::EMPTY => 0,
+        cell => cell.expires_at().next_multiple_of(TICK_US),
     }
 }
 
 /// Are these the words of a cell of counts that is not taken?
 #[inline]
 fn are_counts(words: [u64; 2]) -> bool {
-    let is_fixed = words[1] & Cell::FIXED != 0;
-    let is_loose = Cell::from_words(words).loose_word() == Some(CellWord::Second);
+    let is_fixed = words[1] & Cell::SECOND_WORD_FIXED != 0;
+    let is_loose = Cell::from_words(words).updatable_word() == Some(CellWord::Second);
     is_loose && !is_fixed && words[0] != TAKEN
 }
 

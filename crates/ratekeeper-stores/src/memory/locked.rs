@@ -101,7 +101,7 @@ impl<'t> Locked<'t> {
         let taken = self.taken_mut(address);
         taken.cell = Some(cell);
         if taken.place.is_some() {
-            return Cell::FRESH;
+            return Cell::EMPTY;
         }
         let home = self.table.home(address);
         let is_held = |bucket| self.holds(bucket);
@@ -121,7 +121,7 @@ impl<'t> Locked<'t> {
 
     /// Empties the slot. Returns what was in it.
     pub(super) fn remove(&mut self, address: Address) -> Displaced {
-        self.taken_mut(address).cell.take().unwrap_or(Cell::FRESH)
+        self.taken_mut(address).cell.take().unwrap_or(Cell::EMPTY)
     }
 
     fn taken(&self) -> &[Taken] {

@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ratekeeper_core::Log;
+use ratekeeper_core::RequestLog;
 
 const SHARDS: usize = 16;
 /// How many logs are looked at to give one up.
@@ -18,7 +18,7 @@ pub(super) struct Logs {
 
 #[derive(Default)]
 struct Shelf {
-    logs: Vec<Log>,
+    logs: Vec<RequestLog>,
     free: Vec<u32>,
     /// The memory of all entries.
     bytes: usize,
@@ -34,7 +34,7 @@ impl Logs {
     }
 
     /// A place for a new log, on the shelf that `hint` picks.
-    pub(super) fn add(&self, hint: u64, log: Log) -> u64 {
+    pub(super) fn add(&self, hint: u64, log: RequestLog) -> u64 {
         let shard = (hint % SHARDS as u64) as usize;
         let mut shelf = self.shelf(shard);
         shelf.bytes += log.heap_bytes();
@@ -53,7 +53,7 @@ impl Logs {
     }
 
     /// Reads or changes the log.
-    pub(super) fn with<R>(&self, handle: u64, act: impl FnOnce(&mut Log) -> R) -> R {
+    pub(super) fn with<R>(&self, handle: u64, act: impl FnOnce(&mut RequestLog) -> R) -> R {
         let (shard, index) = Self::place(handle);
         let mut shelf = self.shelf(shard);
         let log = &mut shelf.logs[index];
@@ -76,7 +76,7 @@ impl Logs {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        let bytes = |shelf: &Shelf| shelf.bytes + shelf.logs.capacity() * size_of::<Log>();
+        let bytes = |shelf: &Shelf| shelf.bytes + shelf.logs.capacity() * size_of::<RequestLog>();
         (0..SHARDS).map(|shard| bytes(&self.shelf(shard))).sum()
     }
 

@@ -8,7 +8,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
 use ratekeeper_core::{
-    Cell, CellWord, Cost, CounterRule, Decision, KindOfRule, Limit, Micros, RuleVisitor, TimeRule,
+    AlgorithmVisitor, Cell, CellWord, CheckAndSwap, Cost, Decision, Limit, Micros, TatEvaluator,
+    WindowCounter,
 };
 
 use super::locked::Locked;
@@ -21,7 +22,7 @@ fn number(n: u64) -> Cell {
 
 fn number_of(cell: Cell) -> u64 {
     let n = cell.to_handle().unwrap_or(0);
-    assert_eq!(cell.fresh_by(), n + 1, "a cell of two halves");
+    assert_eq!(cell.expires_at(), n + 1, "a cell of two halves");
     n
 }
 
@@ -42,7 +43,7 @@ fn increment(table: &Table, address: Address) {
         let cell = slot.cell();
         let n = cell.to_handle().unwrap_or(0);
         if slot.commit(Some(number(n + 1))) {
-            assert_eq!(cell.fresh_by(), n + 1, "a cell of two halves was committed");
+            assert_eq!(cell.expires_at(), n + 1, "a cell of two halves was committed");
             return;
         }
     }
@@ -119,11 +120,11 @@ fn limit() -> Limit {
 
 /// A bucket of tokens of which `n` are in use at time 0: a cell of one word.
 fn tokens(n: u64) -> Cell {
-    let mut cell = Cell::FRESH;
+    let mut cell = Cell::EMPTY;
     let limit = limit();
-    let rule = limit.cell_rule().unwrap();
+    let rule = limit.cell_evaluator().unwrap();
     rule.charge(&mut cell, Cost::new(n).unwrap(), Micros::new(0));
-    assert_eq!(cell.loose_word(), Some(CellWord::First));
+    assert_eq!(cell.updatable_word(), Some(CellWord::First));
     cell
 }
 
@@ -146,10 +147,10 @@ fn check_quickly(
     now: u64,
 ) -> Option<Decision> {
     let check = Quickly { table, address, cost: Cost::new(n).unwrap(), now: Micros::new(now) };
-    let rule = limit.cell_rule().unwrap();
-    match rule.as_time_rule() {
+    let rule = limit.cell_evaluator().unwrap();
+    match rule.as_tat_evaluator() {
         Some(rule) => check.time(rule),
-        None => rule.visit_counter(check).expect("a counter of windows"),
+        None => rule.visit_window_counter(check).expect("a counter of windows"),
     }
 }
 
@@ -161,21 +162,21 @@ struct Quickly<'t> {
 }
 
 impl Quickly<'_> {
-    fn time(self, rule: TimeRule<'_>) -> Option<Decision> {
+    fn time(self, rule: TatEvaluator<'_>) -> Option<Decision> {
         let home = self.table.prefetch_home(self.address);
         let time = home.find_time(self.address.tag(), rule)?;
         rule.check_and_swap(time.get(), self.cost, rule.time(self.now), |next| time.commit(next))
     }
 }
 
-impl RuleVisitor for Quickly<'_> {
+impl AlgorithmVisitor for Quickly<'_> {
     type Output = Option<Decision>;
 
-    fn visit(self, _rule: &impl KindOfRule) -> Option<Decision> {
+    fn visit(self, _rule: &impl CheckAndSwap) -> Option<Decision> {
         None
     }
 
-    fn visit_counter(self, rule: &impl CounterRule) -> Option<Decision> {
+    fn visit_window_counter(self, rule: &impl WindowCounter) -> Option<Decision> {
         let Self { table, address, cost, now } = self;
         let (home, tag) = (table.prefetch_home(address), address.tag());
         let present = home.find_present_counts(tag, rule.first_word(now));
@@ -194,7 +195,7 @@ fn use_token(table: &Table, address: Address) {
         return;
     }
     table.update(address, 0, |cell, _| {
-        let n = if cell == Cell::FRESH { 0 } else { cell.to_words()[0] };
+        let n = if cell == Cell::EMPTY { 0 } else { cell.to_words()[0] };
         (Some(tokens(n + 1)), ())
     });
 }
@@ -273,7 +274,7 @@ fn count(table: &Table, address: Address, limit: u64, now: u64) -> bool {
     if let Some(decision) = check_quickly(table, address, &limit, 1, now) {
         return decision.allowed();
     }
-    let rule = limit.cell_rule().unwrap();
+    let rule = limit.cell_evaluator().unwrap();
     let (allowed, _) = table.update(address, now, |mut cell, now| {
         let before = cell;
         let decision = rule.check(&mut cell, Cost::ONE, Micros::new(now));
@@ -284,7 +285,7 @@ fn count(table: &Table, address: Address, limit: u64, now: u64) -> bool {
 
 fn counted(table: &Table, address: Address, now: u64) -> u64 {
     let limit = window(100);
-    let look = |cell, now| limit.cell_rule().unwrap().peek(cell, Cost::ONE, Micros::new(now));
+    let look = |cell, now| limit.cell_evaluator().unwrap().peek(cell, Cost::ONE, Micros::new(now));
     100 - table.update(address, now, |cell, now| (None, look(cell, now).remaining())).0
 }
 
@@ -322,8 +323,8 @@ fn counts_are_not_changed_while_their_cell_is_locked() {
         let both = move |table: &Table| {
             let mut locked = Locked::new(table, &[a, b], 0);
             for address in [a, b] {
-                let mut cell = locked.get(address).0.unwrap_or(Cell::FRESH);
-                window(100).cell_rule().unwrap().charge(&mut cell, Cost::ONE, Micros::new(0));
+                let mut cell = locked.get(address).0.unwrap_or(Cell::EMPTY);
+                window(100).cell_evaluator().unwrap().charge(&mut cell, Cost::ONE, Micros::new(0));
                 locked.set(address, cell);
             }
         };

@@ -13,7 +13,8 @@ mod table;
 use std::future::{Future, ready};
 
 use ratekeeper_core::{
-    Cell, Cost, CounterRule, Decision, KindOfRule, Log, Micros, Rule, RuleVisitor, TimeRule,
+    AlgorithmVisitor, Cell, CheckAndSwap, Cost, Decision, Evaluator, Micros, RequestLog,
+    TatEvaluator, WindowCounter,
 };
 
 use crate::charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
@@ -123,7 +124,7 @@ impl MemoryStore {
     /// The same, with the time read while the key's state is on its way from memory.
     #[inline]
     pub fn check_by(&self, charge: &Charge<'_>, clock: impl FnOnce() -> Micros) -> Decision {
-        let Some(rule) = charge.limit.cell_rule() else {
+        let Some(rule) = charge.limit.cell_evaluator() else {
             return self.single(Op::Check, charge, clock());
         };
         let address = self.hasher.address(charge);
@@ -133,7 +134,7 @@ impl MemoryStore {
     }
 
     /// The same for what comes most often: a counter of windows, or a bucket of almost any rate
-    /// ([`TimeRule`]) whose key has been there before. `None`, and nothing done, if it is anything
+    /// ([`TatEvaluator`]) whose key has been there before. `None`, and nothing done, if it is anything
     /// else, or the clock does not know, or somebody else is at the key.
     #[inline(always)] // so that a caller pays only for the numbers it reads
     pub fn check_quickly(
@@ -141,17 +142,17 @@ impl MemoryStore {
         charge: &Charge<'_>,
         clock: impl FnOnce() -> Option<Micros>,
     ) -> Option<Decision> {
-        let rule = charge.limit.cell_rule()?;
-        if !rule.has_loose_word() {
+        let rule = charge.limit.cell_evaluator()?;
+        if !rule.updates_one_word() {
             return None;
         }
         let address = self.hasher.address(charge);
         let home = self.table.prefetch_home(address);
         let now = clock()?;
         let check = CheckCell { store: self, address, home, cost: charge.cost, now };
-        match rule.as_time_rule() {
+        match rule.as_tat_evaluator() {
             Some(rule) => check.time(rule),
-            None => rule.visit_counter(check),
+            None => rule.visit_window_counter(check),
         }
     }
 
@@ -159,7 +160,7 @@ impl MemoryStore {
     #[inline(never)]
     fn check_counts(
         &self,
-        rule: &impl KindOfRule,
+        rule: &impl CheckAndSwap,
         cost: Cost,
         address: Address,
         now: Micros,
@@ -177,7 +178,7 @@ impl MemoryStore {
     #[cold]
     fn check_away(
         &self,
-        rule: &impl KindOfRule,
+        rule: &impl CheckAndSwap,
         cost: Cost,
         address: Address,
         now: Micros,
@@ -280,9 +281,9 @@ impl MemoryStore {
 
     fn snapshot_of(&self, locked: &Locked<'_>, charge: &Charge<'_>, address: Address) -> Snapshot {
         let cell = locked.get(address).0;
-        match charge.limit.rule() {
-            Rule::Cell(_) => Snapshot::Cell(cell.unwrap_or(Cell::FRESH)),
-            Rule::Log(_) => Snapshot::Log(
+        match charge.limit.evaluator() {
+            Evaluator::Cell(_) => Snapshot::Cell(cell.unwrap_or(Cell::EMPTY)),
+            Evaluator::Log(_) => Snapshot::Log(
                 cell.and_then(Cell::to_handle)
                     .map(|handle| self.logs.with(handle, |log| log.clone()))
                     .unwrap_or_default(),
@@ -326,9 +327,9 @@ impl MemoryStore {
         let (cell, now) = locked.get(address);
         let now = Micros::new(now);
         let cost = charge.cost;
-        match charge.limit.rule() {
-            Rule::Cell(rule) => {
-                let before = cell.unwrap_or(Cell::FRESH);
+        match charge.limit.evaluator() {
+            Evaluator::Cell(rule) => {
+                let before = cell.unwrap_or(Cell::EMPTY);
                 let mut next = before;
                 let decision = match op {
                     Op::Check => rule.check(&mut next, cost, now),
@@ -341,15 +342,15 @@ impl MemoryStore {
                 }
                 decision
             }
-            Rule::Log(rule) => {
-                let act = |log: &mut Log| {
+            Evaluator::Log(rule) => {
+                let act = |log: &mut RequestLog| {
                     let decision = match op {
                         Op::Check => rule.check(log, cost, now),
                         Op::Peek => rule.peek(log, cost, now),
                         Op::Charge => rule.charge(log, cost, now),
                         Op::Refund { charged_at } => rule.refund(log, cost, charged_at, now),
                     };
-                    (decision, rule.fresh_by(log), log.total())
+                    (decision, rule.expires_at(log), log.total())
                 };
                 self.act_on_log(locked, address, cell, act)
             }
@@ -361,21 +362,21 @@ impl MemoryStore {
         locked: &mut Locked<'_>,
         address: Address,
         cell: Option<Cell>,
-        act: impl FnOnce(&mut Log) -> (Decision, u64, u64),
+        act: impl FnOnce(&mut RequestLog) -> (Decision, u64, u64),
     ) -> Decision {
         let (decision, next) = match cell.and_then(Cell::to_handle) {
             Some(handle) => {
-                let (decision, fresh_by, in_use) = self.logs.with(handle, act);
-                (decision, Cell::handle(fresh_by, handle, in_use))
+                let (decision, expires_at, in_use) = self.logs.with(handle, act);
+                (decision, Cell::handle(expires_at, handle, in_use))
             }
             None => {
-                let mut log = Log::default();
-                let (decision, fresh_by, in_use) = act(&mut log);
+                let mut log = RequestLog::default();
+                let (decision, expires_at, in_use) = act(&mut log);
                 if log.is_empty() {
                     return decision;
                 }
                 let handle = self.logs.add(address.spread(), log);
-                (decision, Cell::handle(fresh_by, handle, in_use))
+                (decision, Cell::handle(expires_at, handle, in_use))
             }
         };
         if cell != Some(next) {
@@ -401,11 +402,11 @@ struct CheckCell<'a> {
     now: Micros,
 }
 
-impl RuleVisitor for CheckCell<'_> {
+impl AlgorithmVisitor for CheckCell<'_> {
     type Output = Decision;
 
     #[inline(always)]
-    fn visit(self, rule: &impl KindOfRule) -> Decision {
+    fn visit(self, rule: &impl CheckAndSwap) -> Decision {
         let at_home = Slot::find(self.home, self.address.tag()).and_then(|slot| {
             rule.check_and_swap(slot.cell(), self.cost, self.now, |next| slot.commit(next))
         });
@@ -416,7 +417,7 @@ impl RuleVisitor for CheckCell<'_> {
     }
 
     #[inline(always)]
-    fn visit_counter(self, rule: &impl CounterRule) -> Decision {
+    fn visit_window_counter(self, rule: &impl WindowCounter) -> Decision {
         let first = rule.first_word(self.now);
         let at_once = self.home.find_present_counts(self.address.tag(), first).and_then(|counts| {
             let (seen, commit) = (counts.get(), |next| counts.commit(next));
@@ -432,7 +433,7 @@ impl RuleVisitor for CheckCell<'_> {
 impl CheckCell<'_> {
     /// A key whose time alone changes. `None`, and nothing done, if it is new or in use.
     #[inline(always)]
-    fn time(self, rule: TimeRule<'_>) -> Option<Decision> {
+    fn time(self, rule: TatEvaluator<'_>) -> Option<Decision> {
         let now = rule.time(self.now);
         let check = |time: Time<'_>| {
             rule.check_and_swap(time.get(), self.cost, now, |next| time.commit(next))

@@ -5,7 +5,7 @@
 //! header odd, writes, and leaves it at the next even number. So a check that changes nothing
 //! writes nothing, and one that does costs one compare-and-swap, in the cache line it needs anyway.
 //!
-//! Most checks change one word of a cell alone ([`Cell::loose_word`]): the first of a bucket of tokens,
+//! Most checks change one word of a cell alone ([`Cell::updatable_word`]): the first of a bucket of tokens,
 //! the second of a counter of windows while the window lasts. That is done without the lock, by a
 //! compare-and-swap of its own. Whoever holds the lock and means to change or replace such a cell
 //! takes it out first.
@@ -25,7 +25,7 @@
 
 use std::sync::atomic::{AtomicU64 as Counter, Ordering};
 
-use ratekeeper_core::{Cell, TimeRule};
+use ratekeeper_core::{Cell, TatEvaluator};
 
 use super::bucket::{Bucket, Counts, Header, Tag, Time};
 use super::lines::{Lines, SLOTS, prefetch};
@@ -176,7 +176,7 @@ impl Table {
         &'t self,
         home: Bucket<'t>,
         address: Address,
-        rule: TimeRule<'_>,
+        rule: TatEvaluator<'_>,
     ) -> Option<Time<'t>> {
         let tag = address.tag();
         let beyond = || {
@@ -217,11 +217,11 @@ impl Table {
             let Found { bucket, header, slot } = self.find(address);
             let (next, answer) = match &slot {
                 Some(slot) => step(slot.cell(), now),
-                None => step(Cell::FRESH, self.not_before_floor(now)),
+                None => step(Cell::EMPTY, self.not_before_floor(now)),
             };
             match (slot, next) {
-                (Some(slot), next) if slot.commit(next) => return (answer, Cell::FRESH),
-                (None, None) if bucket.is_still(header) => return (answer, Cell::FRESH),
+                (Some(slot), next) if slot.commit(next) => return (answer, Cell::EMPTY),
+                (None, None) if bucket.is_still(header) => return (answer, Cell::EMPTY),
                 (None, Some(cell)) if bucket.try_lock(header) => {
                     return (answer, self.insert(address, cell, now, header));
                 }
@@ -455,7 +455,7 @@ mod tests {
             let count = cell.to_handle().unwrap_or(0) + 1;
             (Some(Cell::handle(1 << 50, count, count)), count)
         });
-        assert_eq!(displaced, Cell::FRESH);
+        assert_eq!(displaced, Cell::EMPTY);
         count
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{LazyLock, OnceLock};
 
-use ratekeeper_core::Terms;
+use ratekeeper_core::LimitParams;
 use redis::{Cmd, Script};
 
 const HEAD: &str = include_str!("scripts/head.lua");
@@ -42,7 +42,7 @@ impl Lua {
     }
 
     /// The script that decides on one charge.
-    pub(super) fn for_one(terms: &Terms) -> &'static Self {
+    pub(super) fn for_one(terms: &LimitParams) -> &'static Self {
         static SCRIPTS: [OnceLock<Lua>; PARTS.len()] = [const { OnceLock::new() }; PARTS.len()];
         let (_, name, source) = PARTS[part_of(terms)];
         SCRIPTS[part_of(terms)]
@@ -50,7 +50,7 @@ impl Lua {
     }
 
     /// The script that decides on two charges.
-    pub(super) fn for_two(first: &Terms, second: &Terms) -> &'static Self {
+    pub(super) fn for_two(first: &LimitParams, second: &LimitParams) -> &'static Self {
         const PAIRS: usize = PARTS.len() * PARTS.len();
         static SCRIPTS: [OnceLock<Lua>; PAIRS] = [const { OnceLock::new() }; PAIRS];
         let (first, second) = (part_of(first), part_of(second));
@@ -64,7 +64,7 @@ impl Lua {
 
     /// The script that decides on several charges, with the algorithms they need and no others: every
     /// function that is there is made anew at each call.
-    pub(super) fn for_several(terms: impl Iterator<Item = Terms>) -> &'static Self {
+    pub(super) fn for_several(terms: impl Iterator<Item = LimitParams>) -> &'static Self {
         const SETS: usize = 1 << PARTS.len();
         static SCRIPTS: [OnceLock<Lua>; SETS] = [const { OnceLock::new() }; SETS];
         let set = terms.fold(0, |set, terms| set | 1 << part_of(&terms));
@@ -95,11 +95,11 @@ impl Lua {
     }
 }
 
-fn part_of(terms: &Terms) -> usize {
+fn part_of(terms: &LimitParams) -> usize {
     match terms {
-        Terms::FixedWindow { .. } => 0,
-        Terms::SlidingCounter { .. } => 1,
-        Terms::Bucket { .. } => 2,
-        Terms::SlidingLog { .. } => 3,
+        LimitParams::FixedWindow { .. } => 0,
+        LimitParams::SlidingCounter { .. } => 1,
+        LimitParams::Gcra { .. } => 2,
+        LimitParams::SlidingLog { .. } => 3,
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ratekeeper_core::{Limit, Micros, Rule};
+use ratekeeper_core::{Evaluator, Limit, Micros};
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
 
@@ -139,11 +139,11 @@ impl<'s> Turn<'s> {
             args.push(charged_at.get().to_string().into_bytes());
         }
         let script = match charges {
-            [one] => Lua::for_one(&one.limit.terms(one.cost)),
+            [one] => Lua::for_one(&one.limit.params(one.cost)),
             [one, two] if keys.len() == 2 => {
-                Lua::for_two(&one.limit.terms(one.cost), &two.limit.terms(two.cost))
+                Lua::for_two(&one.limit.params(one.cost), &two.limit.params(two.cost))
             }
-            _ => Lua::for_several(charges.iter().map(|charge| charge.limit.terms(charge.cost))),
+            _ => Lua::for_several(charges.iter().map(|charge| charge.limit.params(charge.cost))),
         };
         let reply = self.script(script, &keys, &args).await?;
         let Value::BulkString(reply) = reply else { return Err(nonsense(&reply)) };
@@ -201,14 +201,14 @@ impl<'s> Turn<'s> {
 
     /// How long to keep a state: until it equals none.
     fn expiry(&self, state: &Snapshot, limit: &Limit, now: Micros) -> (&'static [u8], u64) {
-        let fresh_by = match (state, limit.rule()) {
-            (Snapshot::Cell(cell), _) => cell.fresh_by(),
-            (Snapshot::Log(log), Rule::Log(rule)) => rule.fresh_by(log),
-            (Snapshot::Log(_), Rule::Cell(_)) => now.get(),
+        let expires_at = match (state, limit.evaluator()) {
+            (Snapshot::Cell(cell), _) => cell.expires_at(),
+            (Snapshot::Log(log), Evaluator::Log(rule)) => rule.expires_at(log),
+            (Snapshot::Log(_), Evaluator::Cell(_)) => now.get(),
         };
         match self.store.config.is_time_given {
-            true => (b"PX", fresh_by.saturating_sub(now.get()) / 1_000 + 1 + GIVEN_EXTRA_MS),
-            false => (b"PXAT", (fresh_by | (KEEP_STEP_US - 1)) / 1_000 + 1),
+            true => (b"PX", expires_at.saturating_sub(now.get()) / 1_000 + 1 + GIVEN_EXTRA_MS),
+            false => (b"PXAT", (expires_at | (KEEP_STEP_US - 1)) / 1_000 + 1),
         }
     }
 
@@ -296,7 +296,7 @@ fn places<'c>(charges: &[Charge<'c>]) -> Vec<Vec<Charge<'c>>> {
 }
 
 fn is_log(limit: &Limit) -> bool {
-    matches!(limit.rule(), Rule::Log(_))
+    matches!(limit.evaluator(), Evaluator::Log(_))
 }
 
 /// The decisions, from the states as they were.

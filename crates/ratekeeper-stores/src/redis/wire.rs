@@ -1,6 +1,6 @@
 //! Numbers and states as the scripts read and write them: big-endian, in as few bytes as they need.
 
-use ratekeeper_core::{Cost, Decision, Limit, Log, Micros, Rule, Span, Terms};
+use ratekeeper_core::{Cost, Decision, Evaluator, Limit, LimitParams, Micros, RequestLog};
 
 use crate::charge::Charge;
 use crate::snapshot::Snapshot;
@@ -35,23 +35,29 @@ fn unpack<const N: usize>(mut bytes: &[u8], lens: [usize; N]) -> Option<[u64; N]
 pub(super) fn pack_terms(charge: &Charge<'_>) -> Vec<u8> {
     let cost = charge.cost.get().min(NUMBER_MAX);
     let mut packed = Vec::with_capacity(40);
-    match charge.limit.terms(charge.cost) {
-        Terms::FixedWindow { window_us, limit, life } => {
+    match charge.limit.params(charge.cost) {
+        LimitParams::FixedWindow { window_us, limit, ttl_code } => {
             packed.push(b'w');
-            pack(&mut packed, &[(window_us, 7), (limit, 7), (cost, 7), (life, 2)]);
+            pack(&mut packed, &[(window_us, 7), (limit, 7), (cost, 7), (ttl_code, 2)]);
         }
-        Terms::SlidingCounter { window_us, limit, life } => {
+        LimitParams::SlidingCounter { window_us, limit, ttl_code } => {
             let is_small = limit.checked_mul(window_us).is_some_and(|n| n <= NUMBER_MAX);
             packed.push(b'c');
-            let numbers = [(window_us, 7), (limit, 7), (cost, 7), (life, 2), (is_small.into(), 1)];
+            let numbers =
+                [(window_us, 7), (limit, 7), (cost, 7), (ttl_code, 2), (is_small.into(), 1)];
             pack(&mut packed, &numbers);
         }
-        Terms::Bucket { count, pace, cost: Span { us, frac }, fill } => {
+        LimitParams::Gcra { denominator, rate_code, increment, burst_tolerance } => {
             packed.push(b'b');
-            pack(&mut packed, &[(1 << scale_bits(count), 4), (pace, 4), (count, 4)]);
-            pack(&mut packed, &[(us, 7), (frac, 4), (fill.us, 7), (fill.frac, 4)]);
+            pack(
+                &mut packed,
+                &[(1 << scale_bits(denominator), 4), (rate_code, 4), (denominator, 4)],
+            );
+            let tolerance = [(burst_tolerance.us, 7), (burst_tolerance.frac, 4)];
+            pack(&mut packed, &[(increment.us, 7), (increment.frac, 4)]);
+            pack(&mut packed, &tolerance);
         }
-        Terms::SlidingLog { window_us, limit, count_rejected } => {
+        LimitParams::SlidingLog { window_us, limit, count_rejected } => {
             packed.push(b'l');
             let numbers = [(window_us, 7), (limit, 7), (cost, 7), (count_rejected.into(), 1)];
             pack(&mut packed, &numbers);
@@ -77,15 +83,15 @@ pub(super) fn pack_state(state: &Snapshot, limit: &Limit) -> Vec<u8> {
     };
     let [time, life, upper, lower] = cell.to_parts();
     let mut packed = Vec::with_capacity(20);
-    match limit.terms(Cost::ONE) {
-        Terms::FixedWindow { .. } => {
+    match limit.params(Cost::ONE) {
+        LimitParams::FixedWindow { .. } => {
             pack(&mut packed, &[(time, 7), (life, 2), (upper << 26 | lower, 7)]);
         }
-        Terms::SlidingCounter { .. } => {
+        LimitParams::SlidingCounter { .. } => {
             pack(&mut packed, &[(time, 7), (life, 2), (upper, 4), (lower, 4)]);
         }
-        Terms::Bucket { count, .. } => {
-            let bits = scale_bits(count);
+        LimitParams::Gcra { denominator, .. } => {
+            let bits = scale_bits(denominator);
             let len = match bits {
                 0 => 4,
                 13 => 5,
@@ -93,7 +99,7 @@ pub(super) fn pack_state(state: &Snapshot, limit: &Limit) -> Vec<u8> {
             };
             pack(&mut packed, &[(time, 7), (upper << bits | lower, len)]);
         }
-        Terms::SlidingLog { .. } => {}
+        LimitParams::SlidingLog { .. } => {}
     }
     packed
 }
@@ -103,14 +109,14 @@ pub(super) fn unpack_state(bytes: &[u8], limit: &Limit) -> Option<Snapshot> {
     if bytes.is_empty() {
         return Some(Snapshot::fresh(limit));
     }
-    let parts = match limit.terms(Cost::ONE) {
-        Terms::FixedWindow { .. } => {
+    let parts = match limit.params(Cost::ONE) {
+        LimitParams::FixedWindow { .. } => {
             let [time, life, count] = unpack(bytes, [7, 2, 7])?;
             [time, life, count >> 26, count & ((1 << 26) - 1)]
         }
-        Terms::SlidingCounter { .. } => unpack(bytes, [7, 2, 4, 4])?,
+        LimitParams::SlidingCounter { .. } => unpack(bytes, [7, 2, 4, 4])?,
         // It may have been written under another rate, with more or fewer bits.
-        Terms::Bucket { .. } => {
+        LimitParams::Gcra { .. } => {
             let (len, bits) = match bytes.len() {
                 11 => (4, 0),
                 12 => (5, 13),
@@ -119,9 +125,9 @@ pub(super) fn unpack_state(bytes: &[u8], limit: &Limit) -> Option<Snapshot> {
             let [time, data] = unpack(bytes, [7, len])?;
             [time, 0, data >> bits, data & ((1 << bits) - 1)]
         }
-        Terms::SlidingLog { .. } => return Log::from_bytes(bytes).map(Snapshot::Log),
+        LimitParams::SlidingLog { .. } => return RequestLog::from_bytes(bytes).map(Snapshot::Log),
     };
-    limit.cell_rule().map(|rule| Snapshot::Cell(rule.cell_from_parts(parts)))
+    limit.cell_evaluator().map(|rule| Snapshot::Cell(rule.cell_from_parts(parts)))
 }
 
 /// What a script says of all charges together.
@@ -162,7 +168,7 @@ pub(super) fn decide(
     now: Micros,
 ) -> Option<Decision> {
     let Charge { limit, cost, .. } = charge;
-    if let Rule::Log(rule) = limit.rule() {
+    if let Evaluator::Log(rule) = limit.evaluator() {
         let [used, newest, seen, wait_us] = unpack(told, [7, 7, 7, 7])?;
         let (used, newest) = match is_charged {
             true => (used.saturating_add(cost.get()), seen),

@@ -69,17 +69,17 @@ mod tests {
     #[test]
     fn the_last_fifth_of_a_limit_is_near_it() {
         let near = NearLimit::default();
-        let left = |remaining| near.is_near(&Decision::passed(10, remaining, 0));
+        let left = |remaining| near.is_near(&Decision::allow(10, remaining, 0));
         assert!(!left(9) && !left(2), "8 of 10 have been used with it, not before");
         assert!(left(1) && left(0));
-        assert!(!near.is_near(&Decision::denied(10, 1, 1)), "a denial is no near miss");
+        assert!(!near.is_near(&Decision::deny(10, 1, 1)), "a denial is no near miss");
     }
 
     #[test]
     fn the_ratio_can_be_told() {
         let half: NearLimit = "0.5".parse().unwrap();
-        assert!(half.is_near(&Decision::passed(10, 4, 0)));
-        assert!(!half.is_near(&Decision::passed(10, 5, 0)));
+        assert!(half.is_near(&Decision::allow(10, 4, 0)));
+        assert!(!half.is_near(&Decision::allow(10, 5, 0)));
         for wrong in ["", "-0.1", "1.01", "NaN", "most"] {
             assert_eq!(wrong.parse::<NearLimit>(), Err(NoRatio), "{wrong}");
         }

@@ -263,7 +263,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
                 decision.copied().unwrap_or_else(|| unlimited(charge, now))
             }
             FailureMode::Open => unlimited(charge, now),
-            FailureMode::Closed => Decision::refused(charge.limit().quota(), PROBE_MOST),
+            FailureMode::Closed => Decision::deny_for(charge.limit().quota(), PROBE_MOST),
         })
     }
 

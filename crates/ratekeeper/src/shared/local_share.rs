@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use ratekeeper_core::{Cost, Decision, Limit, LimitError, Micros, Rate, Terms};
+use ratekeeper_core::{Cost, Decision, Limit, LimitError, LimitParams, Micros, Rate};
 use ratekeeper_stores::{Charge, MemoryStore, Op};
 
 /// How many shares are kept. Beyond that they are worked out anew each time.
@@ -52,7 +52,7 @@ impl LocalShare {
         let charge = charge.under(&share);
         let peek = |charge: &Charge<'_>| self.store.apply_now(Op::Peek, &[*charge], now);
         let is_rejection_counted =
-            matches!(share.terms(Cost::ONE), Terms::SlidingLog { count_rejected: true, .. });
+            matches!(share.params(Cost::ONE), LimitParams::SlidingLog { count_rejected: true, .. });
         if is_rejection_counted && !peek(&charge).is_ok_and(|verdict| verdict.allowed()) {
             return;
         }
@@ -96,8 +96,8 @@ fn share_of(limit: &Limit, nodes: u32) -> Limit {
     }
     rate_share(limit, u64::from(nodes))
         .and_then(|rate| Limit::new(rate, limit.algorithm()))
-        .and_then(|share| match limit.terms(Cost::ONE) {
-            Terms::SlidingLog { count_rejected: true, .. } => share.count_rejected(),
+        .and_then(|share| match limit.params(Cost::ONE) {
+            LimitParams::SlidingLog { count_rejected: true, .. } => share.count_rejected(),
             _ => Ok(share),
         })
         .map_or_else(|_| limit.clone(), |share| share.named(limit.name()))
@@ -164,8 +164,8 @@ mod tests {
         let share = share_of(&limit, 2);
         assert_eq!(share.name(), "login");
         assert!(matches!(
-            share.terms(Cost::ONE),
-            Terms::SlidingLog { count_rejected: true, limit: 5, .. }
+            share.params(Cost::ONE),
+            LimitParams::SlidingLog { count_rejected: true, limit: 5, .. }
         ));
     }
 

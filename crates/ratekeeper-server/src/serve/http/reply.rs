@@ -53,7 +53,7 @@ impl<'a> Told<'a> {
             reset_after_ms: Some(millis_up(decision.reset_after())),
             delay_ms: millis_up(decision.delay()),
             limit_name: Some(limit.name()),
-            never: decision.never(),
+            never: decision.exceeds_capacity(),
             degraded,
             why: None,
             decisions: Vec::new(),

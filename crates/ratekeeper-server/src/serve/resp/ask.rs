@@ -190,7 +190,7 @@ fn write_named(decision: &Decision, is_degraded: bool, reply: &mut Reply<'_>) {
     reply.text("delay_ms");
     reply.count((decision.delay().as_micros() as u64).div_ceil(1_000));
     reply.text("never");
-    reply.boolean(decision.never());
+    reply.boolean(decision.exceeds_capacity());
     reply.text("degraded");
     reply.boolean(is_degraded);
 }

@@ -1,4 +1,4 @@
-//! The promises of the core, each over every algorithm and against a slow, obvious model.
+//! Properties of every algorithm, many of them against a slow but obvious model.
 
 mod support;
 
@@ -8,8 +8,8 @@ use support::{Key, Model};
 
 const HOUR_US: u64 = 3_600_000_000;
 
-/// Limits of everyday size, whose traces reach every branch. Some buckets are of nearly the same rate
-/// with an interval of so fine a fraction that one word does not hold it.
+/// Limits of common sizes, whose traces reach every branch. Some buckets have an emission interval
+/// whose fraction is too fine for `ScaledGcra`, at nearly the same rate.
 fn small_limit() -> impl Strategy<Value = Limit> {
     let algorithm = proptest::sample::select(ALGORITHMS);
     (algorithm, 1..20u64, 1..50u64, proptest::option::of(1..30u64), 0..3u8).prop_map(
@@ -28,7 +28,7 @@ fn small_limit() -> impl Strategy<Value = Limit> {
     )
 }
 
-/// Any limit that can be written, up to the edges; most of them odd.
+/// Any limit that can be constructed, up to the largest numbers.
 fn any_limit() -> impl Strategy<Value = Result<Limit, ratekeeper_core::LimitError>> {
     let count =
         prop_oneof![1..100u64, 1..=u64::from(u32::MAX), Just(10_000_000), Just(999_999_937)];
@@ -56,8 +56,8 @@ fn trace() -> impl Strategy<Value = Vec<(u64, u64)>> {
     proptest::collection::vec((step, cost), 1..120)
 }
 
-/// The trace as (moment, cost), beginning somewhere in the calendar.
-fn moments(start: u64, trace: &[(u64, u64)]) -> Vec<(u64, u64)> {
+/// Converts the steps of a trace to (time, cost), from `start` on.
+fn requests(start: u64, trace: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut at = start;
     let step = |&(step, cost): &(u64, u64)| {
         at += step;
@@ -73,24 +73,24 @@ fn compare_with_model(
 ) -> Result<(), TestCaseError> {
     for &(now, cost) in trace {
         let delay = model.delay(now);
-        let passes = model.check(cost, now);
+        let admitted = model.check(cost, now);
         let decision = key.check(cost, now);
-        prop_assert_eq!(decision.allowed(), passes, "{} cost {} at {}", key.limit, cost, now);
+        prop_assert_eq!(decision.allowed(), admitted, "{} cost {} at {}", key.limit, cost, now);
         prop_assert_eq!(decision.remaining(), model.remaining(now), "{} at {}", key.limit, now);
         let expected_wait = match () {
-            _ if passes => Wait::None,
+            _ if admitted => Wait::None,
             _ if cost > key.limit.quota() => Wait::Never,
-            _ => Wait::Micros(model.passes_from(cost, now) - now),
+            _ => Wait::Micros(model.admits_from(cost, now) - now),
         };
         prop_assert_eq!(decision.wait(), expected_wait, "{} cost {} at {}", key.limit, cost, now);
-        let expected_delay = if passes { delay } else { 0 };
+        let expected_delay = if admitted { delay } else { 0 };
         prop_assert_eq!(decision.delay().as_micros(), u128::from(expected_delay));
     }
     Ok(())
 }
 
-/// Two periods in milliseconds; half of the time, nearly the same.
-fn period_and_another() -> impl Strategy<Value = (u64, u64)> {
+/// Two periods in milliseconds; in half of the cases, nearly the same.
+fn two_periods() -> impl Strategy<Value = (u64, u64)> {
     let nearly = (100..100_000u64, 0..5u64).prop_map(|(period, more)| (period, period + more));
     prop_oneof![(1..100_000u64, 1..100_000u64), nearly]
 }
@@ -99,21 +99,21 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_decision_is_the_models(limit in small_limit(), start in 0..10 * HOUR_US, trace in trace()) {
-        compare_with_model(Key::new(&limit), Model::new(&limit, false), &moments(start, &trace))?;
+    fn every_decision_matches_the_model(limit in small_limit(), start in 0..10 * HOUR_US, trace in trace()) {
+        compare_with_model(Key::new(&limit), Model::new(&limit, false), &requests(start, &trace))?;
     }
 
     #[test]
-    fn every_decision_is_the_models_when_rejected_attempts_count(
+    fn every_decision_matches_the_model_when_denied_requests_count(
         count in 1..20u64, period_ms in 1..50u64, trace in trace(),
     ) {
         let rate = Rate::new(count, std::time::Duration::from_millis(period_ms)).unwrap();
         let limit = Limit::new(rate, Algorithm::SlidingLog).unwrap().count_rejected().unwrap();
-        compare_with_model(Key::new(&limit), Model::new(&limit, true), &moments(0, &trace))?;
+        compare_with_model(Key::new(&limit), Model::new(&limit, true), &requests(0, &trace))?;
     }
 
     #[test]
-    fn extreme_limits_are_exact_or_refused(
+    fn extreme_limits_are_exact_or_rejected(
         limit in any_limit(),
         steps in proptest::collection::vec((0..1_000u64, 1..=1_000u64), 1..30),
     ) {
@@ -124,15 +124,15 @@ proptest! {
             .iter()
             .map(|(step, cost)| (step * (period / 1_000) + step % 7, (limit.quota() * cost / 1_000).max(1)))
             .collect();
-        let mut moments = moments(1_700_000_000_000_000, &scaled);
-        moments.retain(|(at, _)| *at < Micros::MAX.get());
-        compare_with_model(Key::new(&limit), Model::new(&limit, false), &moments)?;
+        let mut requests = requests(1_700_000_000_000_000, &scaled);
+        requests.retain(|(at, _)| *at < Micros::MAX.get());
+        compare_with_model(Key::new(&limit), Model::new(&limit, false), &requests)?;
     }
 
     #[test]
     fn retry_after_is_exact(limit in small_limit(), trace in trace()) {
         let mut key = Key::new(&limit);
-        for (now, cost) in moments(0, &trace) {
+        for (now, cost) in requests(0, &trace) {
             if let Wait::Micros(wait) = key.check(cost, now).wait() {
                 prop_assert!(key.peek(cost, now + wait).allowed(), "{limit}: waited, denied");
                 prop_assert!(!key.peek(cost, now + wait - 1).allowed(), "{limit}: 1 µs too early, allowed");
@@ -141,9 +141,9 @@ proptest! {
     }
 
     #[test]
-    fn remaining_passes_and_one_more_does_not(limit in small_limit(), trace in trace()) {
+    fn remaining_is_admitted_and_one_more_is_denied(limit in small_limit(), trace in trace()) {
         let mut key = Key::new(&limit);
-        for (now, cost) in moments(0, &trace) {
+        for (now, cost) in requests(0, &trace) {
             let remaining = key.check(cost, now).remaining();
             prop_assert!(remaining == 0 || key.peek(remaining, now).allowed());
             prop_assert!(!key.peek(remaining + 1, now).allowed());
@@ -153,7 +153,7 @@ proptest! {
     #[test]
     fn a_denial_charges_nothing(limit in small_limit(), trace in trace(), later in 0..100_000u64) {
         let mut key = Key::new(&limit);
-        for (now, cost) in moments(0, &trace) {
+        for (now, cost) in requests(0, &trace) {
             let before = key.clone();
             if !key.check(cost, now).allowed() {
                 prop_assert_eq!(key.cell, before.cell);
@@ -163,9 +163,9 @@ proptest! {
     }
 
     #[test]
-    fn a_peek_says_what_a_check_does(limit in small_limit(), trace in trace()) {
+    fn a_peek_predicts_the_check(limit in small_limit(), trace in trace()) {
         let mut key = Key::new(&limit);
-        for (now, cost) in moments(0, &trace) {
+        for (now, cost) in requests(0, &trace) {
             let peeked = key.peek(cost, now);
             let checked = key.check(cost, now);
             prop_assert_eq!(peeked.wait(), checked.wait());
@@ -176,9 +176,9 @@ proptest! {
     }
 
     #[test]
-    fn a_refund_undoes(limit in small_limit(), trace in trace(), n in 1..20u64, later in 0..100_000u64) {
+    fn an_immediate_refund_undoes_the_charge(limit in small_limit(), trace in trace(), n in 1..20u64, later in 0..100_000u64) {
         let mut key = Key::new(&limit);
-        for (now, cost) in moments(0, &trace) {
+        for (now, cost) in requests(0, &trace) {
             key.check(cost, now);
             let before = key.clone();
             if key.check(n, now).allowed() {
@@ -190,12 +190,12 @@ proptest! {
     }
 
     #[test]
-    fn a_late_refund_never_gives_more_than_was_charged(
+    fn a_late_refund_never_returns_more_than_was_charged(
         limit in small_limit(), trace in trace(), n in 1..20u64, later in 0..100_000u64,
     ) {
         let (mut key, mut without) = (Key::new(&limit), Key::new(&limit));
         let mut now = 0;
-        for (at, cost) in moments(0, &trace) {
+        for (at, cost) in requests(0, &trace) {
             now = at;
             without.check(cost, now);
             key = without.clone();
@@ -220,13 +220,13 @@ proptest! {
     }
 
     #[test]
-    fn state_dropped_at_its_ttl_changes_nothing(
+    fn dropping_expired_state_changes_nothing(
         limit in small_limit(), trace in trace(), later in 0..100_000u64, n in 1..20u64,
     ) {
         let mut key = Key::new(&limit);
-        for (now, cost) in moments(0, &trace) {
+        for (now, cost) in requests(0, &trace) {
             key.check(cost, now);
-            let at = key.fresh_by().max(now) + later;
+            let at = key.expires_at().max(now) + later;
             let mut kept = key.clone();
             let mut dropped = Key::new(&limit);
             prop_assert_eq!(kept.check(n, at), dropped.check(n, at), "{}", limit);
@@ -235,13 +235,13 @@ proptest! {
     }
 
     #[test]
-    fn time_going_back_never_admits_more(limit in small_limit(), times in proptest::collection::vec((0..200_000u64, 1..6u64), 1..80)) {
-        // Whatever passes under a clock that jumps would also pass, in the same order, under one
-        // that stands still instead of going back.
+    fn a_clock_that_goes_back_never_admits_more(limit in small_limit(), times in proptest::collection::vec((0..200_000u64, 1..6u64), 1..80)) {
+        // Every request admitted under a clock that jumps is also admitted, in the same order,
+        // under a clock that stands still instead of going back.
         let (mut key, mut model) = (Key::new(&limit), Model::new(&limit, false));
         let mut latest = 0;
         for (now, cost) in times {
-            // A log remembers every time it was told; the others the times of what they admitted.
+            // A log keeps the latest time of all checks; the others, of admitted requests.
             let allowed = key.check(cost, now).allowed();
             if allowed || limit.algorithm() == Algorithm::SlidingLog {
                 latest = latest.max(now);
@@ -268,7 +268,7 @@ proptest! {
 
         let mut changed = key.with_limit(&limit(new_count));
         let now = changed.peek(1, start);
-        // A raised limit helps at once, a lowered one stops at 0.
+        // A higher limit takes effect at once; under a lower one, remaining is at least 0.
         prop_assert_eq!(now.remaining(), new_count.saturating_sub(used), "{}", algorithm);
         if let Wait::Micros(wait) = now.wait() {
             prop_assert_eq!(changed.check(1, start), now);
@@ -278,9 +278,9 @@ proptest! {
     }
 
     #[test]
-    fn a_wait_is_true_also_after_the_period_changed(
+    fn retry_after_is_exact_after_the_limit_changed(
         algorithm in proptest::sample::select(ALGORITHMS),
-        counts in (1..50u64, 1..50u64), periods in period_and_another(), trace in trace(),
+        counts in (1..50u64, 1..50u64), periods in two_periods(), trace in trace(),
         later in 0..200_000u64, cost in 1..50u64,
     ) {
         let limit = |count, period| {
@@ -289,7 +289,7 @@ proptest! {
         };
         let mut key = Key::new(&limit(counts.0, periods.0));
         let mut now = HOUR_US;
-        for (at, cost) in moments(HOUR_US, &trace) {
+        for (at, cost) in requests(HOUR_US, &trace) {
             key.check(cost, at);
             now = at;
         }
@@ -301,9 +301,9 @@ proptest! {
     }
 
     #[test]
-    fn usage_never_grows_nor_vanishes_when_a_period_changes(
+    fn usage_is_unchanged_when_the_period_changes(
         algorithm in proptest::sample::select(ALGORITHMS),
-        used in 1..100u64, (period, new_period) in period_and_another(), start in 0..HOUR_US,
+        used in 1..100u64, (period, new_period) in two_periods(), start in 0..HOUR_US,
     ) {
         let limit = |period| {
             let rate = Rate::new(100, std::time::Duration::from_millis(period)).unwrap();

@@ -1,20 +1,21 @@
-//! The packed log: (time, cost) of requests, oldest first, in a few bytes each.
+//! A packed log of requests: their times and costs, oldest first, in a few bytes each.
 //!
-//! An entry is the time since the entry before it, and its cost if that is not 1, as variable-length
-//! integers: four bytes for requests up to two minutes apart, seven for a month.
+//! An entry is the time since the entry before it, and its cost unless that is 1, as
+//! variable-length integers: four bytes for requests up to two minutes apart, seven for a month.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// The state of one key under a sliding log.
+/// The state of one key under a sliding log: the requests it counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log {
+pub struct RequestLog {
     bytes: VecDeque<u8>,
-    /// The time of the first entry. Its own distance in `bytes` is not read.
+    /// The time of the first entry. The distance stored with that entry is ignored.
     oldest: u64,
     newest: u64,
-    /// The latest time that this log was told. It never goes back: what has expired stays so.
-    seen: u64,
+    /// The latest time passed to this log. It never decreases, so that what has expired stays
+    /// expired when the clock goes back.
+    latest_now: u64,
     /// The sum of all costs.
     total: u64,
 }
@@ -25,79 +26,87 @@ pub(super) struct Entry {
     pub(super) cost: u64,
 }
 
-impl Log {
-    /// The sum of all costs in it, also of those that have expired since it was last told the time.
+impl RequestLog {
+    /// Returns the sum of all costs, including entries that have expired since the last update.
+    #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The time of the newest entry, in microseconds since the epoch; 0 if there never was one.
+    /// Returns the time of the newest entry, in microseconds since the epoch; 0 if there was none.
+    #[must_use]
     pub fn newest(&self) -> u64 {
         self.newest
     }
 
-    pub(super) fn seen(&self) -> u64 {
-        self.seen
+    pub(super) fn latest_now(&self) -> u64 {
+        self.latest_now
     }
 
-    pub(super) fn see(&mut self, now: u64) {
-        self.seen = self.seen.max(now);
+    pub(super) fn advance_to(&mut self, now: u64) {
+        self.latest_now = self.latest_now.max(now);
     }
 
-    /// Does it hold nothing at all?
+    /// Returns whether the log has no entries.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The memory that the entries take, beside the log itself.
+    /// Returns the heap memory of the entries.
+    #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// The log as bytes, for a store that keeps it elsewhere: four numbers, then the entries.
+    /// Serializes the log, for a store outside this process: four numbers, then the entries.
+    #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEAD_LEN + self.bytes.len());
-        for (n, len) in [self.oldest, self.newest, self.seen, self.total].iter().zip(HEAD) {
+        let mut bytes = Vec::with_capacity(HEADER_LEN + self.bytes.len());
+        for (n, len) in [self.oldest, self.newest, self.latest_now, self.total].iter().zip(HEADER) {
             bytes.extend(&n.to_be_bytes()[8 - len..]);
         }
         bytes.extend(&self.bytes);
         bytes
     }
 
-    /// The log that [`Log::to_bytes`] gave. `None` if it did not.
+    /// Deserializes what [`RequestLog::to_bytes`] returned. `None` if the bytes are inconsistent.
+    #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (mut head, entries) = bytes.split_at_checked(HEAD_LEN)?;
-        let [oldest, newest, seen, total] = HEAD.map(|len| {
-            let (number, rest) = head.split_at(len);
-            head = rest;
+        let (mut header, entries) = bytes.split_at_checked(HEADER_LEN)?;
+        let [oldest, newest, latest_now, total] = HEADER.map(|len| {
+            let (number, rest) = header.split_at(len);
+            header = rest;
             number.iter().fold(0, |n, byte| n << 8 | u64::from(*byte))
         });
-        let log = Self { bytes: entries.iter().copied().collect(), oldest, newest, seen, total };
+        let bytes = entries.iter().copied().collect();
+        let log = Self { bytes, oldest, newest, latest_now, total };
         let sum = log.entries().map(|entry| entry.cost).fold(0, u64::saturating_add);
-        let is_whole = sum == total && log.entries().last().is_none_or(|last| last.at == newest);
-        is_whole.then_some(log)
+        let is_consistent =
+            sum == total && log.entries().last().is_none_or(|last| last.at == newest);
+        is_consistent.then_some(log)
     }
 
-    /// All entries, oldest first.
+    /// Iterates over all entries, oldest first.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         let mut bytes = self.bytes.iter().copied();
         let mut at = None;
         core::iter::from_fn(move || {
             let (distance, cost, _) = decode(&mut bytes)?;
-            let this = at.map_or(self.oldest, |before: u64| before + distance);
-            at = Some(this);
-            Some(Entry { at: this, cost })
+            let next = at.map_or(self.oldest, |before: u64| before + distance);
+            at = Some(next);
+            Some(Entry { at: next, cost })
         })
     }
 
-    /// Adds to the end. `at` must not be before the newest entry.
+    /// Appends an entry. `at` must not be before the newest entry.
     pub(super) fn push(&mut self, at: u64, cost: u64) {
         if self.is_empty() {
             (self.oldest, self.newest) = (at, at);
         }
         let (packed, len) = encode(at - self.newest, cost);
         if self.bytes.len() + len > self.bytes.capacity() {
-            // An eighth more instead of twice as much: a full log is then nearly all entries.
+            // Grows by an eighth instead of doubling, to waste less memory when the log is full.
             self.bytes.reserve_exact(len.max(self.bytes.len() / 8).max(16));
         }
         self.bytes.extend(&packed[..len]);
@@ -105,10 +114,10 @@ impl Log {
         self.total += cost;
     }
 
-    /// Drops entries from the front while `is_done` says so.
-    pub(super) fn drop_while(&mut self, is_done: impl Fn(Entry, u64) -> bool) {
+    /// Drops entries from the front while `predicate` holds of the oldest entry and the total.
+    pub(super) fn drop_while(&mut self, predicate: impl Fn(Entry, u64) -> bool) {
         while let Some((_, cost, len)) = decode(&mut self.bytes.iter().copied()) {
-            if !is_done(Entry { at: self.oldest, cost }, self.total) {
+            if !predicate(Entry { at: self.oldest, cost }, self.total) {
                 return;
             }
             self.bytes.drain(..len);
@@ -122,18 +131,19 @@ impl Log {
         }
     }
 
-    /// Takes out `cost` that was charged at `charged_at`, or later if the log had been told a later
-    /// time before; and if there is not that much, from the newest before it.
-    pub(super) fn take_out(&mut self, mut cost: u64, charged_at: u64) {
+    /// Removes `cost` from the entries at `charged_at` and later, since a charge is logged later if
+    /// the log had a later time already. If they hold less, removes the rest from the newest
+    /// entries before.
+    pub(super) fn remove(&mut self, mut cost: u64, charged_at: u64) {
         let mut entries: Vec<Entry> = self.entries().collect();
-        let later = entries.partition_point(|entry| entry.at < charged_at);
-        let (before, since) = entries.split_at_mut(later);
+        let split = entries.partition_point(|entry| entry.at < charged_at);
+        let (before, since) = entries.split_at_mut(split);
         for entry in since.iter_mut().chain(before.iter_mut().rev()) {
-            let taken = cost.min(entry.cost);
-            entry.cost -= taken;
-            cost -= taken;
+            let removed = cost.min(entry.cost);
+            entry.cost -= removed;
+            cost -= removed;
         }
-        let mut rebuilt = Log { seen: self.seen, ..Log::default() };
+        let mut rebuilt = Self { latest_now: self.latest_now, ..Self::default() };
         for entry in entries.iter().filter(|entry| entry.cost > 0) {
             rebuilt.push(entry.at, entry.cost);
         }
@@ -141,9 +151,9 @@ impl Log {
     }
 }
 
-/// How many bytes each number takes before the entries: three times and the sum.
-const HEAD: [usize; 4] = [7, 7, 7, 4];
-const HEAD_LEN: usize = 25;
+/// The size in bytes of each number in the header: three times and the total.
+const HEADER: [usize; 4] = [7, 7, 7, 4];
+const HEADER_LEN: usize = 25;
 
 const PACKED_MAX: usize = 20;
 
@@ -164,7 +174,7 @@ fn encode(distance: u64, cost: u64) -> ([u8; PACKED_MAX], usize) {
     (packed, len)
 }
 
-/// Distance, cost and length of the next entry.
+/// Decodes the next entry: distance, cost and length in bytes.
 fn decode(bytes: &mut impl Iterator<Item = u8>) -> Option<(u64, u64, usize)> {
     let mut len = 0;
     let mut take = || {
@@ -179,9 +189,9 @@ fn decode(bytes: &mut impl Iterator<Item = u8>) -> Option<(u64, u64, usize)> {
             shift += 7;
         }
     };
-    let head = take()?;
-    let cost = if head & 1 == 1 { take()? } else { 1 };
-    Some((head >> 1, cost, len))
+    let tagged_distance = take()?;
+    let cost = if tagged_distance & 1 == 1 { take()? } else { 1 };
+    Some((tagged_distance >> 1, cost, len))
 }
 
 #[cfg(test)]
@@ -189,8 +199,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_survive_packing() {
-        let mut log = Log::default();
+    fn entries_round_trip() {
+        let mut log = RequestLog::default();
         let entries = [(5, 1), (5, 3), (200, 1), (9_000_000, 70_000), (1 << 50, 1)];
         for (at, cost) in entries {
             log.push(at, cost);
@@ -199,8 +209,8 @@ mod tests {
         assert_eq!(unpacked, entries);
         assert_eq!(log.total(), 70_006);
 
-        assert_eq!(Log::from_bytes(&log.to_bytes()), Some(log.clone()));
-        assert_eq!(Log::from_bytes(&log.to_bytes()[1..]), None);
+        assert_eq!(RequestLog::from_bytes(&log.to_bytes()), Some(log.clone()));
+        assert_eq!(RequestLog::from_bytes(&log.to_bytes()[1..]), None);
 
         log.drop_while(|entry, _| entry.at < 200);
         assert_eq!(log.entries().next(), Some(Entry { at: 200, cost: 1 }));
@@ -208,8 +218,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_goes_back_with_the_entries() {
-        let mut log = Log::default();
+    fn dropping_entries_frees_memory() {
+        let mut log = RequestLog::default();
         (0..10_000).for_each(|i| log.push(i * 60_000, 1));
         let full = log.heap_bytes();
         log.drop_while(|entry, _| entry.at < 9_990 * 60_000);
@@ -218,8 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_of_a_busy_minute_takes_under_five_bytes_an_entry() {
-        let mut log = Log::default();
+    fn a_thousand_requests_a_minute_take_under_five_bytes_each() {
+        let mut log = RequestLog::default();
         for i in 0..1_000 {
             log.push(1_700_000_000_000_000 + i * 60_000, 1);
         }

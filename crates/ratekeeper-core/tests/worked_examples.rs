@@ -1,8 +1,8 @@
-//! Worked cases as data: a limit, a trace, what must come of it.
+//! Worked examples as data: a limit, a trace, and the expected decisions.
 //!
-//! A trace is a list of `time[*times][xcost]`; an expectation is a list of `allow`, `deny` or
-//! `never`, each with what must hold of it in brackets: `allow[left 19]`, `allow[hold 500ms]`,
-//! `deny[5s]`, and `*times` for several alike.
+//! A trace is a list of `time[*repeats][xcost]`. An expectation is a list of `allow`, `deny` or
+//! `never`, each with an optional detail in brackets (`allow[left 19]`, `allow[hold 500ms]`,
+//! `deny[5s]`) and an optional `*repeats`.
 
 mod support;
 
@@ -45,7 +45,7 @@ fn parse_trace(trace: &str) -> Vec<(u64, u64)> {
     requests
 }
 
-/// `(verdict, detail)`: the detail is what stood in brackets.
+/// Parses to `(verdict, detail)`, where the detail is the text in brackets.
 fn parse_expected(expected: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for item in expected.split(',').map(str::trim) {
@@ -62,7 +62,7 @@ fn meets(decision: &Decision, (verdict, detail): &(String, String)) -> bool {
     let verdict_met = match verdict.as_str() {
         "allow" => decision.allowed(),
         "deny" => decision.retry_after().is_some(),
-        "never" => decision.never(),
+        "never" => decision.exceeds_capacity(),
         other => panic!("no such verdict: {other}"),
     };
     let us = |duration: std::time::Duration| duration.as_micros() as u64;
@@ -113,12 +113,12 @@ fn sliding_log() {
     check(LOG, "2/minute", "0:01 0:30 0:50 1:40", "allow, allow, deny[11s], allow");
     let strict = Limit::sliding_log("2/minute").unwrap().count_rejected().unwrap();
     check_limit(&strict, "0:01 0:30 0:50 1:40", "allow, allow, deny, allow");
-    // At 0:01 + 1:00 the first one is gone, and not a microsecond sooner.
+    // The first request expires after exactly one minute.
     check(LOG, "1/minute", "0s 59.999999s 60s", "allow, deny[1us], allow");
 }
 
 #[test]
-fn hammering_a_log_that_counts_rejected_attempts_keeps_the_caller_out() {
+fn a_caller_that_does_not_back_off_stays_denied_if_denied_requests_count() {
     let strict = Limit::sliding_log("2/10s").unwrap().count_rejected().unwrap();
     check_limit(
         &strict,
@@ -130,7 +130,7 @@ fn hammering_a_log_that_counts_rejected_attempts_keeps_the_caller_out() {
 
 #[test]
 fn sliding_counter() {
-    // Previous and present window, the time into the present one, what is left after one more.
+    // Requests in the previous and the current window, then one more, and what it leaves.
     check(COUNTER, "100/minute", "0sx80 70sx30 70s", "allow, allow, allow[left 2]");
     check(COUNTER, "100/minute", "0sx80 60sx20 90sx20 90s", "allow, allow, allow, allow[left 19]");
     check(COUNTER, "100/50s", "0sx60 70sx40 70s", "allow, allow, allow[left 23]");
@@ -161,8 +161,8 @@ fn leaky_bucket() {
     check(LEAKY, "2/s burst 10", "0s 0.2s 3s", "allow[hold 0s], allow[hold 300ms], allow[hold 0s]");
 }
 
-/// What other limiters got wrong.
-mod mistakes_of_others {
+/// Known bugs of other rate limiters.
+mod bugs_of_other_limiters {
     use super::*;
 
     #[test]
@@ -178,20 +178,20 @@ mod mistakes_of_others {
     #[test]
     fn idling_refills_at_the_rate_whatever_the_burst() {
         check(TOKEN, "1/s burst 100", "0s*100 3s*5", "allow*100, allow*3, deny[1s]*2");
-        assert!(fresh_by("1/s burst 100", "0s*100") >= 100_000_000);
+        assert!(expires_at("1/s burst 100", "0s*100") >= 100_000_000);
     }
 
-    fn fresh_by(rate: &str, trace: &str) -> u64 {
+    fn expires_at(rate: &str, trace: &str) -> u64 {
         let mut key = Key::new(&Limit::token_bucket(rate).unwrap());
         for (at, cost) in parse_trace(trace) {
             key.check(cost, at);
         }
-        key.fresh_by()
+        key.expires_at()
     }
 
     #[test]
     fn intervals_below_a_nanosecond_are_exact() {
-        // 600 million a second: 600 each microsecond, neither 599 nor 1000.
+        // 600 million a second is 600 a microsecond, neither 599 nor 1000.
         check(
             TOKEN,
             "600000000/s burst 600",
@@ -201,7 +201,7 @@ mod mistakes_of_others {
     }
 
     #[test]
-    fn a_large_burst_on_a_long_period_is_refused_instead_of_wrapping() {
+    fn a_large_burst_with_a_long_period_is_rejected_instead_of_overflowing() {
         let error = Limit::token_bucket("1/day burst 3000000").unwrap_err();
         assert!(error.to_string().contains("at most 52124"), "{error}");
         check(TOKEN, "1/day burst 52124", "1dx52124 1d 2d", "allow, deny[1d], allow");
@@ -209,14 +209,14 @@ mod mistakes_of_others {
 
     #[test]
     fn polling_often_loses_no_refill() {
-        // 1/hour, asked every second for ten hours: ten more, not five.
+        // 1/hour, checked every second for ten hours: ten more are admitted, not five.
         let mut key = Key::new(&Limit::token_bucket("1/hour").unwrap());
         let allowed = (0..=36_000).filter(|s| key.check(1, s * 1_000_000).allowed()).count();
         assert_eq!(allowed, 11);
     }
 
     #[test]
-    fn a_denied_call_digs_no_debt() {
+    fn a_denied_request_adds_no_debt() {
         check(TOKEN, "1/s", "0s*100 1s", "allow, deny[1s]*99, allow");
         check(FIXED, "1/s", "0s*100 1s", "allow, deny[1s]*99, allow");
         check(COUNTER, "2/s", "0s*100 1.5s", "allow*2, deny*98, allow");
@@ -224,22 +224,22 @@ mod mistakes_of_others {
     }
 
     #[test]
-    fn retry_after_in_seconds_is_never_0() {
+    fn retry_after_secs_is_at_least_1() {
         let mut key = Key::new(&Limit::token_bucket("1000/s burst 1").unwrap());
         key.check(1, 0);
         assert_eq!(key.check(1, 0).retry_after_secs(), Some(1));
     }
 
     #[test]
-    fn a_cost_above_the_burst_is_never_and_says_so() {
+    fn a_cost_above_the_quota_exceeds_the_capacity() {
         for algorithm in ratekeeper_core::ALGORITHMS {
             check(*algorithm, "5/s", "0sx6 0sx18446744073709551615", "never, never");
         }
     }
 }
 
-/// What this one got wrong once.
-mod mistakes_of_our_own {
+/// Past bugs of this crate.
+mod regressions {
     use super::*;
 
     fn key(algorithm: Algorithm, rate: &str) -> Key {
@@ -254,7 +254,7 @@ mod mistakes_of_our_own {
     }
 
     #[test]
-    fn a_charge_that_has_long_flowed_off_is_not_given_back() {
+    fn a_charge_that_is_already_replenished_is_not_refunded() {
         for algorithm in [TOKEN, LEAKY] {
             let mut key = key(algorithm, "1/s burst 10");
             assert!(key.check(10, 0).allowed());
@@ -265,7 +265,7 @@ mod mistakes_of_our_own {
     }
 
     #[test]
-    fn a_log_remembers_what_a_debt_and_its_refund_leave() {
+    fn a_log_keeps_what_remains_of_a_debt_after_its_refund() {
         let mut key = key(LOG, "10/minute");
         key.check(5, 0);
         key.charge(10, 0);
@@ -275,8 +275,8 @@ mod mistakes_of_our_own {
     }
 
     #[test]
-    fn a_log_gives_back_what_was_logged_at_a_later_time_than_told() {
-        // Two threads read the clock and then come in the other order.
+    fn a_log_refunds_a_charge_that_was_logged_at_a_later_time() {
+        // Two threads read the clock and then update the log in the opposite order.
         let mut key = key(LOG, "10/minute");
         key.check(1, 1_000_003);
         key.check(5, 1_000_000);
@@ -285,7 +285,7 @@ mod mistakes_of_our_own {
         assert_eq!(
             key.refund(1, 500_000, 62_000_000).remaining(),
             10,
-            "and nothing once it is gone"
+            "an expired charge is not refunded"
         );
     }
 }
