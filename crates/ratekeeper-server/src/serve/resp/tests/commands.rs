@@ -201,7 +201,7 @@ fn what_is_no_limit_is_told() {
         ),
         (
             "RK.CHECK k 5/s ALGORITHM magic",
-            "ERR unknown algorithm \"magic\"; there are fixed_window, sliding_log, sliding_counter, token_bucket, leaky_bucket",
+            "ERR unknown algorithm \"magic\"; use one of fixed_window, sliding_log, sliding_counter, token_bucket, leaky_bucket",
         ),
         (
             "RK.CHECK k \"5/s burst 10\" ALGORITHM sliding_counter",
