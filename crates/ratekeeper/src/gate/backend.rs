@@ -146,6 +146,7 @@ impl Backend {
     }
 
     /// Does `op` with limits of the caller's own.
+    #[cfg_attr(not(feature = "redis"), expect(unused_variables, reason = "memory does not fail"))]
     pub(crate) async fn apply_to(
         &self,
         op: Op,
@@ -153,21 +154,20 @@ impl Backend {
         on_failure: FailureMode,
         now: Micros,
     ) -> Result<Decided, ChargesError> {
-        if let Self::Memory(store) = self {
-            let (verdict, receipt) = (store.apply_now(op, charges, now)?, Receipt::of_store(now));
-            return Ok(Decided { verdict, receipt });
-        }
-        let charges: SmallVec<[_; 4]> = charges.iter().map(|one| (*one, on_failure)).collect();
         match self {
-            Self::Memory(_) => unreachable!("it has answered"),
+            Self::Memory(store) => {
+                let verdict = store.apply_now(op, charges, now)?;
+                Ok(Decided { verdict, receipt: Receipt::of_store(now) })
+            }
             #[cfg(feature = "redis")]
-            Self::Redis(fallback, _) => Ok(decided(&fallback.apply(op, &charges).await?)),
+            Self::Redis(fallback, _) => apply_elsewhere(fallback, op, charges, on_failure).await,
             #[cfg(feature = "redis")]
-            Self::Leased(fallback, _) => Ok(decided(&fallback.apply(op, &charges).await?)),
+            Self::Leased(fallback, _) => apply_elsewhere(fallback, op, charges, on_failure).await,
         }
     }
 
     /// Corrects a charge where it was made.
+    #[cfg_attr(not(feature = "redis"), expect(unused_variables, reason = "there is one place"))]
     pub(crate) async fn correct_where_charged(
         &self,
         op: Op,
@@ -379,6 +379,17 @@ impl Backend {
             FailureMode::Closed => None,
         }
     }
+}
+
+#[cfg(feature = "redis")]
+async fn apply_elsewhere<S: SharedStore + Send + Sync + 'static>(
+    fallback: &Arc<Fallback<S>>,
+    op: Op,
+    charges: &[Charge<'_>],
+    on_failure: FailureMode,
+) -> Result<Decided, ChargesError> {
+    let charges: SmallVec<[_; 4]> = charges.iter().map(|one| (*one, on_failure)).collect();
+    Ok(decided(&fallback.apply(op, &charges).await?))
 }
 
 #[cfg(feature = "redis")]
