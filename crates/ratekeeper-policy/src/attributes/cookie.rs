@@ -6,9 +6,9 @@ use super::{AttributeValues, trim_ows};
 use crate::path::percent_decoded;
 use crate::request::RequestAttributes;
 
-/// Every value of a cookie, decoded. Names differ by case.
+/// Returns every value of a cookie, decoded. Names are case-sensitive.
 ///
-/// Pairs are separated by `;` only (RFC 6265), over all lines.
+/// Pairs are separated by `;` only (RFC 6265), over all `Cookie` lines.
 pub(crate) fn values<'r>(request: &RequestAttributes<'r>, name: &str) -> AttributeValues<'r> {
     let mut values = AttributeValues::new();
     request.headers.each("cookie", &mut |line| {
@@ -23,7 +23,7 @@ pub(crate) fn values<'r>(request: &RequestAttributes<'r>, name: &str) -> Attribu
     values
 }
 
-/// A value as callers are told apart by it: some frameworks take `+` for a space, so both are one.
+/// Returns the value as an identity. Some frameworks decode `+` as a space, so a space becomes `+`.
 pub(crate) fn identity(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     if !value.contains(&b' ') {
         return value;
@@ -31,9 +31,10 @@ pub(crate) fn identity(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     value.iter().map(|byte| if *byte == b' ' { b'+' } else { *byte }).collect()
 }
 
-/// What is left of a value whatever frameworks do to it: they decode escapes, remove quotes, or both. So
-/// escapes are decoded once, of both kinds (`%7a`, and `\172` in octal), and quotes and backslashes do not
-/// count, wherever they are.
+/// Decodes a value so that all spellings which a framework reads as the same value are equal.
+///
+/// Frameworks decode escapes, remove quotes, or both. Escapes of both kinds (`%7a`, and `\172` in
+/// octal) are decoded once, and all quotes and backslashes are removed.
 pub(crate) fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
     if !value.iter().any(|byte| matches!(byte, b'"' | b'%' | b'\\')) {
         return value.into();
@@ -69,7 +70,7 @@ mod tests {
         }
     }
 
-    /// All texts of up to so many of these words.
+    /// Returns all concatenations of at most `words_max` of these words.
     fn texts(words: &[&str], words_max: usize) -> Vec<String> {
         let mut texts = vec![String::new()];
         let mut longest = texts.clone();
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_framework_takes_for_one_session_is_one_key() {
+    fn values_that_a_framework_reads_as_equal_have_one_key() {
         let frameworks: [Framework; 4] = [php, rack, django, express];
         let spellings = texts(&["z", "%7a", "\"", "%22", "\\172", "+", "%2B", "%20", " "], 4);
         for framework in frameworks {
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_has_one_spelling() {
+    fn spellings_of_a_session_have_one_canonical_form() {
         let spellings = ["zed", "\"zed\"", "%7aed", "\"%7Aed\"", "%22zed%22", "%22zed\""];
         same("zed", &spellings);
         same("zed", &["\"\\172ed\"", "\"\\zed\"", "\"z\\145d\""]);

@@ -1,4 +1,4 @@
-//! Parameters of the query.
+//! Query parameters.
 
 use std::borrow::Cow;
 
@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 use super::AttributeValues;
 use crate::path::percent_decoded;
 
-/// The values of a parameter in every way in which upstreams may read the query.
+/// Returns the values of a parameter for each way in which upstreams read the query.
 ///
-/// Some upstreams take `;` for a separator like `&`, others for a character like any other, so a query
-/// with `;` has two readings.
+/// Some upstreams treat `;` as a separator like `&`, others as an ordinary character, so a query with
+/// `;` has two readings.
 pub(crate) fn readings<'r>(
     query: Option<&'r str>,
     name: &str,
@@ -34,7 +34,7 @@ fn values<'r>(pairs: impl Iterator<Item = &'r [u8]>, name: &str) -> AttributeVal
     named.collect()
 }
 
-/// As in a form: escapes are decoded once, and `+` is a space.
+/// Decodes form encoding: escapes once, and `+` as a space.
 fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return text.into();
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_semicolon_may_separate() {
+    fn a_query_with_a_semicolon_has_two_readings() {
         assert_eq!(shown("a=1;user=bob"), [vec![], vec!["bob"]]);
         assert_eq!(shown("user=bob;x"), [["bob;x"], ["bob"]]);
         assert_eq!(shown("x=1;y=2&user=bob"), [["bob"], ["bob"]]);
