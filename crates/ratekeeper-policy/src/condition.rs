@@ -1,4 +1,4 @@
-//! Which requests a limit is about.
+//! Match conditions of limits, exemptions and priority classes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::attributes::{AttributeValues, header};
 use crate::context::RequestContext;
 use crate::path::{Glob, PathPattern};
 
-/// All that is given must hold; of a list, any.
+/// A match condition. All fields that are set must match; in a list, any entry.
 #[derive(Debug, Default)]
 pub(crate) struct Condition {
     pub(crate) methods: Vec<String>,
@@ -22,7 +22,7 @@ pub(crate) struct Condition {
     pub(crate) not: Vec<Condition>,
 }
 
-/// What is asked of a header.
+/// The test of a header or query parameter.
 #[derive(Debug)]
 pub(crate) enum FieldTest {
     Present,
@@ -31,7 +31,7 @@ pub(crate) enum FieldTest {
 }
 
 impl FieldTest {
-    /// Does it hold for these values? Who reads several may take any of them.
+    /// Whether the test holds for these values. An upstream may read any one of several values.
     fn holds(&self, values: &AttributeValues<'_>, by: Quantifier) -> bool {
         let fits = |value: &Cow<'_, [u8]>, globs: &[Glob]| globs.iter().any(|g| g.matches(value));
         match (self, by) {
@@ -48,24 +48,25 @@ impl FieldTest {
     }
 }
 
-/// Why a condition does not hold.
+/// Why a condition does not match.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mismatch<'p> {
-    /// The method is another.
+    /// The method differs.
     Method,
-    /// The path is another.
+    /// The path differs.
     Path,
-    /// The host is another.
+    /// The host differs.
     Host,
-    /// This header is not as it should be.
+    /// This header does not match.
     Header(&'p str),
-    /// This parameter of the query is not as it should be.
+    /// This query parameter does not match.
     Query(&'p str),
-    /// The client is in another network.
+    /// The client is not in any of the networks.
     Network,
-    /// The caller is of another tier.
+    /// The client has another tier.
     Tier,
-    /// It is among those that are excluded.
+    /// The request matches a `not` condition.
     Excluded,
 }
 
@@ -84,7 +85,7 @@ impl fmt::Display for Mismatch<'_> {
     }
 }
 
-/// How sure it has to be, where a request can be read in several ways.
+/// Whether a condition must hold for any or for all readings of an ambiguous request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quantifier {
     Any,
@@ -96,7 +97,7 @@ impl Quantifier {
         if self == Self::Any { Self::All } else { Self::Any }
     }
 
-    /// Does it hold for any of these, or for all of them?
+    /// Whether `holds` is true for any or all of the readings.
     fn of<T>(self, mut readings: impl Iterator<Item = T>, holds: impl FnMut(T) -> bool) -> bool {
         match self {
             Self::Any => readings.any(holds),
@@ -106,12 +107,13 @@ impl Quantifier {
 }
 
 impl Condition {
-    /// Why it does not hold, if it does not. It holds if it does by any reading of the request.
+    /// Returns why the condition does not match. It matches if any reading of the request does.
     pub(crate) fn mismatch<'p>(&'p self, context: &RequestContext<'_, '_>) -> Option<Mismatch<'p>> {
         self.mismatch_by(context, Quantifier::Any)
     }
 
-    /// Does it hold by every reading of the request? So must it be where a request gains by it.
+    /// Whether the condition matches for every reading of the request. Exemptions require this, so
+    /// that an ambiguous request is not exempt.
     pub(crate) fn holds_by_all_readings(&self, context: &RequestContext<'_, '_>) -> bool {
         self.mismatch_by(context, Quantifier::All).is_none()
     }
@@ -131,7 +133,7 @@ impl Condition {
         if !by.of(context.paths().iter(), fits) {
             return Some(Mismatch::Path);
         }
-        if !self.fits_host(context, by) {
+        if !self.matches_host(context, by) {
             return Some(Mismatch::Host);
         }
         self.mismatch_of_fields(context, by).or_else(|| self.mismatch_of_caller(context)).or_else(
@@ -143,8 +145,9 @@ impl Condition {
         )
     }
 
-    /// What is no host may be any of them to an upstream.
-    fn fits_host(&self, context: &RequestContext<'_, '_>, by: Quantifier) -> bool {
+    /// Whether the host matches. An invalid host matches any pattern, because upstreams may read it as
+    /// any host.
+    fn matches_host(&self, context: &RequestContext<'_, '_>, by: Quantifier) -> bool {
         match context.host() {
             _ if self.hosts.is_empty() => true,
             Ok(host) => self.hosts.iter().any(|glob| glob.matches_ignoring_case(host.as_bytes())),

@@ -1,4 +1,4 @@
-//! What has been found out about one request, each thing once and only when it is needed.
+//! Derived values of one request, each computed once and only when needed.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -16,7 +16,7 @@ use crate::request::RequestAttributes;
 #[cfg(feature = "jwt")]
 use crate::token::TokenClaims;
 
-/// About one request (`'r`) to one policy (`'p`).
+/// Derived values of one request (`'r`) under one policy (`'p`).
 pub(crate) struct RequestContext<'p: 'r, 'r> {
     pub(crate) request: &'r RequestAttributes<'r>,
     pub(crate) policy: &'p Policy,
@@ -30,12 +30,12 @@ pub(crate) struct RequestContext<'p: 'r, 'r> {
     token: OnceCell<TokenClaims>,
 }
 
-/// A limit is per an identity that is missing, and must not pass without it.
+/// An identity that a limit requires and the request does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingIdentity<'p> {
-    /// The identity.
+    /// The name of the identity.
     pub identity: &'p str,
-    /// Why it is not there.
+    /// Why it is missing.
     pub why: MissingReason,
 }
 
@@ -55,17 +55,17 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
         }
     }
 
-    /// The path as limits see it.
+    /// Returns the normalized path.
     pub(crate) fn path(&self) -> &str {
         &self.paths[0]
     }
 
-    /// The same, and all that servers may take it for.
+    /// Returns all readings of the path, the normalized one first.
     pub(crate) fn paths(&self) -> &[Cow<'r, str>] {
         &self.paths
     }
 
-    /// The host that the request is for, in canonical form; empty if there is none.
+    /// Returns the host in canonical form; empty if the request has none.
     pub(crate) fn host(&self) -> Result<&str, HostError> {
         let host = self.host.get_or_init(|| match self.request.host {
             None | Some("") => Ok("".into()),
@@ -84,7 +84,7 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
         *self.client.get_or_init(|| {
             let rule = &self.policy.client_ip;
             let peer = self.request.peer.map(|peer| peer.to_canonical());
-            // Most peers are nobody's proxy, and then there is no header to look for.
+            // Most peers are not trusted proxies; the header need not be read then.
             if !peer.is_some_and(|peer| rule.is_trusted(peer)) {
                 return peer;
             }
@@ -93,7 +93,7 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
         })
     }
 
-    /// The address or network that it is counted under.
+    /// Returns the client's address, or its network, as a key.
     pub(crate) fn client_key(&self) -> Option<Vec<u8>> {
         let network = self.policy.client_ip.key(self.client()?);
         let mut key = Vec::with_capacity(48);
@@ -120,7 +120,7 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
         &self.policy.identities[id]
     }
 
-    /// The value of an identity.
+    /// Returns the value of an identity.
     pub(crate) fn value(&self, id: usize) -> &IdentityValue<'r> {
         self.identities[id].get_or_init(|| {
             let identity = self.identity(id);
@@ -141,7 +141,7 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
         })
     }
 
-    /// The caller's tier, if there are any.
+    /// Returns the client's tier, if the policy has tiers.
     pub(crate) fn tier(&self) -> Option<usize> {
         let tiers = self.policy.tiers.as_ref()?;
         Some(*self.tier.get_or_init(|| {
@@ -151,8 +151,8 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
         }))
     }
 
-    /// What a limit per these identities counts this request under. Without one of them, a request
-    /// still has a key.
+    /// Returns the key of this request for a limit per these identities. A request without one of them
+    /// gets a fallback key.
     pub(crate) fn key(&self, per: &[usize]) -> Key {
         if per.is_empty() {
             return Key::of_all();
@@ -162,7 +162,7 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
         key
     }
 
-    /// Of these identities, the first that must not be missing but is.
+    /// Returns an error for the first of these identities that is required and missing.
     pub(crate) fn required(&self, per: &[usize]) -> Result<(), MissingIdentity<'p>> {
         for id in per {
             let identity = self.identity(*id);
@@ -181,24 +181,25 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
         if let Source::FirstOf(ids) = &identity.source {
             let found = ids.iter().find(|id| self.value(**id).is_ok());
             if let Some(found) = found {
-                key.instead(&self.identity(*found).name);
+                key.fallback(&self.identity(*found).name);
             }
         }
         match self.value(id) {
             Ok(value) => key.value(value),
-            Err(_) => self.stand_in(key, identity.missing),
+            Err(_) => self.add_fallback(key, identity.missing),
         }
     }
 
-    /// Whatever is missing, there is a key: the client's address, or that of all anonymous ones.
-    fn stand_in(&self, key: &mut Key, missing: WhenMissing) {
+    /// Appends the fallback for a missing identity: the client's address, or one key for all anonymous
+    /// clients.
+    fn add_fallback(&self, key: &mut Key, missing: WhenMissing) {
         let client = if missing == WhenMissing::Ip { self.client_key() } else { None };
         match client {
             Some(client) => {
-                key.instead("ip");
+                key.fallback("ip");
                 key.value(&client);
             }
-            None => key.instead(""),
+            None => key.fallback(""),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Why a request is charged to what it is charged to.
+//! Explains which limits apply to a request, and why the others do not.
 
 use std::sync::Arc;
 
@@ -9,55 +9,56 @@ use crate::request::RequestAttributes;
 use crate::resolve::AppliedLimit;
 use crate::rule::{LimitRule, Mode};
 
-/// What a policy makes of a request, limit by limit.
+/// The evaluation of a request against a policy, limit by limit.
 #[derive(Debug)]
 pub struct Explanation<'p> {
-    /// The path as limits see it.
+    /// The normalized path.
     pub path: String,
-    /// What else servers may take it for. Limits on those count too.
+    /// Other ways in which servers may read the path. Limits on those apply too.
     pub other_readings: Vec<String>,
-    /// The client's address, if it is known.
+    /// The client's address, if known.
     pub client: Option<std::net::IpAddr>,
-    /// Every identity, with its value or why it has none.
+    /// Every identity, with its value or why it is missing.
     pub identities: Vec<(&'p str, Result<String, MissingReason>)>,
-    /// The caller's tier, if there are any.
+    /// The client's tier, if the policy has tiers.
     pub tier: Option<&'p str>,
-    /// The request's priority class, if it has one.
+    /// The request's priority class, if any.
     pub class: Option<&'p str>,
-    /// The entry of the list of exemptions, counted from 0, if it is exempt.
+    /// The index of the `exempt` entry that matches, if any.
     pub exempt: Option<usize>,
-    /// Every limit, in the order of the file.
+    /// Every limit, in file order.
     pub limits: Vec<LimitExplanation<'p>>,
 }
 
-/// One limit, and whether it applies.
+/// A limit, and whether it applies to the request.
 #[derive(Debug)]
 pub struct LimitExplanation<'p> {
     /// The limit.
     pub rule: &'p LimitRule,
-    /// What comes of it.
+    /// Whether it applies, or why not.
     pub outcome: LimitOutcome<'p>,
 }
 
 /// Whether a limit applies, or why not.
 #[derive(Debug)]
 pub enum LimitOutcome<'p> {
-    /// It applies: the limit, and before it a class's share of it if there is one.
+    /// It applies. If the request's class has a share of the limit, the share comes first.
     Applies(Vec<AppliedLimit>),
     /// Its mode is `off`.
     Off,
-    /// The request is not one that it is about.
+    /// The request does not match its conditions.
     Mismatch(String),
-    /// Another one of its group came first.
+    /// Another limit of its `first` group applies.
     NotFirst,
-    /// The caller's tier has no limit here.
+    /// The client's tier is `unlimited`.
     Unlimited,
-    /// The request is refused, for an identity is missing.
+    /// The request is rejected because an identity is missing.
     MissingIdentity(MissingIdentity<'p>),
 }
 
 impl Policy {
-    /// What this policy makes of a request, and why.
+    /// Evaluates a request and explains the result for every limit.
+    #[must_use]
     pub fn explain<'p>(&'p self, request: &RequestAttributes<'_>) -> Explanation<'p> {
         let context = RequestContext::new(self, request);
         let mut groups_done = Vec::new();

@@ -1,4 +1,4 @@
-//! The policy file: every section and field, with what an editor should say about it.
+//! The format of policy files: every section and field, with the description shown by editors.
 
 use crate::schema::{Field, Schema, Section};
 
@@ -6,7 +6,7 @@ pub(crate) const fn field(name: &'static str, schema: Schema, doc: &'static str)
     Field { name, is_required: false, may_be_empty: false, schema, doc }
 }
 
-/// A part of the file that may stand there without anything in it.
+/// An optional field that may be empty.
 pub(crate) const fn part(name: &'static str, schema: Schema, doc: &'static str) -> Field {
     Field { name, is_required: false, may_be_empty: true, schema, doc }
 }
@@ -36,18 +36,18 @@ pub(crate) static POLICY: Section = Section {
     one_of: &[],
     fields: &[
         required("version", Schema::Integer(1, 1), "The version of this format: 1."),
-        part("store", Schema::Section(&STORE), "Where counts are kept. In memory if absent."),
+        part("store", Schema::Section(&STORE), "Where counts are stored. In memory if absent."),
         part("jwt", Schema::Section(&JWT), "How tokens are verified, for identities of jwt_claim."),
         part(
             "identify",
             Schema::Map(&Schema::Section(&IDENTITY)),
-            "Who is asking: names of your own, each with where it is found. `ip` is always there.",
+            "Identities to count by: a name, and where the value is found. `ip` is built in.",
         ),
-        part("tiers", Schema::Section(&TIERS), "Which rates a caller gets."),
+        part("tiers", Schema::Section(&TIERS), "Tiers of clients, with different rates."),
         part(
             "priorities",
             Schema::List(&Schema::Section(&PRIORITY)),
-            "Classes of requests; the first that matches. Limits give them shares.",
+            "Priority classes of requests; the first that matches. Limits give them shares.",
         ),
         part(
             "exempt",
@@ -66,7 +66,11 @@ pub(crate) static POLICY: Section = Section {
                 "The limits. A request is charged to all that match, or to none.",
             )
         },
-        part("answers", Schema::Section(&ANSWERS), "How a caller is told."),
+        part(
+            "answers",
+            Schema::Section(&ANSWERS),
+            "Headers of responses, and the body and status of denials.",
+        ),
     ],
 };
 
@@ -79,11 +83,11 @@ static STORE: Section = Section {
             Schema::Text("memory, or the address of a Redis or Valkey"),
             "memory, redis://…, rediss://…, redis+sentinel://…, redis+cluster://…; ${NAME} stands for an environment variable.",
         ),
-        field("prefix", Schema::Text("a prefix"), "What keys begin with in Redis."),
+        field("prefix", Schema::Text("a prefix"), "Prefix of keys in Redis."),
         field(
             "deadline",
             DURATION,
-            "How long one decision may take before the store counts as down. 5ms if absent.",
+            "Maximum time for one decision, after which the call has failed. 5ms if absent.",
         ),
         field(
             "on_failure",
@@ -93,12 +97,12 @@ static STORE: Section = Section {
         field(
             "leased",
             Schema::Boolean,
-            "Serve hot keys from memory, with units taken from the store beforehand.",
+            "Serve hot keys from memory, with units leased from the store.",
         ),
         field(
             "keys_max",
             Schema::Integer(1, 1 << 32),
-            "How many keys are kept in memory at most. A million if absent.",
+            "Maximum number of keys in memory. A million if absent.",
         ),
     ],
 };
@@ -125,7 +129,7 @@ static JWT: Section = Section {
             Schema::Text("a file"),
             "A public key in PEM (RSA, EC or Ed25519).",
         ),
-        field("jwks_file", Schema::Text("a file"), "A set of keys (JWKS) in JSON."),
+        field("jwks_file", Schema::Text("a file"), "A JSON Web Key Set (JWKS)."),
         field(
             "algorithms",
             Schema::OneOrMany(&Schema::Choice(&[
@@ -142,15 +146,15 @@ static JWT: Section = Section {
                 ("ES384", ""),
                 ("EdDSA", ""),
             ])),
-            "Only these, of those that fit the key.",
+            "Accept only these of the key's algorithms.",
         ),
-        field("issuer", NAME, "What `iss` must be."),
-        field("audience", NAME, "What `aud` must contain."),
-        field("leeway", DURATION, "How far clocks may differ. 30s if absent."),
+        field("issuer", NAME, "Required issuer (`iss`)."),
+        field("audience", NAME, "Required audience (`aud`)."),
+        field("leeway", DURATION, "Tolerated clock skew. 30s if absent."),
         field(
             "header",
             HEADER,
-            "Where the token is. `authorization` if absent, which needs `Bearer` before the token.",
+            "The header that holds the token. `authorization` if absent, which requires `Bearer`.",
         ),
         field("cookie", NAME, "The cookie that holds the token, instead of a header."),
     ],
@@ -173,26 +177,30 @@ static IDENTITY: Section = Section {
     fields: &[
         field("header", HEADER, "The value of this header."),
         field("cookie", NAME, "The value of this cookie."),
-        field("query", NAME, "The value of this parameter of the query."),
+        field("query", NAME, "The value of this query parameter."),
         field("path_segment", Schema::Integer(1, 64), "This segment of the path, counted from 1."),
-        field("jwt_claim", NAME, "This claim of the verified token; dots lead into objects."),
+        field(
+            "jwt_claim",
+            NAME,
+            "This claim of the verified token; dots select members of objects.",
+        ),
         field(
             "client_ip",
             Schema::Either(&[Schema::Section(&CLIENT_IP), Schema::Boolean]),
-            "The address of the client; of its /64 network if it is IPv6.",
+            "The client's address; for IPv6, its /64 network.",
         ),
         field("constant", NAME, "Always this value."),
-        field("custom", Schema::Boolean, "Given by the program that uses the policy."),
-        field("first_of", Schema::List(&NAME), "The first of these identities that is there."),
+        field("custom", Schema::Boolean, "Supplied by the application."),
+        field("first_of", Schema::List(&NAME), "The first of these identities that is present."),
         field("all_of", Schema::List(&NAME), "All of these identities together."),
         field(
             "missing",
             Schema::Choice(&[
-                ("ip", "The client's address stands in. The default."),
-                ("anonymous", "All requests without it count as one caller."),
-                ("deny", "They are refused with 401."),
+                ("ip", "Count by the client's address instead. The default."),
+                ("anonymous", "Count all requests without it together."),
+                ("deny", "Reject requests without it with 401."),
             ]),
-            "What becomes of a request without it, where a limit is per this identity.",
+            "What limits per this identity do with a request without it.",
         ),
     ],
 };
@@ -204,7 +212,7 @@ static CLIENT_IP: Section = Section {
         field(
             "trusted_proxies",
             Schema::OneOrMany(&NETWORK),
-            "Whose word about the client is believed.",
+            "Proxies whose forwarding header is trusted.",
         ),
         field(
             "forwarded_by",
@@ -213,17 +221,17 @@ static CLIENT_IP: Section = Section {
                 ("forwarded", "Forwarded (RFC 7239)."),
                 ("x-real-ip", "X-Real-IP."),
             ]),
-            "The header in which trusted proxies tell it.",
+            "The header in which trusted proxies send the client's address.",
         ),
         field(
             "ipv4_prefix",
             Schema::Integer(8, 32),
-            "How much of an IPv4 address counts. 32 if absent.",
+            "Prefix length by which IPv4 addresses are grouped. 32 if absent.",
         ),
         field(
             "ipv6_prefix",
             Schema::Integer(16, 128),
-            "How much of an IPv6 address counts. 64 if absent.",
+            "Prefix length by which IPv6 addresses are grouped. 64 if absent.",
         ),
     ],
 };
@@ -232,14 +240,14 @@ static TIERS: Section = Section {
     what: "a tiers section",
     one_of: &["members", "names"],
     fields: &[
-        required("of", NAME, "The identity whose tier it is."),
+        required("of", NAME, "The identity that determines the tier."),
         field("members", Schema::Map(&NAME), "The tier of each value of that identity."),
         field(
             "names",
             Schema::List(&NAME),
-            "The value is itself a tier: one of these. For a claim or a header that can be trusted.",
+            "The value is the name of a tier: one of these. For a claim or a trusted header.",
         ),
-        required("default", NAME, "The tier of everybody else."),
+        required("default", NAME, "The tier of all other clients."),
     ],
 };
 
@@ -277,7 +285,7 @@ pub(crate) static MATCH: Section = Section {
                 Schema::Boolean,
                 Schema::OneOrMany(&Schema::Text("a value, with * for any run of characters")),
             ])),
-            "All of these headers: a value, true if it is there, false if it is not.",
+            "All of these headers: a value, true for present, false for absent.",
         ),
         field(
             "query",
@@ -287,8 +295,8 @@ pub(crate) static MATCH: Section = Section {
             ])),
             "All of these parameters, as for headers.",
         ),
-        field("ip", Schema::OneOrMany(&NETWORK), "Clients of any of these networks."),
-        field("tier", Schema::OneOrMany(&NAME), "Callers of any of these tiers."),
+        field("ip", Schema::OneOrMany(&NETWORK), "Clients in any of these networks."),
+        field("tier", Schema::OneOrMany(&NAME), "Clients of any of these tiers."),
         field("not", Schema::OneOrMany(&Schema::Section(&MATCH)), "None of these."),
     ],
 };
@@ -297,7 +305,7 @@ static GROUP: Section = Section {
     what: "a group",
     one_of: &["first", "all"],
     fields: &[
-        field("match", Schema::Section(&MATCH), "Which requests the group is about."),
+        field("match", Schema::Section(&MATCH), "Which requests the group applies to."),
         field(
             "first",
             Schema::List(&Schema::Section(&LIMIT)),
@@ -311,21 +319,17 @@ static LIMIT: Section = Section {
     what: "a limit",
     one_of: &["rate", "concurrency"],
     fields: &[
-        required(
-            "name",
-            NAME,
-            "Its name: in answers, in metrics, and what its counts are kept under.",
-        ),
+        required("name", NAME, "Its name in responses and metrics. Counts are stored under it."),
         field("match", Schema::Section(&MATCH), "Which requests. All if absent."),
         field(
             "per",
             Schema::OneOrMany(&NAME),
-            "Counted for each of these identities together. One count for all if absent.",
+            "Count by this identity, or by a combination of several. One count for all if absent.",
         ),
         field(
             "rate",
             Schema::Either(&[RATE, Schema::Map(&RATE)]),
-            "How much, or for each tier how much; `unlimited` for a tier without.",
+            "The rate, or one for each tier; `unlimited` for a tier without a limit.",
         ),
         field(
             "concurrency",
@@ -336,7 +340,7 @@ static LIMIT: Section = Section {
                     Schema::Choice(&[("unlimited", "")]),
                 ])),
             ]),
-            "How many at a time, or for each tier how many.",
+            "Maximum number of requests in flight, or one for each tier.",
         ),
         field(
             "algorithm",
@@ -345,57 +349,60 @@ static LIMIT: Section = Section {
                     "fixed_window",
                     "A counter for each window; up to twice the limit around a boundary.",
                 ),
-                ("sliding_log", "Remembers each request; never more than the limit in a period."),
+                (
+                    "sliding_log",
+                    "A timestamp for each request; never more than the limit in any period.",
+                ),
                 ("sliding_counter", "Two counters for each key; smooth. The default."),
                 (
                     "token_bucket",
                     "A burst, then a steady rate. The default if the rate has a burst.",
                 ),
-                ("leaky_bucket", "A queue: lets out evenly spaced."),
+                ("leaky_bucket", "A queue that admits requests evenly spaced."),
             ]),
-            "How it is counted.",
+            "The algorithm that counts.",
         ),
         field("count_rejected", Schema::Boolean, "Count denied requests too (sliding_log)."),
         field(
             "cost",
             Schema::Either(&[Schema::Integer(1, u32::MAX as u64), Schema::Section(&COST)]),
-            "How much a request takes. 1 if absent.",
+            "The cost of a request. 1 if absent.",
         ),
         field(
             "mode",
             Schema::Either(&[
                 Schema::Choice(&[
-                    ("enforce", "What does not fit is refused. The default."),
-                    ("shadow", "Counted and reported, never refused."),
-                    ("off", "Not even counted."),
+                    ("enforce", "Requests above the limit are denied. The default."),
+                    ("shadow", "Counted and reported, never denied."),
+                    ("off", "Not counted."),
                 ]),
                 Schema::Section(&RAMP),
             ]),
-            "What it does.",
+            "Whether it is enforced.",
         ),
         field("on_store_failure", FAILURE_MODE, "What to do while the store is unavailable."),
         field(
             "when_limited",
             Schema::Either(&[
-                Schema::Choice(&[("reject", "Answer 429. The default.")]),
+                Schema::Choice(&[("reject", "Deny with 429. The default.")]),
                 Schema::Section(&WHEN_LIMITED),
             ]),
-            "What becomes of a request that does not fit.",
+            "What happens to a request above the limit.",
         ),
         field(
             "refund",
             Schema::OneOrMany(&STATUS),
-            "ResponseSettings that do not count: what was charged is given back.",
+            "Statuses of responses whose charge is refunded.",
         ),
         field(
             "shares",
             Schema::Map(&PERCENT),
-            "How much of it each priority class may take at most.",
+            "Maximum part of the limit for each priority class.",
         ),
         field(
             "message",
             Schema::Text("a message"),
-            "What a refused caller is told, instead of the message in `answers`.",
+            "Message of denials, instead of the message in `answers`.",
         ),
     ],
 };
@@ -408,19 +415,15 @@ static COST: Section = Section {
         field(
             "response_header",
             HEADER,
-            "The number in this header of the answer; until then, `default`.",
+            "The number in this header of the response; until then, `default`.",
         ),
         field(
             "routes",
             Schema::List(&Schema::Section(&ROUTE_COST)),
             "The cost of the first of these that matches.",
         ),
-        field("default", Schema::Integer(1, u32::MAX as u64), "Otherwise this. 1 if absent."),
-        field(
-            "max",
-            Schema::Integer(1, u32::MAX as u64),
-            "Whatever a header says, no more than this.",
-        ),
+        field("default", Schema::Integer(1, u32::MAX as u64), "The cost otherwise. 1 if absent."),
+        field("max", Schema::Integer(1, u32::MAX as u64), "Maximum cost that a header can set."),
     ],
 };
 
@@ -429,7 +432,7 @@ static ROUTE_COST: Section = Section {
     one_of: &[],
     fields: &[
         required("match", Schema::Section(&MATCH), "Which requests."),
-        required("cost", Schema::Integer(1, u32::MAX as u64), "How much they take."),
+        required("cost", Schema::Integer(1, u32::MAX as u64), "Their cost."),
     ],
 };
 
@@ -439,7 +442,7 @@ static RAMP: Section = Section {
     fields: &[required(
         "enforce",
         PERCENT,
-        "Enforced for this part of the keys, shadow for the others. A key is always on the same side.",
+        "Enforced for this part of the keys, shadow mode for the others. The choice is stable per key.",
     )],
 };
 
@@ -450,12 +453,12 @@ static WHEN_LIMITED: Section = Section {
         field(
             "queue",
             DURATION,
-            "Hold it until there is room, for so long at most (leaky_bucket).",
+            "Delay it until the limit allows it, at most this long (leaky_bucket).",
         ),
         field(
             "serve_stale",
             DURATION,
-            "Answer a GET from what was answered before, if that is no older than this (gateway).",
+            "Answer a GET with a cached response no older than this (gateway).",
         ),
     ],
 };
@@ -467,31 +470,31 @@ static ANSWERS: Section = Section {
         field(
             "headers",
             Schema::OneOrMany(&Schema::Choice(&[
-                ("ratelimit", "RateLimit and RateLimit-Policy, the standard to be. The default."),
+                ("ratelimit", "RateLimit and RateLimit-Policy (IETF draft). The default."),
                 ("x-ratelimit", "X-RateLimit-Limit, -Remaining and -Reset."),
-                ("none", "None, but Retry-After on refusals."),
+                ("none", "None except Retry-After on denials."),
             ])),
-            "Which headers tell what is left.",
+            "Which rate limit headers to send.",
         ),
         field(
             "on_allowed",
             Schema::Boolean,
-            "Tell it on answers to allowed requests too. True if absent.",
+            "Send them on responses to allowed requests too. True if absent.",
         ),
         field(
             "body",
             Schema::Choice(&[
-                ("json", "A small JSON object. The default."),
+                ("json", "A JSON object. The default."),
                 ("problem", "Problem details (RFC 9457)."),
-                ("text", "The message alone."),
+                ("text", "The message as plain text."),
             ]),
-            "The body of a refusal.",
+            "Format of the body of a denial.",
         ),
         field(
             "message",
             Schema::Text("a message"),
-            "What a refused caller is told; {limit}, {retry_after} and {quota} are filled in.",
+            "Message of denials, with the placeholders {limit}, {retry_after} and {quota}.",
         ),
-        field("status", Schema::Integer(400, 599), "The status of a refusal. 429 if absent."),
+        field("status", Schema::Integer(400, 599), "Status of a denial. 429 if absent."),
     ],
 };

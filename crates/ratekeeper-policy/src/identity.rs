@@ -1,4 +1,4 @@
-//! Who is asking.
+//! Identities: what requests are counted by.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use crate::attributes::{AttributeValues, cookie, header};
 use crate::context::RequestContext;
 
-/// A value above this is counted under its digest: nobody gains by a long name, nor pays for it.
+/// Longer values are replaced by their SHA-256 digest, which bounds the size of keys.
 const VALUE_MAX: usize = 128;
 
 /// An identity of the policy.
@@ -17,7 +17,7 @@ pub(crate) struct Identity {
     pub(crate) missing: WhenMissing,
 }
 
-/// Where it is found. Other identities are named by their place in the policy's list.
+/// Where an identity is found. Other identities are referred to by their index in the policy.
 #[derive(Debug)]
 pub(crate) enum Source {
     Header(String),
@@ -40,26 +40,27 @@ pub(crate) enum WhenMissing {
     Deny,
 }
 
-/// Why an identity is not there.
+/// Why an identity is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MissingReason {
     /// It was not sent.
     NotSent,
     /// It was sent empty.
     Empty,
-    /// It was sent more than once, and who reads it may take either.
+    /// It was sent more than once with different values; an upstream may read either.
     SentTwice,
-    /// It can be read in several ways, which give different values.
+    /// Upstreams may read different values from it.
     Ambiguous,
-    /// The address of the client is not known.
+    /// The client's address is not known.
     NoAddress,
-    /// The program gave none.
+    /// The application supplied no value.
     NotGiven,
-    /// The token is no good, and this is why.
+    /// The token was rejected for this reason.
     Token(String),
     /// The token has no such claim.
     NoClaim,
-    /// None of several is there.
+    /// None of the identities of a `first_of` is present.
     NoneOf,
 }
 
@@ -82,7 +83,7 @@ impl fmt::Display for MissingReason {
 pub(crate) type IdentityValue<'a> = Result<Cow<'a, [u8]>, MissingReason>;
 
 impl Source {
-    /// The value that this source has in a request. Sources made of others have none of their own.
+    /// Returns the value of this source in a request. `FirstOf` and `AllOf` have no value of their own.
     pub(crate) fn find<'p: 'r, 'r>(
         &'p self,
         context: &RequestContext<'p, 'r>,
@@ -101,7 +102,7 @@ impl Source {
         }
     }
 
-    /// A value that a policy names, in the form in which requests have it.
+    /// Returns a value written in a policy in the canonical form of request values.
     pub(crate) fn canonical<'v>(&self, value: &'v str) -> Cow<'v, [u8]> {
         match self {
             Self::Header(name) => header::canonical(name, value.as_bytes()),
@@ -122,8 +123,8 @@ fn same<'v, 'a: 'v>(
     }
 }
 
-/// The segment of this number, counted from 1, by every reading of the path that has no dot segments
-/// left: nearly all servers resolve those.
+/// Returns the `n`th path segment, counted from 1, if all readings agree. Readings with unresolved dot
+/// segments are ignored, because nearly all servers resolve those.
 fn path_segment<'a>(readings: &[Cow<'_, str>], n: usize) -> IdentityValue<'a> {
     let has_dots = |path: &str| path.split('/').any(|segment| matches!(segment, "." | ".."));
     let segment = |path: &'_ Cow<'_, str>| {
@@ -151,18 +152,19 @@ fn one(values: AttributeValues<'_>) -> IdentityValue<'_> {
     }
 }
 
-/// A key under construction. Different callers never have the same one: each part is a name and a
-/// value, and what separates them is escaped within them.
+/// The key a request is counted under. Different clients never have the same key: each part is a name
+/// and a value, and separators within them are escaped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Key(smallvec::SmallVec<[u8; 64]>);
 
 impl Key {
-    /// The key of everybody.
+    /// Returns the key of a limit with one count for all requests.
     pub(crate) fn of_all() -> Self {
         Self(smallvec::smallvec![b'*'])
     }
 
-    /// The key as it is counted under.
+    /// Returns the key as bytes.
+    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -174,8 +176,8 @@ impl Key {
         self.0.extend_from_slice(name.as_bytes());
     }
 
-    /// Another identity stands in for the one that was begun.
-    pub(crate) fn instead(&mut self, name: &str) {
+    /// Marks the current part as a fallback to another identity.
+    pub(crate) fn fallback(&mut self, name: &str) {
         self.0.push(b'~');
         self.0.extend_from_slice(name.as_bytes());
     }
@@ -232,10 +234,10 @@ mod tests {
 
     fn key(parts: &[(bool, Vec<u8>)]) -> Key {
         let mut key = Key::default();
-        for (stands_in, value) in parts {
+        for (is_fallback, value) in parts {
             key.begin("who");
-            if *stands_in {
-                key.instead("ip");
+            if *is_fallback {
+                key.fallback("ip");
             }
             key.value(value);
         }
@@ -254,13 +256,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn different_callers_have_different_keys(one in parts(), other in parts()) {
+        fn different_clients_have_different_keys(one in parts(), other in parts()) {
             prop_assert_eq!(one == other, key(&one) == key(&other));
         }
     }
 
     #[test]
-    fn a_long_value_makes_a_short_key() {
+    fn a_key_of_a_long_value_is_short() {
         assert!(key(&[(false, vec![b'x'; 60_000])]).as_bytes().len() < 80);
     }
 }

@@ -1,4 +1,4 @@
-//! The limits that may apply to a request, without looking at those that cannot.
+//! An index of limits, which finds those that may apply to a request without evaluating the others.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,17 +12,17 @@ use crate::context::RequestContext;
 use crate::path::{Glob, PathIndex, PathPattern};
 use crate::rule::{CostRule, LimitRule};
 
-/// Places in the policy's list of limits.
+/// Indexes into the policy's list of limits.
 pub(crate) type Candidates = SmallVec<[u32; 16]>;
 
-/// The most patterns with text between two `*` that one request may have to be searched for. It bounds
-/// what a request costs that was made to cost much.
+/// Maximum number of patterns with text between two `*` that one request may have to be searched for.
+/// It bounds the CPU time of a hostile request.
 pub(crate) const SEARCHES_MAX: usize = 256;
 
-/// A search takes as long as a look at about so many limits.
-const SEARCH_EFFORT: usize = 16;
+/// The cost of one search, in evaluations of a limit.
+const SEARCH_COST: usize = 16;
 
-/// Each limit is filed under what tells most requests apart from its own.
+/// Each limit is indexed by its most selective attribute.
 #[derive(Default)]
 pub(crate) struct Index {
     always: Vec<u32>,
@@ -38,7 +38,8 @@ impl std::fmt::Debug for Index {
     }
 }
 
-/// A way to file a limit: under each of these values, one of which a request must have.
+/// A key of the index. A limit is indexed under all values of one attribute, one of which a request
+/// must have.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum IndexKey<'r> {
     Path(&'r PathPattern),
@@ -58,27 +59,27 @@ impl IndexKey<'_> {
 
 impl Index {
     pub(crate) fn new(limits: &[Arc<LimitRule>]) -> Self {
-        let filings: Vec<_> = limits.iter().map(|limit| ways_to_file(limit)).collect();
-        let mut crowd: HashMap<&IndexKey<'_>, usize> = HashMap::new();
-        for place in filings.iter().flatten().flatten() {
-            *crowd.entry(place).or_default() += 1;
+        let options: Vec<_> = limits.iter().map(|limit| key_sets(limit)).collect();
+        let mut limits_per_key: HashMap<&IndexKey<'_>, usize> = HashMap::new();
+        for key in options.iter().flatten().flatten() {
+            *limits_per_key.entry(key).or_default() += 1;
         }
         let mut index = Self::default();
-        for (id, ways) in (0u32..).zip(&filings) {
-            let effort = |way: &&Vec<IndexKey<'_>>| {
-                let busiest = way.iter().map(|place| crowd[place]).max().unwrap_or_default();
-                busiest + SEARCH_EFFORT * way.iter().map(IndexKey::searches).sum::<usize>()
+        for (id, key_sets) in (0u32..).zip(&options) {
+            let lookup_cost = |keys: &&Vec<IndexKey<'_>>| {
+                let most = keys.iter().map(|key| limits_per_key[key]).max().unwrap_or_default();
+                most + SEARCH_COST * keys.iter().map(IndexKey::searches).sum::<usize>()
             };
-            match ways.iter().min_by_key(effort) {
-                Some(way) => way.iter().for_each(|place| index.file(id, place)),
+            match key_sets.iter().min_by_key(lookup_cost) {
+                Some(keys) => keys.iter().for_each(|key| index.insert(id, key)),
                 None => index.always.push(id),
             }
         }
         index
     }
 
-    fn file(&mut self, id: u32, place: &IndexKey<'_>) {
-        match place {
+    fn insert(&mut self, id: u32, key: &IndexKey<'_>) {
+        match key {
             IndexKey::Path(pattern) => self.paths.insert(pattern, id),
             IndexKey::Method(method) => {
                 self.by_method.entry((*method).to_string()).or_default().push(id);
@@ -91,7 +92,7 @@ impl Index {
         }
     }
 
-    /// Those that may apply, in the order of the policy, each once.
+    /// Returns the limits that may apply, in policy order, without duplicates.
     pub(crate) fn candidates(&self, context: &RequestContext<'_, '_>) -> Candidates {
         let mut found = Candidates::from_slice(&self.always);
         for path in context.paths() {
@@ -105,7 +106,7 @@ impl Index {
         if let Some(ids) = self.by_method.get(method.as_ref()) {
             found.extend_from_slice(ids);
         }
-        self.add_of_host(context, &mut found);
+        self.add_by_host(context, &mut found);
         for (name, values) in &self.by_header {
             let sent = header::values(request, name);
             if sent.are_more {
@@ -120,7 +121,7 @@ impl Index {
         found
     }
 
-    fn add_of_host(&self, context: &RequestContext<'_, '_>, found: &mut Candidates) {
+    fn add_by_host(&self, context: &RequestContext<'_, '_>, found: &mut Candidates) {
         if self.by_host.is_empty() {
             return;
         }
@@ -132,9 +133,9 @@ impl Index {
 }
 
 impl Index {
-    /// The most searches for text between two `*` that the limits can cause for any one request and one
-    /// reading of its path, with each condition looked at once. A request has one host and one method;
-    /// a header may be sent with every value there is.
+    /// Returns the maximum number of searches for text between two `*` for one request and one reading
+    /// of its path, if each condition is evaluated once. A request has one host and one method; a header
+    /// may be sent with every value.
     pub(crate) fn searches_max(&self, limits: &[Arc<LimitRule>]) -> usize {
         let of_limits: Vec<usize> = limits.iter().map(|limit| searches_of_limit(limit)).collect();
         let of_id = |id: &u32| of_limits[*id as usize];
@@ -157,7 +158,7 @@ fn searches_of_limit(limit: &LimitRule) -> usize {
     limit.conditions.iter().map(|on| searches_of(on)).sum::<usize>() + of_routes
 }
 
-/// How many patterns with text between two `*` a condition has.
+/// Returns the number of patterns with text between two `*` in a condition.
 pub(crate) fn searches_of(condition: &Condition) -> usize {
     let of_globs = |globs: &[Glob]| globs.iter().filter(|glob| glob.needs_search()).count();
     let tests = condition.headers.iter().chain(&condition.query).map(|(_, test)| match test {
@@ -170,31 +171,32 @@ pub(crate) fn searches_of(condition: &Condition) -> usize {
         + condition.not.iter().map(searches_of).sum::<usize>()
 }
 
-fn ways_to_file(limit: &LimitRule) -> Vec<Vec<IndexKey<'_>>> {
-    limit.conditions.iter().flat_map(|condition| ways_of(condition)).collect()
+/// Returns the alternative sets of keys under which a limit can be indexed.
+fn key_sets(limit: &LimitRule) -> Vec<Vec<IndexKey<'_>>> {
+    limit.conditions.iter().flat_map(|condition| key_sets_of(condition)).collect()
 }
 
-fn ways_of(condition: &Condition) -> Vec<Vec<IndexKey<'_>>> {
-    let mut ways = Vec::new();
+fn key_sets_of(condition: &Condition) -> Vec<Vec<IndexKey<'_>>> {
+    let mut key_sets = Vec::new();
     let paths = &condition.paths;
     if !paths.is_empty() && paths.iter().all(|pattern| pattern.as_str() != "/**") {
-        ways.push(paths.iter().map(IndexKey::Path).collect());
+        key_sets.push(paths.iter().map(IndexKey::Path).collect());
     }
     if !condition.methods.is_empty() {
-        ways.push(condition.methods.iter().map(|method| IndexKey::Method(method)).collect());
+        key_sets.push(condition.methods.iter().map(|method| IndexKey::Method(method)).collect());
     }
     let hosts: Option<Vec<_>> = condition.hosts.iter().map(|glob| glob.literal()).collect();
     if let Some(hosts) = hosts.filter(|hosts| !hosts.is_empty()) {
-        ways.push(hosts.iter().map(|host| IndexKey::Host((*host).to_string())).collect());
+        key_sets.push(hosts.iter().map(|host| IndexKey::Host((*host).to_string())).collect());
     }
     for (name, test) in &condition.headers {
         let FieldTest::AnyOf(globs) = test else { continue };
         let values: Option<Vec<_>> = globs.iter().map(|glob| glob.literal()).collect();
         if let Some(values) = values {
-            ways.push(values.into_iter().map(|value| IndexKey::Header(name, value)).collect());
+            key_sets.push(values.into_iter().map(|value| IndexKey::Header(name, value)).collect());
         }
     }
-    ways
+    key_sets
 }
 
 #[cfg(test)]
@@ -211,7 +213,7 @@ mod tests {
         Policy::parse("policy.yaml", &text, &NoSources)
     }
 
-    fn refused(limits: impl Iterator<Item = String>) -> bool {
+    fn is_rejected(limits: impl Iterator<Item = String>) -> bool {
         let errors = match policy(limits) {
             Ok(_) => return false,
             Err(errors) => errors.to_string(),
@@ -225,20 +227,22 @@ mod tests {
         let most = SEARCHES_MAX;
         // In the index and in the condition.
         let paths = |count| (0..count).map(|i| format!("path: '/*a{i:04}*'"));
-        assert!(!refused(paths(most / 2)));
-        assert!(refused(paths(most / 2 + 1)));
+        assert!(!is_rejected(paths(most / 2)));
+        assert!(is_rejected(paths(most / 2 + 1)));
         for field in ["host: '*a{}*'", "header: { x: '*a{}*' }", "query: { q: '*a{}*' }"] {
             let limits = |count| (0..count).map(|i: usize| field.replace("{}", &i.to_string()));
-            assert!(!refused(limits(most)), "{field}");
-            assert!(refused(limits(most + 1)), "{field}");
+            assert!(!is_rejected(limits(most)), "{field}");
+            assert!(is_rejected(limits(most + 1)), "{field}");
         }
         let list: Vec<_> = (0..=most).map(|i| format!("'*bot{i}*'")).collect();
-        assert!(refused([format!("header: {{ user-agent: [{}] }}", list.join(", "))].into_iter()));
-        assert!(refused([format!("not: {{ host: [{}] }}", list.join(", "))].into_iter()));
+        assert!(is_rejected(
+            [format!("header: {{ user-agent: [{}] }}", list.join(", "))].into_iter()
+        ));
+        assert!(is_rejected([format!("not: {{ host: [{}] }}", list.join(", "))].into_iter()));
     }
 
     #[test]
-    fn patterns_that_no_request_meets_together_are_not_added_up() {
+    fn patterns_that_no_single_request_matches_are_not_added_up() {
         let many = |of: &dyn Fn(usize) -> String| (0..10_000).map(of).collect::<Vec<_>>();
         for limits in [
             many(&|i| format!("path: '/tenants/{i}/*a*'")),
@@ -248,16 +252,15 @@ mod tests {
             many(&|i| format!("host: h{i}.test, path: '/*a{i}*'")),
             many(&|i| format!("path: '/a*{i}'")),
         ] {
-            assert!(!refused(limits.into_iter()));
+            assert!(!is_rejected(limits.into_iter()));
         }
     }
 
-    /// Readings of a path, times the looks at a pattern: in the index, whether it may hold, whether it
-    /// surely holds.
-    const LOOKS_MAX: usize = 3 * 3;
+    /// Readings of a path, times evaluations of a pattern: in the index, by any reading, by all readings.
+    const EVALUATIONS_MAX: usize = 3 * 3;
 
     #[test]
-    fn no_request_costs_more_searches_than_the_bound() {
+    fn searches_of_a_request_are_bounded() {
         let limits = (0..SEARCHES_MAX / 2).map(|i| format!("path: '/*a{i:03}*/x'"));
         let policy = policy(limits).unwrap();
         let all: String = (0..SEARCHES_MAX / 2).map(|i| format!("a{i:03}")).collect();
@@ -272,14 +275,14 @@ mod tests {
         for segment in &segments {
             for path in [format!("/{segment}/x"), format!("/b/../{segment}/x/..;/x")] {
                 let done = work::of(|| drop(policy.resolve(&RequestAttributes::new("GET", &path))));
-                assert!(done.searches <= SEARCHES_MAX * LOOKS_MAX, "{done:?}");
+                assert!(done.searches <= SEARCHES_MAX * EVALUATIONS_MAX, "{done:?}");
                 assert!(done.bytes <= done.searches * 1024, "{done:?}");
             }
         }
     }
 
     #[test]
-    fn a_segment_too_long_to_be_searched_evades_no_limit_and_is_not_exempt() {
+    fn a_segment_too_long_to_search_is_limited_and_not_exempt() {
         let text = "
 version: 1
 exempt: [{ path: '/*free*' }]

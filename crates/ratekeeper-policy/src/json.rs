@@ -1,7 +1,7 @@
-//! JSON from clients, in which no object may have two members of one name.
+//! Rejects JSON objects with duplicate members.
 //!
-//! Parsers disagree about such an object: some take the first value, some the last. If two programs
-//! take different values, a client is checked as one and counted as another.
+//! Parsers disagree about such an object: some take the first value, some the last. If the upstream
+//! takes another value, the wrong client is counted.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -13,13 +13,13 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 
 use crate::problems::quoted;
 
-/// Why a text is refused as JSON.
+/// Why JSON is rejected.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JsonError {
-    /// It is not valid JSON.
+    /// The text is not valid JSON.
     Invalid(serde_json::Error),
-    /// An object has two members of this name.
+    /// An object has two members with this name.
     Duplicate {
         /// The name, as it was written the second time.
         name: String,
@@ -61,7 +61,7 @@ impl Error for JsonError {
 ///
 /// # Errors
 ///
-/// The first duplicate, or why the text is not valid JSON.
+/// Returns the first duplicate, or why the text is not valid JSON.
 pub fn check_unique_members(json: &[u8]) -> Result<(), JsonError> {
     check_unique_members_by(json, |name| Cow::Borrowed(name))
 }
@@ -71,7 +71,7 @@ pub fn check_unique_members(json: &[u8]) -> Result<(), JsonError> {
 ///
 /// # Errors
 ///
-/// The first duplicate, or why the text is not valid JSON.
+/// Returns the first duplicate, or why the text is not valid JSON.
 pub fn check_unique_members_by(
     json: &[u8],
     canonical: fn(&str) -> Cow<'_, str>,
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_is_found_wherever_it_is() {
+    fn duplicates_are_found_at_any_depth() {
         let place = "at line 1 column 10; give it once";
         assert_eq!(error(r#"{"a":1,"a":1}"#), format!("\"a\" is given twice {place}"));
         for json in [
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_invalid() {
+    fn invalid_json_is_rejected() {
         for json in ["", "{", "{\"a\":1} x", "nul", "{'a':1}", "\"\u{1}\""] {
             assert!(error(json).starts_with("invalid JSON: "), "{json}");
         }

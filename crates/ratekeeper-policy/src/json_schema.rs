@@ -1,10 +1,10 @@
-//! The JSON Schema of a file, for editors.
+//! Generates the JSON Schema of a file format, for editors.
 
 use serde_json::{Map, Value as Json, json};
 
 use crate::schema::{Field, Schema, Section};
 
-/// The JSON Schema of a file of this schema.
+/// Returns the JSON Schema of a file with this root section.
 pub(crate) fn json_schema(root: &'static Section, title: &str) -> Json {
     let mut definitions = Map::new();
     let of_root = section_json(root, &mut definitions);
@@ -58,7 +58,7 @@ fn schema_json(schema: &Schema, definitions: &mut Map<String, Json>) -> Json {
     }
 }
 
-/// A part with nothing in it yet.
+/// Extends a JSON Schema to accept an empty value.
 fn or_empty(schema: &Json, field: &Field) -> Json {
     let nothing = match field.is_required {
         true => json!({ "const": [] }),
@@ -67,7 +67,7 @@ fn or_empty(schema: &Json, field: &Field) -> Json {
     json!({ "anyOf": [schema, nothing] })
 }
 
-/// Sections are named once and referred to, for some contain themselves.
+/// Returns a reference to the definition of a section. Sections may be recursive.
 fn reference(section: &Section, definitions: &mut Map<String, Json>) -> Json {
     let name = section.what.trim_start_matches(['a', 'n']).trim().replace(' ', "_");
     if !definitions.contains_key(&name) {

@@ -1,5 +1,6 @@
-//! Policies of a rate limiter: a policy's text and a request's attributes in, the limits to charge
-//! out. It reads no files, no clock and no network.
+//! Rate limit policies: parses a policy file and finds the limits that apply to a request.
+//!
+//! This crate performs no I/O: the policy text, the files it refers to and the time are arguments.
 //!
 //! ```
 //! use ratekeeper_policy::{NoSources, Policy, RequestAttributes, Resolution};
@@ -16,7 +17,8 @@
 //! ", &NoSources)?;
 //!
 //! let headers = vec![("x-user".to_string(), "ann".to_string())];
-//! let request = RequestAttributes { headers: &headers, ..RequestAttributes::new("POST", "//checkout/") };
+//! let request = RequestAttributes::new("POST", "//checkout/");
+//! let request = RequestAttributes { headers: &headers, ..request };
 //! let Resolution::Charged(limits) = policy.resolve(&request) else { panic!() };
 //! assert_eq!(limits[0].rule.name(), "checkout");
 //! assert_eq!(limits[0].key.to_string(), "user=ann");

@@ -1,4 +1,4 @@
-//! A policy in one line: `100/minute per ip`.
+//! Policies written in one line, such as `100/minute per ip`.
 
 use crate::policy::{NoSources, Policy};
 use crate::problems::PolicyErrors;
@@ -6,8 +6,8 @@ use crate::problems::PolicyErrors;
 const KINDS: [&str; 4] = ["header", "cookie", "query", "custom"];
 
 impl Policy {
-    /// A policy of one limit: a rate, and what it is per: `ip`, or `header`, `cookie`, `query` or
-    /// `custom` and a name. Without that, one count for all.
+    /// Parses a policy with one limit: a rate, and optionally `per` and what to count by: `ip`, or
+    /// `header`, `cookie`, `query` or `custom` and a name. Without `per`, all requests share one count.
     ///
     /// ```
     /// use ratekeeper_policy::Policy;
@@ -17,12 +17,16 @@ impl Policy {
     /// assert!(Policy::one_line("100/minute per moon").is_err());
     /// # Ok::<(), ratekeeper_policy::PolicyErrors>(())
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns what is wrong with the text.
     pub fn one_line(text: &str) -> Result<Self, PolicyErrors> {
         let (rate, per) = match text.rsplit_once(" per ") {
             Some((rate, per)) if rate.parse::<ratekeeper_core::Rate>().is_ok() => {
                 (rate, per.trim())
             }
-            // What follows may be the period: `100 per minute`.
+            // The last `per` may belong to the rate: `100 per minute`.
             _ => (text, "everybody"),
         };
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
@@ -42,13 +46,13 @@ impl Policy {
             }
             _ => {
                 let why = format!(
-                    "\"{per}\" is nothing to count by; use ip, or header, cookie, query or custom and a name"
+                    "cannot count by \"{per}\"; use ip, or header, cookie, query or custom and a name"
                 );
                 return Err(PolicyErrors::plain(text, &why));
             }
         };
         let parsed = Self::parse(text, &format!("version: 1\n{lines}\n"), &NoSources);
-        // The places are those of a text that nobody has seen.
+        // The positions are those of the generated text, so only the messages are kept.
         parsed.map_err(|errors| {
             let messages: Vec<_> = errors.problems().iter().map(|p| p.message()).collect();
             PolicyErrors::plain(text, &messages.join("; "))
@@ -76,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_how_much_and_for_whom() {
+    fn a_line_is_a_rate_and_an_identity() {
         assert_eq!(limit_and_key("100/minute per ip"), "sliding_counter 100/m ip=192.0.2.1");
         assert_eq!(limit_and_key("100 per minute per ip"), "sliding_counter 100/m ip=192.0.2.1");
         assert_eq!(limit_and_key("100 per minute"), "sliding_counter 100/m *");
@@ -86,10 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_says_what_would_do() {
+    fn errors_of_a_line_say_what_to_use() {
         let error = |text| Policy::one_line(text).unwrap_err().to_string();
         assert!(error("100/fortnight per ip").contains("unknown period"));
         assert!(error("100/minute per moon").contains("use ip, or header"));
-        assert!(error("100/minute per header a b").contains("no name of a header"));
+        assert!(error("100/minute per header a b").contains("is not a header name"));
     }
 }

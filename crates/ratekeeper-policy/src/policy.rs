@@ -1,4 +1,4 @@
-//! A policy: read once, then only looked at.
+//! The policy: an immutable set of limits, parsed from a file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::rule::LimitRule;
 use crate::schema::Schema;
 use crate::yaml;
 
-/// A policy that can be used.
+/// A validated policy.
 #[derive(Debug)]
 pub struct Policy {
     pub(crate) store: StoreSettings,
@@ -40,7 +40,7 @@ pub struct Policy {
     pub(crate) warnings: Vec<Problem>,
 }
 
-/// Who has which tier.
+/// The tiers, and which identity values have which tier.
 #[derive(Debug)]
 pub(crate) struct Tiers {
     pub(crate) of: usize,
@@ -49,32 +49,36 @@ pub(crate) struct Tiers {
     pub(crate) default: usize,
 }
 
-/// Where counts are kept.
+/// Where counts are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreSettings {
-    /// `None` is in memory.
+    /// Address of the store. `None` means memory.
     pub url: Option<String>,
-    /// What keys begin with in Redis.
+    /// Prefix of keys in Redis.
     pub prefix: Option<String>,
-    /// How long one decision may take.
+    /// Maximum time for one decision.
     pub deadline: Option<Duration>,
-    /// What limits do when the store does not answer, unless they say otherwise.
+    /// What limits do while the store is unavailable, unless a limit sets its own mode.
     pub on_failure: FailureMode,
-    /// Are hot keys served from memory?
+    /// Whether hot keys are served from memory with leased units.
     pub leased: bool,
-    /// How many keys are kept in memory at most.
+    /// Maximum number of keys in memory.
     pub keys_max: Option<usize>,
 }
 
-/// What a policy refers to and does not contain.
+/// Provides the files and environment variables that a policy refers to.
 pub trait Sources {
-    /// The content of a file. Its name is as in the policy.
+    /// Returns the content of a file, whose name is as written in the policy.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the file cannot be read.
     fn file(&self, name: &str) -> Result<Vec<u8>, String>;
-    /// The value of an environment variable.
+    /// Returns the value of an environment variable.
     fn variable(&self, name: &str) -> Option<String>;
 }
 
-/// For a policy that refers to nothing.
+/// [`Sources`] for a policy that refers to no files and no environment variables.
 #[derive(Clone, Copy, Debug)]
 pub struct NoSources;
 
@@ -89,7 +93,7 @@ impl Sources for NoSources {
 }
 
 impl Policy {
-    /// Reads a policy. `file` is its name, for errors, of which all are told at once.
+    /// Parses a policy. `file` is its name, used in errors.
     ///
     /// ```
     /// use ratekeeper_policy::{NoSources, Policy};
@@ -106,6 +110,10 @@ impl Policy {
     /// let errors = Policy::parse("policy.yaml", &text.replace("rate", "rat"), &NoSources);
     /// assert!(errors.unwrap_err().to_string().contains("did you mean \"rate\"?"));
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns all problems of the policy, each with its position in the file.
     pub fn parse(file: &str, text: &str, sources: &dyn Sources) -> Result<Self, PolicyErrors> {
         let mut problems = Problems::new(file, text);
         let root = yaml::parse(text, &mut problems);
@@ -130,64 +138,72 @@ impl Policy {
         }
     }
 
-    /// The JSON Schema of a policy file, for editors.
+    /// Returns the JSON Schema of a policy file, for editors.
+    #[must_use]
     pub fn json_schema() -> String {
         let schema = json_schema(&format::POLICY, "Ratekeeper policy");
         serde_json::to_string_pretty(&schema).expect("a schema is plain JSON")
     }
 
-    /// Where counts are kept.
+    /// Returns where counts are stored.
+    #[must_use]
     pub fn store(&self) -> &StoreSettings {
         &self.store
     }
 
-    /// How callers are told.
+    /// Returns the settings of responses.
+    #[must_use]
     pub fn response_settings(&self) -> &ResponseSettings {
         &self.response_settings
     }
 
-    /// Believes these proxies too, whatever the file says.
+    /// Trusts these proxies in addition to those of the policy file.
     #[must_use]
     pub fn with_trusted_proxies(self, proxies: &[ipnet::IpNet]) -> Self {
         Self { client_ip: self.client_ip.with_extra_trusted(proxies), ..self }
     }
 
-    /// How the address of a client is found.
+    /// Returns how the address of a client is found.
+    #[must_use]
     pub fn client_ip(&self) -> &ClientIp {
         &self.client_ip
     }
 
-    /// Does any limit count addresses, be it only where another identity is missing?
+    /// Whether any limit counts by client address, at least as the fallback for a missing identity.
+    #[must_use]
     pub fn counts_client_ips(&self) -> bool {
         let is_address = |id: &usize| {
             let identity = &self.identities[*id];
-            let stands_in = identity.missing == crate::identity::WhenMissing::Ip;
-            stands_in || matches!(identity.source, crate::identity::Source::ClientIp)
+            let is_fallback = identity.missing == crate::identity::WhenMissing::Ip;
+            is_fallback || matches!(identity.source, crate::identity::Source::ClientIp)
         };
         self.limits.iter().any(|limit| limit.per.iter().any(is_address))
     }
 
-    /// Does any limit give callers what was answered before, instead of a refusal?
+    /// Whether any limit serves stale responses instead of denials.
+    #[must_use]
     pub fn serves_stale(&self) -> bool {
         self.serves_stale
     }
 
-    /// All limits, in the order of the file.
+    /// Returns all limits, in file order.
+    #[must_use]
     pub fn limits(&self) -> &[Arc<LimitRule>] {
         &self.limits
     }
 
-    /// What is allowed, but perhaps not what was meant.
+    /// Returns the warnings: settings that are valid but may be mistakes.
+    #[must_use]
     pub fn warnings(&self) -> &[Problem] {
         &self.warnings
     }
 
-    /// The names of all identities, that of the client's address included.
+    /// Returns the names of all identities, including the client's address.
     pub fn identities(&self) -> impl Iterator<Item = &str> {
         self.identities.iter().map(|identity| identity.name.as_str())
     }
 
-    /// The identities that the program has to give.
+    /// Returns the names of the identities that the application supplies.
     pub fn custom_identities(&self) -> impl Iterator<Item = &str> {
         let custom =
             |identity: &&Identity| matches!(identity.source, crate::identity::Source::Custom);

@@ -1,18 +1,19 @@
-//! What is wrong with a policy: all of it, each with its place.
+//! Collects the problems of a file, each with its position.
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::yaml::{Node, Span, Value};
 
-/// So many are told. A file with more has one cause.
+/// Maximum number of problems reported; further ones are only counted.
 const PROBLEMS_MAX: usize = 100;
 
-/// As much of a line as is shown, and of a text that is quoted.
+/// Maximum number of characters shown of a line.
 const LINE_MAX: usize = 160;
+/// Maximum number of characters shown of a quoted text.
 const QUOTED_MAX: usize = 60;
 
-/// A text in quotes, shortened if it is too long for a message.
+/// Quotes a text for a message, truncated to `QUOTED_MAX` characters.
 pub(crate) fn quoted(text: &str) -> String {
     let shown: String = text.chars().take(QUOTED_MAX).map(visible).collect();
     match shown.chars().count() < text.chars().count() {
@@ -21,41 +22,45 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// One thing that is wrong with a policy.
+/// A problem of a file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     line: usize,
     column: usize,
     width: usize,
     text: String,
-    /// How much of the line's beginning was left out of the text.
+    /// Number of characters omitted from the start of the line.
     cut: usize,
     message: String,
 }
 
 impl Problem {
-    /// The line, counted from 1; 0 if it is about the whole file.
+    /// Returns the line, counted from 1; 0 if the problem concerns the whole file.
+    #[must_use]
     pub fn line(&self) -> usize {
         self.line
     }
 
-    /// The column, counted from 1 in characters.
+    /// Returns the column in characters, counted from 1.
+    #[must_use]
     pub fn column(&self) -> usize {
         self.column
     }
 
-    /// The line's text, or of a long line the part around the column.
+    /// Returns the text of the line; of a long line, the part around the column.
+    #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What is wrong, and what would do.
+    /// Returns what is wrong and how to fix it.
+    #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 }
 
-/// Everything that is wrong with a policy.
+/// All problems of a policy file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyErrors {
     file: String,
@@ -64,24 +69,27 @@ pub struct PolicyErrors {
 }
 
 impl PolicyErrors {
-    /// A policy that cannot even be read.
+    /// Creates the error for a file that cannot be read.
+    #[must_use]
     pub fn unreadable(file: &str, why: impl fmt::Display) -> Self {
         Self::plain(file, &format!("it cannot be read: {why}"))
     }
 
-    /// One problem with the whole of it.
+    /// Creates an error with one problem that concerns the whole file.
     pub(crate) fn plain(file: &str, message: &str) -> Self {
         let (text, message) = (String::new(), message.to_string());
         let problem = Problem { line: 0, column: 0, width: 0, text, cut: 0, message };
         Self { file: file.into(), problems: vec![problem], more: 0 }
     }
 
-    /// The file, as it was named.
+    /// Returns the name of the file.
+    #[must_use]
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Each of them, in the order of the file.
+    /// Returns the problems, in file order.
+    #[must_use]
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
@@ -120,7 +128,7 @@ impl Problem {
     }
 }
 
-/// Problems as they are found.
+/// Collects problems and warnings while a file is read.
 pub(crate) struct Problems {
     file: String,
     lines: Vec<String>,
@@ -136,14 +144,14 @@ impl Problems {
         Self { file: file.into(), lines, found: Vec::new(), more: 0, warnings: Vec::new() }
     }
 
-    /// One problem at a place is enough: the next one there follows from it.
+    /// Reports a problem, unless there is one at the same position, of which it is likely a consequence.
     pub(crate) fn report(&mut self, span: Span, message: impl Into<String>) {
         if !self.found.iter().any(|p| (p.line, p.column) == (span.line, span.column)) {
             self.report_also(span, message);
         }
     }
 
-    /// Something else that is wrong at a place.
+    /// Reports a problem even if there is another one at the same position.
     pub(crate) fn report_also(&mut self, span: Span, message: impl Into<String>) {
         if self.is_full() {
             self.more += 1;
@@ -158,7 +166,7 @@ impl Problems {
         self.found.push(problem);
     }
 
-    /// Something that is allowed, but perhaps not what was meant.
+    /// Adds a warning: something valid that may be a mistake.
     pub(crate) fn warn(&mut self, span: Span, message: impl Into<String>) {
         if self.warnings.len() < PROBLEMS_MAX {
             let problem = self.problem(span, message.into());
@@ -181,8 +189,8 @@ impl Problems {
         Problem { line, column, width, text, cut, message }
     }
 
-    /// The place of a part of a scalar's text, given in bytes. A text that was written differently,
-    /// with escapes or over several lines, is shown whole.
+    /// Returns the span of a byte range of a scalar's text. If the scalar is written with escapes or over
+    /// several lines, returns the span of the whole scalar.
     pub(crate) fn span_of(&self, node: &Node, part: Range<usize>) -> Span {
         let Value::Scalar { text, is_quoted } = &node.value else { return node.span };
         if self.is_full() {
@@ -202,7 +210,7 @@ impl Problems {
         number.checked_sub(1).and_then(|i| self.lines.get(i)).map_or("", String::as_str)
     }
 
-    /// What stands there is not shown with problems.
+    /// Masks a span, such as a secret, in the lines shown with problems.
     pub(crate) fn hide(&mut self, span: Span) {
         let line = span.line.checked_sub(1).and_then(|i| self.lines.get_mut(i));
         let Some(line) = line else { return };
@@ -211,7 +219,7 @@ impl Problems {
         *line = line.chars().enumerate().map(hide).collect();
     }
 
-    /// Are there so many that more are only counted?
+    /// Whether the maximum is reached, so that further problems are only counted.
     pub(crate) fn is_full(&self) -> bool {
         self.found.len() >= PROBLEMS_MAX
     }
@@ -226,7 +234,7 @@ impl Problems {
     }
 }
 
-/// A blank instead of a character that would move the cursor.
+/// Replaces control characters by blanks.
 fn visible(c: char) -> char {
     if c.is_control() { ' ' } else { c }
 }

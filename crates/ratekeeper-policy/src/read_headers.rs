@@ -1,4 +1,4 @@
-//! The headers that a policy reads, for proxies that must pass them on as they were read.
+//! The headers that a policy reads. A proxy must forward them unchanged.
 
 use std::collections::HashSet;
 
@@ -7,12 +7,12 @@ use crate::identity::Source;
 use crate::policy::Policy;
 use crate::rule::CostRule;
 
-/// Names of headers, in lower case.
+/// Header names, in lower case.
 #[derive(Debug, Default)]
 pub(crate) struct ReadHeaders {
     names: HashSet<String>,
     folded: HashSet<String>,
-    /// Is one of them changed by folding?
+    /// Whether folding changes any of the names.
     has_punctuation: bool,
 }
 
@@ -61,21 +61,23 @@ fn has_punctuation(name: &str) -> bool {
     name.bytes().any(|byte| !byte.is_ascii_alphanumeric() && byte != b'-')
 }
 
-/// The name as CGI and its kind see it.
+/// Returns the name as CGI-like interfaces see it.
 fn folded(name: &str) -> String {
     let fold = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     name.chars().map(fold).collect()
 }
 
 impl Policy {
-    /// Does this policy read the header of this name, which is in lower case? A proxy must not remove it
-    /// because the request says so (`Connection`).
+    /// Whether this policy reads the header. `name` is in lower case. A proxy must not remove such a
+    /// header even if `Connection` names it.
+    #[must_use]
     pub fn reads_header(&self, name: &str) -> bool {
         self.read_headers.names.contains(name)
     }
 
-    /// Is this header another one than those that this policy reads, but one of them to some upstreams?
-    /// To CGI, WSGI and PHP `x_api_key` is `x-api-key`.
+    /// Whether this policy does not read the header, but some upstreams take it for one that it reads:
+    /// CGI, WSGI and PHP read `x_api_key` as `x-api-key`.
+    #[must_use]
     pub fn reads_header_like(&self, name: &str) -> bool {
         let read = &self.read_headers;
         if !read.has_punctuation && !has_punctuation(name) || read.names.contains(name) {

@@ -1,33 +1,34 @@
-//! A request, as far as limits look at it.
+//! The attributes of a request that policies read.
 
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-/// What a policy needs to know of a request.
+/// The attributes of a request that a policy reads.
 #[derive(Clone, Copy)]
 pub struct RequestAttributes<'a> {
-    /// Its method.
+    /// The method.
     pub method: &'a str,
-    /// The host that it is for, with or without a port: see
+    /// The host, with or without a port: see
     /// [`request_host`](crate::attributes::request_host).
     pub host: Option<&'a str>,
-    /// The path as it was sent, without the query.
+    /// The path as received, without the query.
     pub path: &'a str,
     /// The query, without the question mark.
     pub query: Option<&'a str>,
-    /// Its headers.
+    /// The headers.
     pub headers: &'a dyn Headers,
-    /// Who is at the other end of the connection.
+    /// The peer address of the connection.
     pub peer: Option<IpAddr>,
-    /// What the program knows of it: the values of `custom` identities, by name.
+    /// Returns the values of `custom` identities, by name, which the application supplies.
     pub custom: &'a dyn Fn(&str) -> Option<Vec<u8>>,
-    /// The time, in seconds since 1970, for tokens that expire.
+    /// The current time as a Unix timestamp, to check the expiry of tokens.
     pub unix_secs: u64,
 }
 
 impl<'a> RequestAttributes<'a> {
-    /// A request of which nothing else is known.
+    /// Creates the attributes of a request without host, query, headers and peer.
+    #[must_use]
     pub fn new(method: &'a str, path: &'a str) -> Self {
         Self {
             method,
@@ -42,35 +43,35 @@ impl<'a> RequestAttributes<'a> {
     }
 }
 
-/// Headers, however they are kept.
+/// Access to request or response headers, independent of their representation.
 pub trait Headers {
-    /// Shows every value of this header, in order. The name is in lower case.
-    fn each<'h>(&'h self, name: &str, show: &mut dyn FnMut(&'h [u8]));
+    /// Calls `visit` with every value of this header, in order. `name` is in lower case.
+    fn each<'h>(&'h self, name: &str, visit: &mut dyn FnMut(&'h [u8]));
 }
 
-/// No headers at all.
+/// An empty set of headers.
 struct NoHeaders;
 
 impl Headers for NoHeaders {
     fn each<'h>(&'h self, _: &str, _: &mut dyn FnMut(&'h [u8])) {}
 }
 
-/// Names in lower case, and values.
+/// Pairs of names and values. Names are compared without case.
 impl Headers for [(String, String)] {
-    fn each<'h>(&'h self, name: &str, show: &mut dyn FnMut(&'h [u8])) {
+    fn each<'h>(&'h self, name: &str, visit: &mut dyn FnMut(&'h [u8])) {
         let named = self.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
-        named.for_each(|(_, value)| show(value.as_bytes()));
+        named.for_each(|(_, value)| visit(value.as_bytes()));
     }
 }
 
 impl Headers for Vec<(String, String)> {
-    fn each<'h>(&'h self, name: &str, show: &mut dyn FnMut(&'h [u8])) {
-        self.as_slice().each(name, show);
+    fn each<'h>(&'h self, name: &str, visit: &mut dyn FnMut(&'h [u8])) {
+        self.as_slice().each(name, visit);
     }
 }
 
 impl dyn Headers + '_ {
-    /// All values of a header.
+    /// Returns all values of a header.
     pub(crate) fn all(&self, name: &str) -> SmallVec<[&[u8]; 2]> {
         let mut values = SmallVec::new();
         self.each(name, &mut |value| values.push(value));

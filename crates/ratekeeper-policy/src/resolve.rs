@@ -1,4 +1,4 @@
-//! A request in, the limits to charge out.
+//! Finds the limits that apply to a request.
 
 use std::sync::Arc;
 
@@ -12,19 +12,20 @@ use crate::policy::Policy;
 use crate::request::RequestAttributes;
 use crate::rule::{Amount, LimitRule, Mode};
 
-/// What a policy says about a request.
+/// The limits that apply to a request, or why none does.
 #[derive(Debug)]
+#[must_use]
 pub enum Resolution<'p> {
-    /// No limit applies, for it is exempt by this entry of the list, counted from 0.
+    /// The request is exempt by the `exempt` entry at this index.
     Exempt(usize),
-    /// It must not pass: this limit needs an identity that is missing.
+    /// The request must be rejected: this limit requires an identity that is missing.
     MissingIdentity {
         /// The limit.
         rule: &'p Arc<LimitRule>,
-        /// What is missing, and why.
+        /// Which identity is missing, and why.
         missing: MissingIdentity<'p>,
     },
-    /// It is to be charged to these, all or none.
+    /// The request must be charged to all of these limits, or to none.
     Charged(Vec<AppliedLimit>),
 }
 
@@ -35,31 +36,33 @@ pub struct AppliedLimit {
     pub rule: Arc<LimitRule>,
     tier: Option<usize>,
     share_of: Option<usize>,
-    /// What it is counted under.
+    /// The key that the request is counted under.
     pub key: Key,
-    /// How much it takes.
+    /// The cost of the request.
     pub cost: Cost,
-    /// Is it refused if it does not fit? Otherwise that is only reported.
+    /// Whether the limit is enforced for this key. Otherwise it is in shadow mode.
     pub is_enforced: bool,
 }
 
 impl AppliedLimit {
-    /// How much of it, for the caller's tier, or for the request's class of that.
+    /// Returns the amount allowed for the client's tier, or the share of the request's class.
+    #[must_use]
     pub fn amount(&self) -> &Amount {
         let bound = self.rule.bounds.of(self.tier);
         bound
             .and_then(|bound| bound.amount(self.share_of))
-            .expect("it was there when this was made")
+            .expect("the amount existed when the limit was applied")
     }
 
-    /// Is this the share of a class, beside the limit itself?
+    /// Whether this is a class's share of the limit rather than the limit itself.
+    #[must_use]
     pub fn is_share(&self) -> bool {
         self.share_of.is_some()
     }
 }
 
 impl Policy {
-    /// Which limits this request is to be charged to.
+    /// Finds the limits that apply to a request.
     pub fn resolve(&self, request: &RequestAttributes<'_>) -> Resolution<'_> {
         let context = RequestContext::new(self, request);
         if let Some(exempt) = self.exemption(&context) {
@@ -84,7 +87,7 @@ impl Policy {
         Resolution::Charged(applied)
     }
 
-    /// The names of the limits whose conditions are looked at for a request, for tests.
+    /// Returns the names of the limits whose conditions are evaluated for a request, for tests.
     #[doc(hidden)]
     pub fn candidates(&self, request: &RequestAttributes<'_>) -> Vec<&str> {
         let ids = self.index.candidates(&RequestContext::new(self, request));
@@ -95,7 +98,7 @@ impl Policy {
         self.exempt.iter().position(|condition| condition.holds_by_all_readings(context))
     }
 
-    /// Adds a limit that matches, and before it the share of it that the request's class has.
+    /// Adds a limit that matches, preceded by the share of the request's class if there is one.
     pub(crate) fn apply<'p>(
         &'p self,
         rule: &Arc<LimitRule>,
@@ -126,13 +129,13 @@ impl Policy {
 }
 
 impl LimitRule {
-    /// Why it does not apply, if it does not.
+    /// Returns why the limit does not match, if it does not.
     pub(crate) fn mismatch(&self, context: &RequestContext<'_, '_>) -> Option<Mismatch<'_>> {
         self.conditions.iter().find_map(|condition| condition.mismatch(context))
     }
 
-    /// Is no other of its group needed? One that is only watched takes the place of none that is
-    /// enforced, nor does one that matches by one reading of the path and not by another.
+    /// Whether the remaining limits of its `first` group are skipped. A limit in shadow mode does not
+    /// replace an enforced one, nor does one that matches only some readings of the path.
     pub(crate) fn closes_group(
         &self,
         context: &RequestContext<'_, '_>,

@@ -1,32 +1,31 @@
-//! How callers are told, as the policy says it.
+//! Settings of the responses to limited requests.
 
-/// How callers are told.
+/// Which rate limit headers a response has, and how a denied request is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseSettings {
-    /// Send `RateLimit` and `RateLimit-Policy`?
+    /// Whether to send `RateLimit` and `RateLimit-Policy`.
     pub ratelimit: bool,
-    /// Send `X-RateLimit-Limit`, `-Remaining` and `-Reset`?
+    /// Whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
     pub x_ratelimit: bool,
-    /// Also on answers to requests that were allowed?
+    /// Whether to send the headers on responses to allowed requests too.
     pub on_allowed: bool,
-    /// The body of a refusal.
+    /// Format of the body of a denial.
     pub body: BodyKind,
-    /// What a refused caller is told, with `{limit}`, `{retry_after}` (in seconds) and `{quota}` to
-    /// be filled in.
+    /// Message of a denial. `{limit}`, `{retry_after}` (in seconds) and `{quota}` are placeholders.
     pub message: Option<String>,
-    /// The status of a refusal.
+    /// Status of a denial.
     pub status: u16,
 }
 
-/// The body of a refusal.
+/// Format of the body of a denial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyKind {
-    /// A small JSON object.
+    /// A JSON object.
     #[default]
     Json,
     /// Problem details (RFC 9457).
     Problem,
-    /// The message alone.
+    /// The message as plain text.
     Text,
 }
 

@@ -1,4 +1,5 @@
-//! A limit of a policy: which requests, counted for whom, how much, and what then.
+//! A limit of a policy: which requests it matches, what it counts by, how much it allows, and what
+//! happens above that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ pub struct LimitRule {
     pub(crate) id: usize,
     pub(crate) name: Arc<str>,
     pub(crate) conditions: Vec<Arc<Condition>>,
-    /// Only the first of a group that matches applies.
+    /// The `first` group, of which only the first matching limit applies.
     pub(crate) group: Option<usize>,
     pub(crate) per: Vec<usize>,
     pub(crate) bounds: Bounds,
@@ -28,54 +29,62 @@ pub struct LimitRule {
 }
 
 impl LimitRule {
-    /// Its place in [`Policy::limits`](crate::Policy::limits).
+    /// Returns the index of the limit in [`Policy::limits`](crate::Policy::limits).
+    #[must_use]
     pub fn id(&self) -> usize {
         self.id
     }
 
-    /// Its name.
+    /// Returns the name.
+    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The same, to keep.
+    /// Returns the name as a shared string.
+    #[must_use]
     pub fn shared_name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// What it does.
+    /// Returns whether the limit is enforced.
+    #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// What it does when its store does not answer.
+    /// Returns what the limit does while the store is unavailable.
+    #[must_use]
     pub fn on_failure(&self) -> FailureMode {
         self.on_failure
     }
 
-    /// What becomes of a request that does not fit.
+    /// Returns what happens to a request above the limit.
+    #[must_use]
     pub fn when_limited(&self) -> WhenLimited {
         self.when_limited
     }
 
-    /// What a refused caller is told, if it is not what the policy says.
+    /// Returns the message of denials, if it differs from the policy's.
+    #[must_use]
     pub fn message(&self) -> Option<&str> {
         self.message.as_deref()
     }
 
-    /// What a request really costs, if its answer says so: nothing for some statuses, or the number
-    /// in a header.
+    /// Returns the actual cost of a request if the response determines it: 0 for a refunded status, or
+    /// the number in a response header.
+    #[must_use]
     pub fn response_cost(&self, status: u16, headers: &dyn Headers) -> Option<u64> {
         if self.refund.iter().any(|statuses| statuses.contains(status)) {
             return Some(0);
         }
         let CostRule::ResponseHeader { name, max, .. } = &self.cost else { return None };
-        let told = headers.all(name).into_iter().filter_map(parse_amount).max();
-        told.map(|cost| cost.min(max.get()))
+        let cost = headers.all(name).into_iter().filter_map(parse_amount).max();
+        cost.map(|cost| cost.min(max.get()))
     }
 }
 
-/// How much, for every tier.
+/// The amount for every tier.
 #[derive(Debug)]
 pub(crate) enum Bounds {
     Same(Bound),
@@ -83,7 +92,7 @@ pub(crate) enum Bounds {
 }
 
 impl Bounds {
-    /// For this tier. `None` is no limit at all.
+    /// Returns the bound of a tier. `None` means unlimited.
     pub(crate) fn of(&self, tier: Option<usize>) -> Option<&Bound> {
         match self {
             Self::Same(bound) => Some(bound),
@@ -92,7 +101,7 @@ impl Bounds {
     }
 }
 
-/// How much, and of that how much for each class.
+/// An amount, and the shares of priority classes.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) amount: Amount,
@@ -100,7 +109,7 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// All of it, or what this class may take of it.
+    /// Returns the whole amount, or the share of a class.
     pub(crate) fn amount(&self, class: Option<usize>) -> Option<&Amount> {
         match class {
             None => Some(&self.amount),
@@ -111,16 +120,16 @@ impl Bound {
     }
 }
 
-/// How much may pass.
+/// The amount that a limit allows.
 #[derive(Clone, Debug)]
 pub enum Amount {
-    /// So much per period.
+    /// A rate: requests or units per period.
     Rate(Limit),
-    /// So many at a time.
+    /// A maximum number of requests in flight.
     Concurrency {
-        /// Their name.
+        /// The name of the limit.
         name: Arc<str>,
-        /// How many.
+        /// The maximum.
         max: u64,
     },
 }
@@ -134,33 +143,33 @@ impl std::fmt::Display for Amount {
     }
 }
 
-/// What a limit does.
+/// Whether a limit is enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// What does not fit is refused.
+    /// Requests above the limit are denied.
     #[default]
     Enforce,
-    /// It counts and reports, and refuses nothing.
+    /// Shadow mode: requests are counted and reported, never denied.
     Shadow,
-    /// Nothing.
+    /// Requests are not counted.
     Off,
-    /// It is enforced for this part of the keys, in hundredths of a percent.
+    /// Enforced for this part of the keys, in hundredths of a percent; shadow mode for the others.
     Ramp(u16),
 }
 
 impl Mode {
-    /// Is it enforced for this key? A key is always on the same side, on every node.
+    /// Whether the limit is enforced for this key. The result is the same on every node.
     pub(crate) fn is_enforced(self, name: &str, key: &[u8]) -> bool {
         match self {
             Self::Enforce => true,
             Self::Shadow | Self::Off => false,
-            Self::Ramp(part) => spread(name, key) % 10_000 < u64::from(part),
+            Self::Ramp(part) => ramp_hash(name, key) % 10_000 < u64::from(part),
         }
     }
 }
 
-/// FNV-1a and a finish, so that keys which differ in their last byte are spread.
-fn spread(name: &str, key: &[u8]) -> u64 {
+/// FNV-1a with a finalizer, so that keys that differ only in the last byte are spread.
+fn ramp_hash(name: &str, key: &[u8]) -> u64 {
     let bytes = name.bytes().chain([0]).chain(key.iter().copied());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -169,19 +178,19 @@ fn spread(name: &str, key: &[u8]) -> u64 {
     mixed ^ (mixed >> 29)
 }
 
-/// What becomes of a request that does not fit.
+/// What happens to a request above the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenLimited {
-    /// It is refused.
+    /// It is denied.
     #[default]
     Reject,
-    /// It is held until there is room, up to the length of the leaky bucket.
+    /// It waits in the queue of the leaky bucket.
     Queue,
-    /// It is answered with what was answered before, if that is no older than this.
+    /// It gets a cached response that is no older than this, if there is one.
     ServeStale(Duration),
 }
 
-/// StatusRange from the one up to the other.
+/// An inclusive range of statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StatusRange {
     pub(crate) first: u16,
@@ -194,7 +203,7 @@ impl StatusRange {
     }
 }
 
-/// How much a request takes.
+/// How the cost of a request is determined.
 #[derive(Debug)]
 pub(crate) enum CostRule {
     Fixed(Cost),
@@ -211,14 +220,15 @@ impl CostRule {
             Self::Routes { routes, default } => cost_of_routes(routes, *default, context),
             Self::RequestHeader { name, default, max } => {
                 let values = context.request.headers.all(name);
-                let told = values.iter().filter_map(|value| parse_amount(value));
-                told.filter_map(Cost::new).max().map_or(*default, |cost| cost.min(*max))
+                let costs = values.iter().filter_map(|value| parse_amount(value));
+                costs.filter_map(Cost::new).max().map_or(*default, |cost| cost.min(*max))
             }
         }
     }
 }
 
-/// The first route that matches, or of those that may be meant the dearest.
+/// Returns the cost of the first route that matches. If the path is ambiguous, the most expensive of
+/// the routes that may match.
 fn cost_of_routes(
     routes: &[(Condition, Cost)],
     default: Cost,
@@ -234,12 +244,12 @@ fn cost_of_routes(
     cost.map_or(default, |cost| cost.max(default))
 }
 
-/// A number in a header. Said more than once, the largest counts.
+/// Parses the number in a header; the largest of a list.
 fn parse_amount(value: &[u8]) -> Option<u64> {
     value.split(|byte| *byte == b',').filter_map(parse_number).max()
 }
 
-/// A number that is too large to be told is as large as can be.
+/// Parses a number, saturating at `u64::MAX`.
 fn parse_number(text: &[u8]) -> Option<u64> {
     let digits = text.trim_ascii();
     let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);

@@ -1,61 +1,61 @@
-//! The schema of a file: one description that checks it, and from which its schema is made.
+//! The schema of a file format. It validates files, and the JSON Schema is generated from it.
 
 use crate::problems::{Problems, quoted};
 use crate::suggest::closest;
 use crate::yaml::{Node, Value};
 
-/// What may stand at a place.
+/// The schema of a value.
 pub(crate) enum Schema {
-    /// Any text. The words say what, for errors and editors.
+    /// Any text, with a description for errors and editors.
     Text(&'static str),
-    /// Whatever it is, it is fine. The words say what it is for.
+    /// Any value, with a description.
     Anything(&'static str),
-    /// A text of a form that is checked elsewhere: a rate, a duration, a pattern.
+    /// A text whose format is checked elsewhere: a rate, a duration, a pattern.
     Form {
         what: &'static str,
         pattern: &'static str,
     },
-    /// A whole number from the one to the other.
+    /// An integer in an inclusive range.
     Integer(u64, u64),
     Boolean,
-    /// One of these words, each with what it means.
+    /// One of these words, each with a description.
     Choice(&'static [(&'static str, &'static str)]),
     List(&'static Schema),
-    /// One, or a list of them.
+    /// One value, or a list of values.
     OneOrMany(&'static Schema),
-    /// Names of one's own, each with one of these.
+    /// A map with arbitrary names.
     Map(&'static Schema),
     Section(&'static Section),
-    /// The one if it has one of these fields, else the other.
+    /// `tagged` if the map has one of the fields in `by`, else `plain`.
     Tagged {
         by: &'static [&'static str],
         tagged: &'static Section,
         plain: &'static Section,
     },
-    /// Any of these.
+    /// Any of these schemas.
     Either(&'static [Schema]),
 }
 
-/// A map whose names are known.
+/// A map with a fixed set of fields.
 pub(crate) struct Section {
-    /// What it is, as in "unknown field of a limit".
+    /// Its name with an article, as in "unknown field of a limit".
     pub(crate) what: &'static str,
     pub(crate) fields: &'static [Field],
-    /// Exactly one of these has to be there.
+    /// Exactly one of these fields is required.
     pub(crate) one_of: &'static [&'static str],
 }
 
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) is_required: bool,
-    /// May there be nothing in it yet?
+    /// Whether the value may be null or empty.
     pub(crate) may_be_empty: bool,
     pub(crate) schema: Schema,
     pub(crate) doc: &'static str,
 }
 
 impl Schema {
-    /// Reports whatever does not have this schema.
+    /// Reports everything that violates this schema.
     pub(crate) fn check(&self, node: &Node, problems: &mut Problems) {
         if problems.is_full() {
             return;
@@ -63,7 +63,7 @@ impl Schema {
         match (self, &node.value) {
             (Self::Anything(_), _) => {}
             (Self::Either(schemas), _) => self.check_either(schemas, node, problems),
-            // It would mean everything, or nothing at all.
+            // An empty value would match either everything or nothing.
             (Self::List(_) | Self::OneOrMany(_) | Self::Map(_), _)
                 if node.is_empty() && !node.is_null() =>
             {
@@ -86,27 +86,27 @@ impl Schema {
                 section.check(node, entries, problems);
             }
             (Self::Tagged { by, tagged, plain }, Value::Map(entries)) => {
-                let is_tagged = entries.iter().any(|(key, _)| plain.is_slip_of(key, by));
+                let is_tagged = entries.iter().any(|(key, _)| plain.is_misspelling_of(key, by));
                 (if is_tagged { tagged } else { plain }).check(node, entries, problems);
             }
             (_, Value::Scalar { text, .. }) if !node.is_null() && self.accepts_text(text) => {}
-            _ => problems.report(node.span, self.complaint(node)),
+            _ => problems.report(node.span, self.error_message(node)),
         }
     }
 
-    /// The alternatives that could be meant are those of the node's own kind.
+    /// Checks a node against the alternatives of its kind (scalar, list or map).
     fn check_either(&self, schemas: &[Schema], node: &Node, problems: &mut Problems) {
         let of_kind = |schema: &&Schema| schema.is_of_kind(node);
         if let Value::Scalar { text, .. } = &node.value {
             let mut meant = schemas.iter().filter(of_kind);
             if node.is_null() || !meant.any(|schema| schema.accepts_text(text)) {
-                problems.report(node.span, self.complaint(node));
+                problems.report(node.span, self.error_message(node));
             }
             return;
         }
         match schemas.iter().find(of_kind) {
             Some(schema) => schema.check(node, problems),
-            None => problems.report(node.span, self.complaint(node)),
+            None => problems.report(node.span, self.error_message(node)),
         }
     }
 
@@ -138,7 +138,7 @@ impl Schema {
         }
     }
 
-    fn complaint(&self, node: &Node) -> String {
+    fn error_message(&self, node: &Node) -> String {
         let expected = self.expected_of(node);
         let Value::Scalar { text, .. } = &node.value else {
             let found = if matches!(node.value, Value::List(_)) { "a list" } else { "a map" };
@@ -154,7 +154,7 @@ impl Schema {
         }
     }
 
-    /// What could be meant by what stands there.
+    /// Describes what is expected in place of this node.
     fn expected_of(&self, node: &Node) -> String {
         let Self::Either(schemas) = self else { return self.expected() };
         let meant: Vec<_> = schemas.iter().filter(|schema| schema.is_of_kind(node)).collect();
@@ -241,7 +241,7 @@ impl Section {
         missing
     }
 
-    /// Of fields that exclude each other, the second is one too many.
+    /// Reports the second and further of mutually exclusive fields.
     fn report_too_many(&self, entries: &[(Node, Node)], problems: &mut Problems) {
         let is_one = |key: &&Node| key.text().is_some_and(|name| self.one_of.contains(&name));
         let mut there = entries.iter().map(|(key, _)| key).filter(is_one);
@@ -257,8 +257,8 @@ impl Section {
         closest(name, self.fields.iter().map(|field| field.name))
     }
 
-    /// Is this key no field, but one of these names or a slip of one?
-    fn is_slip_of(&self, key: &Node, names: &[&'static str]) -> bool {
+    /// Whether this key is not a field, but one of these names or a misspelling of one.
+    fn is_misspelling_of(&self, key: &Node, names: &[&'static str]) -> bool {
         let name = key.text().unwrap_or_default();
         self.closest(name).is_none() && closest(name, names.iter().copied()).is_some()
     }
@@ -266,9 +266,9 @@ impl Section {
     fn unknown(&self, name: &str, near: Option<&str>) -> String {
         let (what, named) = (self.what, quoted(name));
         match near {
-            _ if name == "<<" => "merge keys are not understood; write out what is meant".into(),
+            _ if name == "<<" => "merge keys are not supported; write out the fields".into(),
             Some(near) => format!("unknown field {named} of {what}; did you mean \"{near}\"?"),
-            None => format!("unknown field {named} of {what}; it may have {}", self.names()),
+            None => format!("unknown field {named} of {what}; known fields are {}", self.names()),
         }
     }
 

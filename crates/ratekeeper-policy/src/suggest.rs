@@ -1,17 +1,18 @@
-//! What someone who mistyped a word may have meant.
+//! Suggestions for misspelled words.
 
 use strsim::damerau_levenshtein;
 
-/// A longer one is no word, and would take long to compare.
+/// Longer words get no suggestion, which bounds the time of a comparison.
 const LETTERS_MAX: usize = 100;
 
-/// The word that `word` is most likely a slip of, if any is near enough: a third of its letters
-/// may be wrong, or one. Of several equally near ones, the first.
+/// Returns the candidate with the smallest edit distance to `word`, if at most a third of its letters,
+/// or one, differ. Of several equally close ones, the first.
 ///
 /// ```
 /// # use ratekeeper_policy::suggest::closest;
 /// assert_eq!(closest("algoritm", ["name", "algorithm"].into_iter()), Some("algorithm"));
 /// ```
+#[must_use]
 pub fn closest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let letters = word.chars().count();
     if letters > LETTERS_MAX {
@@ -19,7 +20,7 @@ pub fn closest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&
     }
     let distance_max = (letters / 3).max(1);
     among
-        // Spares the expensive comparison of what is too long or too short anyway.
+        // Skips the expensive comparison if the lengths differ too much.
         .filter(|known| known.chars().count().abs_diff(letters) <= distance_max)
         .map(|known| (damerau_levenshtein(word, known), known))
         .filter(|(distance, known)| *distance <= distance_max && *distance < known.chars().count())
@@ -40,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn slips_are_recognised() {
+    fn misspellings_are_recognised() {
         check("limt", Some("limit"));
         check("lmiits", Some("limits"));
         check("limit", Some("limit"));
@@ -70,7 +71,7 @@ mod tests {
         }
 
         #[test]
-        fn one_slip_is_forgiven(word in "[a-z]{3,12}", at in 0..12usize, letter in "[a-z]") {
+        fn one_wrong_letter_is_recognised(word in "[a-z]{3,12}", at in 0..12usize, letter in "[a-z]") {
             let at = at % word.len();
             let slipped = [&word[..at], &letter, &word[at + 1..]].concat();
             prop_assert_eq!(closest(&slipped, [word.as_str()].into_iter()), Some(word.as_str()));

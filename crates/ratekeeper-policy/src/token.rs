@@ -1,4 +1,4 @@
-//! The token of a request: where it is, and how it is verified.
+//! Where the JWT of a request is found, and how it is verified.
 
 use std::borrow::Cow;
 
@@ -34,8 +34,8 @@ const NO_SCHEME: &str =
     "the Authorization header has no bearer token; send \"Authorization: Bearer TOKEN\"";
 
 impl TokenLocation {
-    /// The token in a header or cookie. `Authorization` always names its scheme (RFC 6750), and what is
-    /// no bearer token for others is none here. In other places the scheme may be left out.
+    /// Returns the token in a header or cookie value. `Authorization` requires the scheme `Bearer`
+    /// (RFC 6750); elsewhere it is optional.
     fn token<'v>(&self, value: &'v str) -> Option<&'v str> {
         let value = value.trim();
         match value.split_once(' ') {
@@ -49,7 +49,7 @@ impl TokenLocation {
     }
 }
 
-/// What became of a request's token.
+/// The claims of a request's token, or why there are none.
 pub(crate) struct TokenClaims(Result<Claims, MissingReason>);
 
 impl TokenClaims {
@@ -77,7 +77,7 @@ impl Tokens {
         let (issuer, audience) = (text("issuer"), text("audience"));
         let leeway = node.get("leeway").and_then(|node| duration(node, problems));
         let made = key(node, sources).and_then(|(at, key)| {
-            let made = key.and_then(|key| JwtVerifier::new(vec![key]).map_err(said));
+            let made = key.and_then(|key| JwtVerifier::new(vec![key]).map_err(message));
             made.map_err(|why| problems.report(at.span, why)).ok()
         });
         let made = made.and_then(|made| restrict(made, node.get("algorithms"), problems));
@@ -96,7 +96,7 @@ impl Tokens {
         Self { verifier, location }
     }
 
-    /// The header that tokens are read from, in lower case.
+    /// Returns the header that tokens are read from, in lower case.
     pub(crate) fn header(&self) -> &str {
         match &self.location {
             TokenLocation::Header(name) => name,
@@ -104,7 +104,7 @@ impl Tokens {
         }
     }
 
-    /// The token of this request, verified.
+    /// Finds and verifies the token of a request.
     pub(crate) fn find(&self, request: &RequestAttributes<'_>) -> TokenClaims {
         let values = match &self.location {
             TokenLocation::Header(name) => Ok(header::values(request, name)),
@@ -136,16 +136,16 @@ impl Tokens {
     }
 }
 
-fn said(error: impl std::fmt::Display) -> String {
+fn message(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// The key, and where the policy speaks of it.
+/// Returns the key, and the node of the policy that defines it.
 fn key<'n>(node: &'n Node, sources: &dyn Sources) -> Option<(&'n Node, Result<JwtKey, String>)> {
     let file = |at: &'n Node| sources.file(at.text().unwrap_or_default());
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|_| "it is not text".to_string());
-    // An editor ends a file with a line break that is no part of the secret.
-    let secret = |bytes: &[u8]| JwtKey::secret(bytes.trim_ascii_end()).map_err(said);
+    // Editors end a file with a line break, which is not part of the secret.
+    let secret = |bytes: &[u8]| JwtKey::secret(bytes.trim_ascii_end()).map_err(message);
     if let Some(at) = node.get("secret") {
         return Some((at, secret(at.text()?.as_bytes())));
     }
@@ -160,14 +160,14 @@ fn key<'n>(node: &'n Node, sources: &dyn Sources) -> Option<(&'n Node, Result<Jw
     }
     if let Some(at) = node.get("public_key_file") {
         let pem = file(at).and_then(text);
-        return Some((at, pem.and_then(|text| JwtKey::pem(&text).map_err(said))));
+        return Some((at, pem.and_then(|text| JwtKey::pem(&text).map_err(message))));
     }
     let at = node.get("jwks_file")?;
     let jwks = file(at).and_then(text);
-    Some((at, jwks.and_then(|text| JwtKey::jwks(&text).map_err(said))))
+    Some((at, jwks.and_then(|text| JwtKey::jwks(&text).map_err(message))))
 }
 
-/// Only the algorithms that are named, if any are. Names that are none were told before.
+/// Restricts the verifier to the algorithms listed, if any. Unknown names are reported elsewhere.
 fn restrict(
     verifier: JwtVerifier,
     node: Option<&Node>,

@@ -1,4 +1,4 @@
-//! A YAML text as a tree in which every node knows where it stands.
+//! Parses YAML into a tree whose nodes have spans.
 
 use std::collections::HashMap;
 
@@ -6,17 +6,17 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span as Marks, StrInput};
 
 use crate::problems::{Problems, quoted};
 
-/// More than any policy has. Aliases count each time they are used, and long texts several times.
+/// Maximum number of nodes. Expanded aliases count each time, and long texts as several nodes.
 const NODES_MAX: usize = 200_000;
 const BYTES_PER_NODE: usize = 32;
 const DEPTH_MAX: usize = 64;
 
-/// Where something stands. Lines and columns count from 1, in characters.
+/// A position in a file. Lines and columns count from 1, in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) line: usize,
     pub(crate) column: usize,
-    /// How much of the line.
+    /// Number of characters in the line.
     pub(crate) width: usize,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Value {
 }
 
 impl Node {
-    /// The text of a scalar.
+    /// Returns the text of a scalar.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Scalar { text, .. } => Some(text),
@@ -42,13 +42,13 @@ impl Node {
         }
     }
 
-    /// Is there nothing after the colon?
+    /// Whether the value is null or absent.
     pub(crate) fn is_null(&self) -> bool {
         let Value::Scalar { text, is_quoted } = &self.value else { return false };
         !is_quoted && matches!(text.as_str(), "" | "~" | "null")
     }
 
-    /// Is it nothing, or a list or map of nothing?
+    /// Whether the value is null, or an empty list or map.
     pub(crate) fn is_empty(&self) -> bool {
         match &self.value {
             Value::Scalar { .. } => self.is_null(),
@@ -57,13 +57,13 @@ impl Node {
         }
     }
 
-    /// The value of a field.
+    /// Returns the value of a field, unless it is null.
     pub(crate) fn get(&self, name: &str) -> Option<&Node> {
         let found = self.entries().iter().find(|(key, _)| key.text() == Some(name));
         found.map(|(_, value)| value).filter(|value| !value.is_null())
     }
 
-    /// The fields of a map.
+    /// Returns the fields of a map.
     pub(crate) fn entries(&self) -> &[(Node, Node)] {
         match &self.value {
             Value::Map(entries) => entries,
@@ -71,7 +71,7 @@ impl Node {
         }
     }
 
-    /// The items of a list, or the one thing that stands for a list of one.
+    /// Returns the items of a list; a single value is a list of one.
     pub(crate) fn items(&self) -> &[Node] {
         match &self.value {
             Value::List(items) => items,
@@ -80,9 +80,9 @@ impl Node {
     }
 }
 
-/// The tree of a text, or nothing, with the reason among the problems.
+/// Parses a document. Returns `None` if it is empty, or invalid, which is then reported.
 pub(crate) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
-    // Editors on Windows begin files with a mark that is no part of the text.
+    // Some editors write a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let parser = Parser::new_from_str(text);
     let mut builder = TreeBuilder { parser, anchors: HashMap::new(), nodes: 0, deepest: 0 };
@@ -101,11 +101,11 @@ struct TreeBuilder<'t> {
     parser: Parser<'t, StrInput<'t>>,
     anchors: HashMap<usize, Anchor>,
     nodes: usize,
-    /// How deep the node that is being read goes.
+    /// The greatest depth reached within the current node.
     deepest: usize,
 }
 
-/// What an alias stands for, how many nodes that is, and how deep it goes.
+/// The node that an alias refers to, with its number of nodes and its height.
 #[derive(Clone)]
 struct Anchor {
     node: Node,
@@ -128,7 +128,7 @@ impl<'t> TreeBuilder<'t> {
         }
     }
 
-    /// A second document would be ignored, and with it whatever its author wanted.
+    /// Rejects a second document, which would otherwise be ignored.
     fn expect_end(&mut self) -> Result<(), YamlError> {
         loop {
             match self.next()? {
@@ -147,7 +147,7 @@ impl<'t> TreeBuilder<'t> {
             Some(Err(error)) => {
                 let mark = error.marker();
                 let span = Span { line: mark.line(), column: mark.col() + 1, width: 1 };
-                Err((span, format!("this is not YAML: {}{}", error.info(), remedy(error.info()))))
+                Err((span, format!("this is not YAML: {}{}", error.info(), hint(error.info()))))
             }
             None => Ok((Event::StreamEnd, Span::default())),
         }
@@ -230,7 +230,7 @@ impl<'t> TreeBuilder<'t> {
         }
     }
 
-    /// A copy of what was anchored, errors in which are told where it stands.
+    /// Returns a copy of the anchored node. Problems in it are reported at the anchor.
     fn alias(&mut self, anchor: usize, depth: usize, span: Span) -> Result<Node, YamlError> {
         let Some(Anchor { size, height, .. }) = self.anchors.get(&anchor) else {
             return Err((span, "this alias contains itself".into()));
@@ -259,13 +259,13 @@ fn span_of(marks: Marks) -> Span {
     Span { line: start.line(), column: start.col() + 1, width }
 }
 
-/// Two slips that the characters of our own patterns lead to.
-fn remedy(error: &str) -> &'static str {
+/// Returns a hint for two mistakes that patterns with `*` and braces lead to.
+fn hint(error: &str) -> &'static str {
     if error.contains("unknown anchor") {
-        return "; a value that begins with * has to be quoted: \"*.example.com\"";
+        return "; a value that begins with * must be quoted: \"*.example.com\"";
     }
     if error.contains("flow mapping") {
-        return "; within braces, a value with braces of its own has to be quoted: \"/users/{id}\"";
+        return "; within braces, a value that contains braces must be quoted: \"/users/{id}\"";
     }
     ""
 }

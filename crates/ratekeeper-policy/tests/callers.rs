@@ -1,4 +1,4 @@
-//! Who a request is counted for.
+//! Which key a request is counted under.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn per(identity: &str) -> ratekeeper_policy::Policy {
 }
 
 #[test]
-fn an_identity_is_what_was_sent_once() {
+fn an_identity_is_the_single_value_sent() {
     check(&per("user"), "GET / x-user:ann", "l user=ann");
     check(&per("user"), "GET / X-User:ann x-user:ann", "l user=ann");
     check(&per("user"), "GET / x-user:ann x-user:bob", "l user~ip=192.0.2.1");
@@ -33,7 +33,7 @@ fn an_identity_is_what_was_sent_once() {
     check(&per("tenant"), "GET /t/a%62c;x=1/d", "l tenant=abc");
     check(&per("tenant"), "GET //x/..//t/./abc/d", "l tenant=abc");
     check(&per("tenant"), "GET /t", "l tenant~ip=192.0.2.1");
-    // To some servers the tenant is abc, to others it is x.
+    // Some servers read the tenant as abc, others as x.
     for path in ["/t/abc/..%2fx/d", "/t/abc/..;/x/d", "/t/abc/f/..\\..\\..\\t\\x"] {
         check(&per("tenant"), &format!("GET {path}"), "l tenant~ip=192.0.2.1");
     }
@@ -41,7 +41,7 @@ fn an_identity_is_what_was_sent_once() {
 }
 
 #[test]
-fn what_must_not_be_missing_is_asked_for() {
+fn a_missing_required_identity_is_rejected() {
     let refused = "refused by l: session it was not sent";
     check(&per("session"), "GET /", refused);
     check(
@@ -52,7 +52,7 @@ fn what_must_not_be_missing_is_asked_for() {
 }
 
 #[test]
-fn identities_are_made_of_others() {
+fn identities_can_combine_others() {
     check(&per("either"), "GET /?key=k x-user:ann", "l either~user=ann");
     check(&per("either"), "GET /?key=k", "l either~key=k");
     check(&per("either"), "GET /?key=k x-user:a x-user:b", "l either~key=k");
@@ -63,13 +63,13 @@ fn identities_are_made_of_others() {
 }
 
 #[test]
-fn one_made_of_several_goes_by_what_each_says() {
+fn all_of_uses_missing_of_its_identities() {
     let text = "identify: { u: { header: x }, b: { all_of: [u, ip], missing: deny } }\nlimits: []";
-    assert!(errors(text).contains("goes by what each of them says"), "{}", errors(text));
+    assert!(errors(text).contains("is that of each of its identities"), "{}", errors(text));
 }
 
 #[test]
-fn an_explanation_shows_identities_made_of_several() {
+fn an_explanation_shows_combined_identities() {
     let policy = per("both");
     let shown = support::ask("GET / x-user:ann").of(|request| {
         let explained = policy.explain(request);
@@ -86,7 +86,7 @@ limits:
 ";
 
 #[test]
-fn tiers_are_told_by_members_and_by_name() {
+fn tiers_are_set_by_members_or_by_name() {
     let members = "tiers: { of: key, members: { k1: pro, k2: vip }, default: free }";
     let members = policy(&format!("{members}{TIERS}"));
     let amounts = |request: &str| {
@@ -123,7 +123,7 @@ limits: [{ name: l, per: ip, rate: 1/s }]
 ";
 
 #[test]
-fn a_client_is_whom_trusted_proxies_name() {
+fn trusted_proxies_determine_the_client() {
     let policy = policy(PROXIES);
     check(&policy, "GET / peer=10.0.0.1 x-forwarded-for:1.1.1.1,+8.8.8.8", "l ip=8.8.8.8");
     check(&policy, "GET / peer=172.16.0.1 x-forwarded-for:8.8.8.8", "l ip=8.8.8.8");
@@ -133,11 +133,11 @@ fn a_client_is_whom_trusted_proxies_name() {
 }
 
 #[test]
-fn nobody_trusts_everybody() {
+fn trusting_every_address_is_rejected() {
     for network in ["0.0.0.0/0", "::/0"] {
         let text = format!(
             "identify: {{ ip: {{ client_ip: {{ trusted_proxies: ['{network}'] }} }} }}\nlimits: []"
         );
-        assert!(errors(&text).contains("trusts everybody"), "{}", errors(&text));
+        assert!(errors(&text).contains("trusts every address"), "{}", errors(&text));
     }
 }

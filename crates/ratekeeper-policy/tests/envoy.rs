@@ -42,26 +42,26 @@ fn good_files_are_read() {
 #[test]
 fn bad_files_are_explained() {
     for file in files("bad") {
-        let told = match parse_file(&file) {
+        let shown = match parse_file(&file) {
             Ok(_) => panic!("{} is a good one", file.display()),
             Err(errors) => format!("{errors}\n"),
         };
         let snapshot = file.with_extension("errors");
         if std::env::var("SNAPSHOTS").is_ok_and(|mode| mode == "overwrite") {
-            fs::write(&snapshot, &told).unwrap();
+            fs::write(&snapshot, &shown).unwrap();
         }
         let expected = fs::read_to_string(&snapshot).unwrap_or_default();
-        assert_eq!(told, expected, "{}", snapshot.display());
+        assert_eq!(shown, expected, "{}", snapshot.display());
     }
 }
 
 #[test]
-fn one_bad_file_spoils_the_set_and_all_are_told() {
+fn one_invalid_file_rejects_the_set_and_all_are_reported() {
     let set = [("a.yaml", "domain: a"), ("b.yaml", "domain: a"), ("c.yaml", "dom: c")];
     let set = set.map(|(name, text)| (name.to_string(), text.to_string()));
-    let told = EnvoyConfig::parse(&set).unwrap_err().to_string();
-    assert!(told.contains("b.yaml:1:9: the domain is in a.yaml already"), "{told}");
-    assert!(told.contains("c.yaml:1:1: unknown field \"dom\""), "{told}");
+    let shown = EnvoyConfig::parse(&set).unwrap_err().to_string();
+    assert!(shown.contains("b.yaml:1:9: the domain is already in a.yaml"), "{shown}");
+    assert!(shown.contains("c.yaml:1:1: unknown field \"dom\""), "{shown}");
 }
 
 #[test]

@@ -37,16 +37,16 @@ fn bad_policies_are_explained() {
     let files = files("bad");
     assert!(files.len() >= 25);
     for file in files {
-        let told = match parse(&file) {
+        let shown = match parse(&file) {
             Ok(_) => panic!("{} is a good one", file.display()),
             Err(errors) => format!("{errors}\n"),
         };
         let snapshot = file.with_extension("errors");
         if std::env::var("SNAPSHOTS").is_ok_and(|mode| mode == "overwrite") {
-            fs::write(&snapshot, &told).unwrap();
+            fs::write(&snapshot, &shown).unwrap();
         }
         let expected = fs::read_to_string(&snapshot).unwrap_or_default();
-        assert_eq!(told, expected, "{}", snapshot.display());
+        assert_eq!(shown, expected, "{}", snapshot.display());
     }
 }
 

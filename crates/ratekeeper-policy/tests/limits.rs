@@ -1,4 +1,4 @@
-//! Which limits a request is charged to, how much, and with what force.
+//! Which limits a request is charged to, its cost, and whether it is enforced.
 
 mod support;
 
@@ -43,7 +43,7 @@ fn hosts_are_compared_without_case_port_or_dot() {
 }
 
 #[test]
-fn a_host_that_no_request_has_is_refused() {
+fn invalid_host_patterns_are_rejected() {
     let error =
         |host| errors(&format!("limits: [{{ name: l, rate: 1/s, match: {{ host: '{host}' }} }}]"));
     assert!(error("example.com:443").contains("no port here"));
@@ -61,14 +61,14 @@ fn headers_match_line_by_line() {
     check(&on("{ header: { X-A: true } }"), "GET / x-a:", "l *");
     check(&on("{ header: { x-a: false } }"), "GET / x-a:b", "");
     check(&on("{ header: { x-a: false } }"), "GET /", "l *");
-    // In quotes it is the text, not the word.
+    // A quoted boolean is text.
     check(&on("{ header: { x-a: 'true' } }"), "GET / x-a:true", "l *");
     check(&on("{ header: { x-a: 'true' } }"), "GET / x-a:b", "");
     check(&on("{ query: { debug: 'false' } }"), "GET /?debug=false", "l *");
 }
 
 #[test]
-fn what_is_empty_is_not_everything() {
+fn empty_matches_are_rejected() {
     for condition in [
         "{ path: }",
         "{ path: [] }",
@@ -111,7 +111,7 @@ limits:
 ";
 
 #[test]
-fn of_a_group_the_first_that_is_enforced_applies() {
+fn the_first_enforced_limit_of_a_group_applies() {
     let policy = policy(GROUP);
     check(&policy, "GET /", "");
     check(&policy, "GET /api/x", "rest *");
@@ -121,13 +121,13 @@ fn of_a_group_the_first_that_is_enforced_applies() {
 }
 
 #[test]
-fn a_slip_in_a_group_is_told_as_one() {
+fn a_misspelling_in_a_group_is_reported_once() {
     let error = errors("limits: [{ frist: [{ name: l, rate: 1/s }] }]");
     assert!(error.contains("did you mean \"first\"?"), "{error}");
     assert_eq!(error.matches("policy.yaml:").count(), 1, "{error}");
 }
 
-/// How many of so many callers are on the enforced side.
+/// Returns for how many of `of` clients the limit is enforced.
 fn enforced(percent: &str, of: u32) -> u32 {
     let text = format!(
         "identify: {{ u: {{ header: x-u }} }}\nlimits: [{{ name: l, per: u, rate: 1/s, mode: {{ enforce: {percent} }} }}]"
@@ -142,7 +142,7 @@ fn enforced(percent: &str, of: u32) -> u32 {
 }
 
 #[test]
-fn a_ramp_enforces_the_part_that_it_says() {
+fn a_ramp_enforces_its_percentage_of_keys() {
     assert_eq!(enforced("0%", 2_000), 0);
     assert_eq!(enforced("100%", 2_000), 2_000);
     for (percent, expected) in [("1%", 100_u32), ("25%", 2_500), ("50%", 5_000), ("99.5%", 9_950)] {
@@ -196,11 +196,11 @@ fn a_class_has_its_share() {
     );
     assert_eq!(amounts("GET /web/a"), ["token_bucket 1010/200s burst 10"]);
     let text = SHARES.replace("0.01%", "0%");
-    assert!(errors(&text).contains("0% would refuse all"), "{}", errors(&text));
+    assert!(errors(&text).contains("0% would deny all"), "{}", errors(&text));
 }
 
 #[test]
-fn a_header_says_what_a_request_costs() {
+fn a_header_sets_the_cost() {
     let policy = policy(
         "limits: [{ name: l, rate: 100/s, cost: { request_header: x-cost, default: 2, max: 50 } }]",
     );
@@ -225,7 +225,7 @@ fn a_header_says_what_a_request_costs() {
 }
 
 #[test]
-fn routes_cost_what_they_say_and_none_is_cheaper_by_another_spelling() {
+fn spellings_of_a_route_do_not_lower_its_cost() {
     let routes =
         "[{ match: { path: /cheap/** }, cost: 2 }, { match: { path: /search }, cost: 10 }]";
     let policy = policy(&format!(
@@ -238,18 +238,20 @@ fn routes_cost_what_they_say_and_none_is_cheaper_by_another_spelling() {
 }
 
 #[test]
-fn what_contradicts_itself_is_told() {
+fn contradictions_are_reported() {
     let limit = |rest: &str| errors(&format!("limits: [{{ name: l, {rest} }}]"));
     assert!(
         limit("rate: 1/s, cost: { request_header: a, default: 9, max: 5 }")
-            .contains("more than \"max\"")
+            .contains("greater than \"max\"")
     );
     assert!(
         limit("rate: 1/s, cost: { routes: [{ match: { path: / }, cost: 1 }], max: 5 }")
-            .contains("costs are fixed")
+            .contains("costs of routes are fixed")
     );
-    assert!(limit("concurrency: 5, cost: 2, algorithm: token_bucket").contains("goes with a rate"));
-    assert!(limit("concurrency: 5, when_limited: { queue: 1s }").contains("goes with a rate"));
+    assert!(
+        limit("concurrency: 5, cost: 2, algorithm: token_bucket").contains("requires \"rate\"")
+    );
+    assert!(limit("concurrency: 5, when_limited: { queue: 1s }").contains("requires \"rate\""));
     assert!(limit("rate: 1/s, concurrency: 5").contains("not both"));
     assert!(
         limit("rate: 5/s burst 100, when_limited: { queue: 1s }").contains("a burst of at most 5")
@@ -258,11 +260,11 @@ fn what_contradicts_itself_is_told() {
         limit("rate: 5/s, algorithm: sliding_log, when_limited: { queue: 1s }")
             .contains("use leaky_bucket")
     );
-    assert!(limit("rate: unlimited").contains("a limit without a limit"));
+    assert!(limit("rate: unlimited").contains("cannot be unlimited for all tiers"));
 }
 
 #[test]
-fn a_queue_is_as_long_as_its_time_allows() {
+fn the_length_of_a_queue_follows_from_its_maximum_delay() {
     let amount = |text: &str| {
         let policy = policy(&format!("limits: [{{ name: l, {text} }}]"));
         ask("GET /").of(|request| match policy.resolve(request) {

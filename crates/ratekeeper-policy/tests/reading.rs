@@ -1,4 +1,4 @@
-//! Whatever a file contains, reading it ends soon, in a policy or in errors that can be shown.
+//! Parsing any text terminates quickly with a policy or with printable errors.
 
 mod support;
 
@@ -12,15 +12,15 @@ fn parse(text: &str) -> Result<Policy, PolicyErrors> {
     Policy::parse("p.yaml", text, &NoSources)
 }
 
-/// What is said, which is never long.
-fn told(text: &str) -> String {
-    let told = parse(text).map_or_else(|errors| errors.to_string(), |_| "ok".into());
-    assert!(told.len() < 60_000, "{} bytes", told.len());
-    told
+/// Returns the errors, whose length is bounded.
+fn parse_errors(text: &str) -> String {
+    let shown = parse(text).map_or_else(|errors| errors.to_string(), |_| "ok".into());
+    assert!(shown.len() < 60_000, "{} bytes", shown.len());
+    shown
 }
 
 #[test]
-fn editors_of_all_kinds_are_fine() {
+fn encodings_and_line_ends_of_editors_are_accepted() {
     for text in [
         SMALL.to_string(),
         format!("\u{feff}{SMALL}"),
@@ -30,26 +30,26 @@ fn editors_of_all_kinds_are_fine() {
         "{ version: 1, limits: [ { name: a, rate: 5/s } ] }".to_string(),
         "{\"version\": 1, \"limits\": [{\"name\": \"a\", \"rate\": \"5/s\"}]}".to_string(),
     ] {
-        assert_eq!(told(&text), "ok", "{text}");
+        assert_eq!(parse_errors(&text), "ok", "{text}");
     }
 }
 
 #[test]
-fn places_are_right_whatever_the_line_ends() {
+fn positions_are_right_for_all_line_ends() {
     let wrong = SMALL.replace("rate: 5/s", "rate: 5/x");
     for text in [wrong.clone(), format!("\u{feff}{wrong}"), wrong.replace('\n', "\r\n")] {
-        let told = told(&text);
-        assert!(told.starts_with("p.yaml:4:13: unknown period \"x\""), "{told}");
-        assert!(told.ends_with("4 |     rate: 5/x\n  |             ^"), "{told}");
+        let shown = parse_errors(&text);
+        assert!(shown.starts_with("p.yaml:4:13: unknown period \"x\""), "{shown}");
+        assert!(shown.ends_with("4 |     rate: 5/x\n  |             ^"), "{shown}");
     }
 }
 
 #[test]
-fn what_is_no_policy_is_told_once() {
+fn an_invalid_document_has_one_error() {
     let check = |text: &str, part: &str| {
-        let told = told(text);
-        assert!(told.contains(part), "{text:?}: {told}");
-        assert_eq!(told.matches("p.yaml:").count(), 1, "{text:?}: {told}");
+        let shown = parse_errors(text);
+        assert!(shown.contains(part), "{text:?}: {shown}");
+        assert_eq!(shown.matches("p.yaml:").count(), 1, "{text:?}: {shown}");
     };
     check("", "the file is empty");
     check("# nothing\n", "the file is empty");
@@ -69,7 +69,7 @@ fn what_is_no_policy_is_told_once() {
 }
 
 #[test]
-fn all_is_told_at_once() {
+fn all_problems_are_reported() {
     let errors = errors(
         "limts: []\nlimits:\n  - { match: { pth: / } }\n  - { nam: a, rate: 5/x, concurrency: 0 }\n",
     );
@@ -84,7 +84,7 @@ fn all_is_told_at_once() {
     ] {
         assert!(errors.contains(part), "{part}: {errors}");
     }
-    // What follows from a slip is not told again.
+    // Consequences of a misspelling are not reported.
     assert_eq!(errors.matches(" needs ").count(), 1, "{errors}");
 }
 
@@ -101,7 +101,7 @@ fn lines(n: usize, line: impl Fn(usize) -> String) -> String {
     (0..n).map(line).collect()
 }
 
-/// Texts that would take long, or much memory, if something grew with the square of them.
+/// Texts that take long, or much memory, if anything is quadratic in their size.
 fn bombs() -> Vec<(&'static str, String)> {
     let laughs = lines(30, |n| match n {
         0 => "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".into(),
@@ -201,16 +201,16 @@ fn bombs() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn no_text_is_a_bomb() {
+fn parsing_time_and_memory_are_bounded() {
     for (name, text) in bombs() {
         let clock = stopwatch();
-        told(&text);
+        parse_errors(&text);
         let took = clock();
         assert!(took < 20, "{name} took {took} s");
     }
 }
 
-/// Seconds of this process's own time: other tests run beside this one.
+/// CPU seconds of this process: other tests run in parallel.
 fn stopwatch() -> impl Fn() -> u64 {
     let ticks = || {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
@@ -226,20 +226,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn any_text_is_read_or_told(text in any::<String>()) {
-        told(&text);
+    fn any_text_is_parsed_or_rejected(text in any::<String>()) {
+        parse_errors(&text);
     }
 
     #[test]
-    fn any_mix_of_what_yaml_is_made_of_is_read_or_told(pieces in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 0..60)) {
-        told(&pieces.concat());
+    fn any_mix_of_yaml_tokens_is_parsed_or_rejected(pieces in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 0..60)) {
+        parse_errors(&pieces.concat());
     }
 
     #[test]
-    fn a_good_file_with_one_slip_is_read_or_told(at in 0..EXAMPLE.chars().count(), piece in prop::sample::select(PIECES.to_vec()), cut in 0..4_usize) {
+    fn a_valid_file_with_one_mistake_is_parsed_or_rejected(at in 0..EXAMPLE.chars().count(), piece in prop::sample::select(PIECES.to_vec()), cut in 0..4_usize) {
         let before = EXAMPLE.chars().take(at);
         let text: String = before.chain(piece.chars()).chain(EXAMPLE.chars().skip(at + cut)).collect();
-        told(&text);
+        parse_errors(&text);
     }
 }
 
@@ -292,7 +292,7 @@ const PIECES: &[&str] = &[
 const EXAMPLE: &str = include_str!("policies/good/design.yaml");
 
 #[test]
-fn a_megabyte_of_garbage_is_told() {
+fn a_megabyte_of_garbage_is_rejected() {
     let mut state = 1_u64;
     let mut random = || {
         state =
@@ -300,8 +300,8 @@ fn a_megabyte_of_garbage_is_told() {
         usize::try_from(state >> 33).unwrap()
     };
     let text: String = (0..250_000).map(|_| PIECES[random() % PIECES.len()]).collect();
-    told(&text);
+    parse_errors(&text);
     let text: String =
         (0..1_000_000).map(|_| char::from(u8::try_from(random() % 128).unwrap())).collect();
-    told(&text);
+    parse_errors(&text);
 }

@@ -7,7 +7,7 @@ use crate::identity::MissingReason;
 use crate::path::percent_decoded;
 use crate::request::RequestAttributes;
 
-/// Every value of a cookie, decoded. Names differ by case.
+/// Returns every value of a cookie, decoded. Names are case-sensitive.
 ///
 /// Pairs are separated by `;` only (RFC 6265), over all lines.
 ///
@@ -40,7 +40,7 @@ fn ends_clearly(value: &[u8]) -> bool {
     (is_quoted || !has_space) && is_ascii(value.first()) && is_ascii(value.last())
 }
 
-/// A value as callers are told apart by it: some frameworks take `+` for a space, so both are one.
+/// Returns the value as an identity. Some frameworks decode `+` as a space, so a space becomes `+`.
 pub(crate) fn identity(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     if !value.contains(&b' ') {
         return value;
@@ -48,9 +48,10 @@ pub(crate) fn identity(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     value.iter().map(|byte| if *byte == b' ' { b'+' } else { *byte }).collect()
 }
 
-/// What is left of a value whatever frameworks do to it: they decode escapes, remove quotes, or both. So
-/// escapes are decoded once, of both kinds (`%7a`, and `\172` in octal), and quotes and backslashes do not
-/// count, wherever they are.
+/// Decodes a value so that all spellings which a framework reads as the same value are equal.
+///
+/// Frameworks decode escapes, remove quotes, or both. Escapes of both kinds (`%7a`, and `\172` in
+/// octal) are decoded once, and all quotes and backslashes are removed.
 pub(crate) fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
     if !value.iter().any(|byte| matches!(byte, b'"' | b'%' | b'\\')) {
         return value.into();
@@ -86,7 +87,7 @@ mod tests {
         }
     }
 
-    /// All texts of up to so many of these words.
+    /// Returns all concatenations of at most `words_max` of these words.
     fn texts(words: &[&str], words_max: usize) -> Vec<String> {
         let mut texts = vec![String::new()];
         let mut longest = texts.clone();
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_framework_takes_for_one_session_is_one_key() {
+    fn values_that_a_framework_reads_as_equal_have_one_key() {
         let frameworks: [Framework; 4] = [php, rack, django, express];
         let spellings = texts(&["z", "%7a", "\"", "%22", "\\172", "+", "%2B", "%20", " "], 4);
         for framework in frameworks {

@@ -5,13 +5,14 @@ use std::borrow::Cow;
 use super::{AttributeValues, canonical_host};
 use crate::request::RequestAttributes;
 
-/// The value without the optional whitespace (OWS: spaces and tabs) around it, which HTTP/1 strips and
-/// HTTP/2 does not.
+/// Removes optional whitespace (OWS: spaces and tabs) around a value. HTTP/1 strips it, HTTP/2 does
+/// not.
+#[must_use]
 pub fn trim_ows(value: &[u8]) -> &[u8] {
     trim(value, |byte| matches!(byte, b' ' | b'\t'))
 }
 
-/// Also without the empty elements of a list at its ends, which recipients of a list have to ignore.
+/// Removes OWS and empty list elements at both ends, which a recipient of a list must ignore.
 fn trim_list(value: &[u8]) -> &[u8] {
     trim(value, |byte| matches!(byte, b' ' | b'\t' | b','))
 }
@@ -22,17 +23,17 @@ fn trim(value: &[u8], is_padding: impl Fn(u8) -> bool) -> &[u8] {
     &value[first..=last]
 }
 
-/// Every value of a header, in canonical form. The name is in lower case.
+/// Returns every value of a header in canonical form. `name` is in lower case.
 pub(crate) fn values<'r>(request: &RequestAttributes<'r>, name: &str) -> AttributeValues<'r> {
     match name {
-        // HTTP/2 has it as `:authority`, and HTTP/1 may have it in the request line.
+        // HTTP/2 sends the host as `:authority`; HTTP/1 may send it in the request line.
         "host" => request.host.map(|host| canonical(name, host.as_bytes())).into_iter().collect(),
         "cookie" => joined(request.headers.all(name).as_slice()).into_iter().collect(),
         _ => request.headers.all(name).into_iter().map(|line| canonical(name, line)).collect(),
     }
 }
 
-/// The canonical form of one value.
+/// Returns the canonical form of one value.
 pub(crate) fn canonical<'v>(name: &str, value: &'v [u8]) -> Cow<'v, [u8]> {
     match name {
         "host" => {
@@ -48,7 +49,7 @@ pub(crate) fn canonical<'v>(name: &str, value: &'v [u8]) -> Cow<'v, [u8]> {
     }
 }
 
-/// A pattern of a policy, in the form of the values that it is compared with.
+/// Returns a pattern of a policy in the canonical form of the values it is compared with.
 pub(crate) fn canonical_pattern(name: &str, pattern: &str) -> String {
     let pattern = pattern.trim_matches([' ', '\t', ',']);
     match name {
@@ -61,7 +62,7 @@ pub(crate) fn canonical_pattern(name: &str, pattern: &str) -> String {
     }
 }
 
-/// HTTP/2 may spread cookies over several lines, which are one when they reach an HTTP/1 upstream.
+/// Joins `Cookie` lines. HTTP/2 may send several, which an HTTP/1 upstream receives as one.
 fn joined<'r>(lines: &[&'r [u8]]) -> Option<Cow<'r, [u8]>> {
     match lines {
         [] => None,
@@ -73,7 +74,8 @@ fn joined<'r>(lines: &[&'r [u8]]) -> Option<Cow<'r, [u8]>> {
     }
 }
 
-/// `Bearer  abc` and `bearer abc` are the same credentials. Without a scheme, case counts.
+/// Returns credentials in canonical form: `Bearer  abc` and `bearer abc` are equal. A value without a
+/// scheme is case-sensitive.
 fn credentials(value: &[u8]) -> Cow<'_, [u8]> {
     let Some(end) = value.iter().position(|byte| matches!(byte, b' ' | b'\t')) else {
         return value.into();
@@ -90,8 +92,8 @@ fn credentials(value: &[u8]) -> Cow<'_, [u8]> {
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Appends what a lenient decoder takes from base64: no other characters, nothing after the padding, and
-/// no bits that belong to no byte.
+/// Appends base64 as a lenient decoder reads it: without other characters, without what follows the
+/// padding, and with unused trailing bits cleared.
 fn push_base64(text: &[u8], to: &mut Vec<u8>) {
     let (start, mut padding) = (to.len(), 0);
     for byte in text {
@@ -137,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn whitespace_and_empty_elements_around_a_value_are_no_part_of_it() {
+    fn surrounding_whitespace_and_empty_list_elements_are_removed() {
         same("x-api-key", "k", &["k", " k", "k\t", " \t k \t", "k,", ", ,k , "]);
         same("x-api-key", "a, b", &["a, b", " a, b ,"]);
         same("x-api-key", "", &["", " ", "\t", ",", " , ,"]);
     }
 
     #[test]
-    fn credentials_have_one_spelling() {
+    fn spellings_of_credentials_have_one_canonical_form() {
         same("authorization", "bearer aB", &["Bearer aB", "bEARER  aB ", "bearer\taB"]);
         same("authorization", "aB", &["aB", " aB"]);
         let basic = ["Basic dXNlcjpwYQ==", "basic dXNlcjpwYQ", "BASIC  dXN!lcj pwYQ==junk"];
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_written_as_the_values_are() {
+    fn a_pattern_gets_the_canonical_form_of_values() {
         assert_eq!(canonical_pattern("authorization", "Bearer *X"), "bearer *X");
         assert_eq!(canonical_pattern("authorization", "*X"), "*X");
         assert_eq!(canonical_pattern("x-a", " Ab* "), "Ab*");

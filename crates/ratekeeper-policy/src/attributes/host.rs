@@ -1,18 +1,18 @@
-//! Hosts.
+//! Canonical form and validation of hosts.
 
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::net::Ipv6Addr;
 
-/// The longest name that DNS has.
+/// Maximum length of a DNS name.
 const NAME_MAX: usize = 253;
 
 /// Why the host of a request cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HostError {
-    /// It is not a host.
+    /// The text is not a valid host.
     Malformed,
     /// There is more than one `Host` header.
     SentTwice,
@@ -34,12 +34,12 @@ impl fmt::Display for HostError {
 
 impl Error for HostError {}
 
-/// A host as hosts are compared: `name[:port]`, `v4[:port]` or `[v6][:port]`, without the port and the
-/// dot at its end, in lower case, and an IPv6 address in its shortest form.
+/// Returns the canonical form of a host (`name[:port]`, `v4[:port]` or `[v6][:port]`): in lower case,
+/// without port and trailing dot, an IPv6 address in its shortest form.
 ///
-/// A name consists of letters, digits, `-`, `_` and dots. Everything else is refused, for upstreams
-/// differ in what they make of it: `a:80:80` is `a` to nginx. Names in other scripts are sent in their
-/// ASCII form (`xn--`); other spellings of them are refused.
+/// A name consists of letters, digits, `-`, `_` and dots. Everything else is rejected, because
+/// upstreams interpret it differently: nginx reads `a:80:80` as `a`. Internationalized names must be
+/// in ASCII form (`xn--`).
 ///
 /// ```
 /// use ratekeeper_policy::attributes::canonical_host;
@@ -52,7 +52,7 @@ impl Error for HostError {}
 ///
 /// # Errors
 ///
-/// [`HostError::Malformed`] if it is not a host.
+/// Returns [`HostError::Malformed`] if the text is not a valid host.
 pub fn canonical_host(text: &str) -> Result<Cow<'_, str>, HostError> {
     if let Some(bracketed) = text.strip_prefix('[') {
         let (address, port) = bracketed.split_once(']').ok_or(HostError::Malformed)?;
@@ -79,19 +79,19 @@ fn is_name(name: &str) -> bool {
     name.len() <= NAME_MAX && name.split('.').all(is_label)
 }
 
-/// The standard allows an empty port.
+/// Whether the text is a port. RFC 3986 allows an empty one.
 fn is_port(text: &str) -> bool {
     let is_number = text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
     text.is_empty() || is_number && text.parse::<u16>().is_ok()
 }
 
-/// The host of a request: the authority of its target (in HTTP/2, `:authority`) or its `Host` header.
-/// If there are both, they have to be the same host.
+/// Returns the host of a request: the authority of its target (in HTTP/2, `:authority`) or its `Host`
+/// header. If both are present, they must be the same host.
 ///
 /// # Errors
 ///
-/// Says why the host cannot be known. Such a request is refused with 400: a guess may be another host
-/// than the one that the application reads.
+/// Returns why the host cannot be determined. Such a request is rejected with 400, because the
+/// application might read another host than the one chosen here.
 pub fn request_host<'a>(
     authority: Option<&'a str>,
     mut host_lines: impl Iterator<Item = &'a [u8]>,
@@ -110,8 +110,8 @@ pub fn request_host<'a>(
     }
 }
 
-/// A host of a policy, with `*` for any run of characters, in the form of the hosts that it is compared
-/// with; or what is wrong with it.
+/// Returns a host pattern of a policy (`*` matches any characters) in canonical form, or why it is
+/// invalid.
 pub(crate) fn host_pattern(text: &str) -> Result<String, &'static str> {
     if text.contains(['/', '@', ' ', ',']) {
         return Err("a host is a name alone, such as api.example.com");
@@ -120,12 +120,12 @@ pub(crate) fn host_pattern(text: &str) -> Result<String, &'static str> {
         return match canonical_host(text) {
             Ok(host) => Ok(host.into_owned()),
             Err(_) if text.contains('*') => Ok(text.to_ascii_lowercase()),
-            Err(_) => Err("this is no IPv6 address in brackets"),
+            Err(_) => Err("this is not an IPv6 address in brackets"),
         };
     }
     if text.contains(':') {
         return Err(
-            "a host has no port here, for ports are ignored; an IPv6 address is in brackets",
+            "a host has no port here, because ports are ignored; put an IPv6 address in brackets",
         );
     }
     let name = text.strip_suffix('.').unwrap_or(text);
@@ -140,14 +140,14 @@ pub(crate) fn host_pattern(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// A label as requests have it: in other scripts than ASCII, beginning with `xn--`.
+/// Returns a label in ASCII form: an internationalized label as `xn--`.
 fn ascii_label(label: &str) -> Result<Cow<'_, str>, &'static str> {
     match label.is_ascii() {
         true => Ok(label.into()),
         false if label.contains('*') => {
-            Err("write a label that has * and other letters than a to z as requests have it: xn--")
+            Err("a label with * and non-ASCII letters must be written in ASCII form: xn--")
         }
-        false => idna::domain_to_ascii(label).map(Cow::from).map_err(|_| "this is no host name"),
+        false => idna::domain_to_ascii(label).map(Cow::from).map_err(|_| "this is not a host name"),
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_of_a_host_are_one() {
+    fn spellings_of_a_host_have_one_canonical_form() {
         for host in ["a.b", "A.b", "a.b.", "a.b:80", "a.B.:65535", "a.b:"] {
             assert_eq!(canonical_host(host).as_deref(), Ok("a.b"), "{host}");
         }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_is_refused() {
+    fn invalid_hosts_are_rejected() {
         let long = "a".repeat(254);
         for text in [
             "",
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_written_as_requests_have_it() {
+    fn a_pattern_gets_the_canonical_form_of_hosts() {
         let pattern = |text| host_pattern(text).unwrap();
         assert_eq!(pattern("API.Example.com."), "api.example.com");
         assert_eq!(pattern("*.BÜCHER.example"), "*.xn--bcher-kva.example");

@@ -1,19 +1,19 @@
-//! The attributes that a policy reads of a request, each in one canonical form.
+//! The request attributes that a policy reads, each in one canonical form.
 //!
-//! A limit holds only if it sees what the upstream sees. So every attribute has one canonical form, made
-//! here and nowhere else, whichever listener the request came through: spellings that reach an upstream
-//! as the same value have the same canonical form, and so count as one. The reverse is not promised:
-//! where upstreams differ, values that only some of them take for the same are merged.
+//! A limit can be evaded if it reads a value differently than the upstream. Every attribute therefore
+//! has one canonical form, computed only in this module, for all listeners: spellings that an upstream
+//! reads as the same value have the same canonical form and count as one. The reverse does not hold:
+//! where upstreams differ, values that only some of them read as equal are merged.
 //!
 //! | attribute | canonical form |
 //! |---|---|
-//! | header | name in lower case; value without spaces, tabs and commas at its ends. Two lines are two values |
+//! | header | name in lower case; value without leading and trailing spaces, tabs and commas. Two lines are two values |
 //! | `authorization` | also: scheme in lower case, one space, and Basic credentials without base64 variants |
 //! | `cookie` (header) | all lines as one, joined with `; ` |
 //! | `host` (header) | the host, as below |
-//! | cookie | name as it is (case counts); value decoded once (`%7a` and `\172`), without quotes and backslashes, with a space as `+` |
+//! | cookie | name as sent (case-sensitive); value decoded once (`%7a` and `\172`), without quotes and backslashes, with a space as `+` |
 //! | query | name and value percent-decoded once, `+` is a space; read with `;` as a separator and without |
-//! | path | [`path::normalize`](crate::path::normalize), and the other ways to read it |
+//! | path | [`path::normalize`](crate::path::normalize), and its other readings |
 //! | host | name or address in lower case, without port and final dot; IDN as `xn--`; see [`canonical_host`] |
 //! | method | in upper case |
 //!

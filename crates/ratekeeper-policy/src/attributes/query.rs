@@ -1,4 +1,4 @@
-//! Parameters of the query.
+//! Query parameters.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ fn parsed<'r>(pairs: impl Iterator<Item = &'r [u8]>) -> Parsed<'r> {
     parsed
 }
 
-/// As in a form: escapes are decoded once, and `+` is a space.
+/// Decodes form encoding: escapes once, and `+` as a space.
 fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return text.into();

@@ -1,6 +1,6 @@
 //! Request targets.
 
-/// A request target as a proxy or a caller describes it, taken apart as a server does.
+/// A parsed request target (origin form or absolute form).
 ///
 /// ```
 /// use ratekeeper_policy::attributes::Target;
@@ -13,14 +13,15 @@
 pub struct Target<'a> {
     /// The authority of a target in absolute form.
     pub authority: Option<&'a str>,
-    /// The path as it was sent.
+    /// The path as received.
     pub path: &'a str,
     /// The query, without the question mark.
     pub query: Option<&'a str>,
 }
 
 impl<'a> Target<'a> {
-    /// Takes a target apart. A fragment is no part of a request, so it is cut off.
+    /// Parses a target. A fragment is not part of a request target and is removed.
+    #[must_use]
     pub fn parse(target: &'a str) -> Self {
         let target = target.split_once('#').map_or(target, |(target, _)| target);
         let (authority, rest) = match absolute(target) {
@@ -37,7 +38,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// What follows `http://` or `https://`.
+/// Returns what follows `http://` or `https://`.
 fn absolute(target: &str) -> Option<&str> {
     let (scheme, rest) = target.split_once("://")?;
     let is_http = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_has_an_authority_a_path_and_a_query() {
+    fn a_target_is_split_into_authority_path_and_query() {
         let parsed = |target| {
             let Target { authority, path, query } = Target::parse(target);
             (authority, path, query)

@@ -1,4 +1,4 @@
-//! How much: rates, queues, and shares of them.
+//! Builds rates, queues and shares of priority classes.
 
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ fn algorithm(
     is_queue: bool,
     problems: &mut Problems,
 ) -> Option<Algorithm> {
-    let told = limit.get("algorithm");
-    let named = told.and_then(Node::text).map(str::parse::<Algorithm>);
+    let node = limit.get("algorithm");
+    let named = node.and_then(Node::text).map(str::parse::<Algorithm>);
     let algorithm = match named {
         Some(Ok(algorithm)) => algorithm,
         Some(Err(_)) => return None,
@@ -56,17 +56,17 @@ fn algorithm(
         None if rate.burst().is_some() => Algorithm::TokenBucket,
         None => Algorithm::default(),
     };
-    if let Some(told) = told
+    if let Some(node) = node
         && is_queue
         && algorithm != Algorithm::LeakyBucket
     {
-        problems.report(told.span, format!("{algorithm} has no queue; use leaky_bucket"));
+        problems.report(node.span, format!("{algorithm} has no queue; use leaky_bucket"));
         return None;
     }
     Some(algorithm)
 }
 
-/// A bucket as long as what leaves it in that time.
+/// Returns the rate with a queue as long as what drains in `up_to`.
 fn queue_of(rate: Rate, up_to: Duration) -> Result<Rate, String> {
     let (count, period) = (u128::from(rate.count()), rate.period().as_micros());
     let room = up_to.as_micros() * count / period;
@@ -74,13 +74,13 @@ fn queue_of(rate: Rate, up_to: Duration) -> Result<Rate, String> {
     match rate.burst() {
         Some(burst) if burst <= room => Ok(rate),
         Some(burst) => Err(format!(
-            "a queue of {burst} takes longer than {up_to:?} to leave; use a burst of at most {room}, or leave it out"
+            "a queue of {burst} takes longer than {up_to:?} to drain; use a burst of at most {room}, or omit it"
         )),
         None => rate.with_burst(room.max(1)).map_err(|error| error.message().to_string()),
     }
 }
 
-/// What a class may take of an amount: its part of it, but at least one.
+/// Returns the share of a class in an amount, at least one.
 pub(super) fn share(amount: &Amount, class: &str, parts: u16) -> Result<Amount, String> {
     let part = |n: u64| (u128::from(n) * u128::from(parts) / 10_000).try_into().unwrap_or(u64::MAX);
     match amount {
@@ -103,7 +103,7 @@ fn share_rate(limit: &Limit, parts: u16) -> Result<Rate, LimitError> {
     if !limit.algorithm().has_burst() {
         return Ok(Rate::new(part(rate.count()), rate.period())?);
     }
-    // Exactly the part, as a longer period; rounded down only if that cannot be told.
+    // A longer period represents the share exactly; it is rounded down only if that overflows.
     let common = gcd(parts, 10_000);
     let period = rate.period().checked_mul(u32::try_from(10_000 / common).unwrap_or(1));
     let exact = period.and_then(|period| Rate::new(rate.count() * (parts / common), period).ok());

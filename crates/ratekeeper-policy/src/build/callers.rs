@@ -1,4 +1,4 @@
-//! Who is asking: identities and tiers.
+//! Builds identities and tiers.
 
 use std::collections::HashMap;
 
@@ -12,13 +12,13 @@ use crate::policy::{Sources, Tiers};
 use crate::problems::Problems;
 use crate::yaml::Node;
 
-/// The identity that is always there.
+/// The built-in identity.
 const IP: &str = "ip";
 
-/// Each request has room for all of them.
+/// Maximum number of identities; each request has a slot for every one.
 const IDENTITIES_MAX: usize = 64;
 
-/// Each limit has room for all of them.
+/// Maximum number of tiers; each limit has a slot for every one.
 const TIERS_MAX: usize = 100;
 
 pub(super) struct Callers {
@@ -49,7 +49,7 @@ impl Callers {
                 missing: WhenMissing::Anonymous,
             });
         }
-        callers.report_loops(entries, problems);
+        callers.report_nesting(entries, problems);
         callers.tiers = root.get("tiers").map(|node| callers.read_tiers(node, problems));
         callers
     }
@@ -74,12 +74,14 @@ impl Callers {
             #[cfg(not(feature = "jwt"))]
             problems.report(key.span, "tokens need the feature \"jwt\" of this library");
             if !has_token {
-                let why = "without a \"jwt\" section that says how tokens are verified, this is always missing";
+                let why =
+                    "without a \"jwt\" section to verify tokens, this identity is always missing";
                 problems.warn(key.span, why);
             }
         }
         if let (Source::AllOf(_), Some(missing)) = (&source, value.get("missing")) {
-            let why = "an identity made of several goes by what each of them says of \"missing\"";
+            let why =
+                "\"missing\" of an \"all_of\" is that of each of its identities; set it there";
             problems.report(missing.span, why);
         }
         let missing = match value.get("missing").and_then(Node::text) {
@@ -111,7 +113,7 @@ impl Callers {
             return Some(Source::ClientIp);
         }
         if let Some(node) = value.get("custom").filter(|node| boolean(node) == Some(false)) {
-            problems.report(node.span, "leave it out instead");
+            problems.report(node.span, "omit this field instead of setting it to false");
         }
         let cookie = || value.get("cookie").and_then(text).map(Source::Cookie);
         let query = || value.get("query").and_then(text).map(Source::Query);
@@ -127,10 +129,11 @@ impl Callers {
 
     fn read_client_ip(&mut self, node: &Node, problems: &mut Problems) {
         if self.client_ip.is_some() {
-            return problems.report(node.span, "there is one client_ip already; use that one");
+            return problems
+                .report(node.span, "there is already an identity with client_ip; use that one");
         }
         if boolean(node) == Some(false) {
-            problems.report(node.span, "leave it out instead");
+            problems.report(node.span, "omit this field instead of setting it to false");
         }
         let proxies = node.get("trusted_proxies").map_or(&[][..], Node::items);
         let proxies = proxies.iter().filter_map(|node| proxy(node, problems)).collect();
@@ -150,8 +153,8 @@ impl Callers {
             client_ip.map_err(|error| problems.report(node.span, error.to_string())).ok();
     }
 
-    /// An identity made of itself would never be found.
-    fn report_loops(&self, entries: &[(Node, Node)], problems: &mut Problems) {
+    /// Reports `first_of` and `all_of` that refer to each other, which could be cyclic.
+    fn report_nesting(&self, entries: &[(Node, Node)], problems: &mut Problems) {
         for (id, (key, _)) in entries.iter().enumerate() {
             let is_plain = |id: &usize| {
                 !matches!(self.identities[*id].source, Source::AllOf(_) | Source::FirstOf(_))
@@ -159,13 +162,13 @@ impl Callers {
             if let Source::FirstOf(ids) | Source::AllOf(ids) = &self.identities[id].source
                 && !ids.iter().all(is_plain)
             {
-                let why = "first_of and all_of are made of identities that are neither";
+                let why = "first_of and all_of cannot contain a first_of or all_of";
                 problems.report(key.span, why);
             }
         }
     }
 
-    /// The identities that a limit is per, those made of several taken apart.
+    /// Returns the identities that a limit counts by, with `all_of` expanded.
     pub(super) fn per(&self, node: Option<&Node>, problems: &mut Problems) -> Vec<usize> {
         let names: Vec<_> = self.names().collect();
         let nodes = node.map_or(&[][..], Node::items);
@@ -183,12 +186,12 @@ impl Callers {
 
     fn read_tiers(&self, node: &Node, problems: &mut Problems) -> Tiers {
         let names: Vec<_> = self.names().collect();
-        // Without it, what else is wrong is still looked for.
+        // If it is missing or unknown, 0 lets the other checks go on.
         let of = node.get("of").and_then(|node| find(node, &names, problems)).unwrap_or(0);
         if let Some(node) = node.get("of")
             && matches!(self.identities[of].source, Source::AllOf(_))
         {
-            problems.report(node.span, "a tier is of one identity, not of several together");
+            problems.report(node.span, "a tier is determined by one identity, not by an all_of");
         }
         let mut tiers = Tiers { of, names: Vec::new(), by_value: HashMap::new(), default: 0 };
         for node in node.get("names").map_or(&[][..], Node::items) {
@@ -217,20 +220,20 @@ impl Callers {
         tiers
     }
 
-    /// Files a tier under a value, in the form in which requests have it.
+    /// Maps the canonical form of a value to a tier.
     fn add_member(&self, tiers: &mut Tiers, value: &str, tier: usize) {
         let of = match &self.identities[tiers.of].source {
             Source::FirstOf(ids) => ids.as_slice(),
             _ => std::slice::from_ref(&tiers.of),
         };
         for id in of {
-            // A name that is not known yet was reported.
+            // An unknown name was reported before.
             let Some(identity) = self.identities.get(*id) else { continue };
             tiers.by_value.insert(identity.source.canonical(value).into_owned(), tier);
         }
     }
 
-    /// The place of a tier in the list.
+    /// Returns the index of a tier.
     pub(super) fn tier(&self, node: &Node, problems: &mut Problems) -> Option<usize> {
         let names = self.tiers.as_ref().map_or(&[][..], |tiers| &tiers.names);
         let found = names.iter().position(|name| Some(name.as_str()) == node.text());
@@ -251,11 +254,11 @@ impl Tiers {
     }
 }
 
-/// The address in these headers is whatever a caller writes, unless it is read as `client_ip` does.
+/// Warns about headers with addresses, which a client can forge unless `client_ip` reads them.
 fn warn_of_addresses(node: &Node, name: &str, problems: &mut Problems) {
     if ["x-forwarded-for", "forwarded", "x-real-ip"].contains(&name) {
         let why = format!(
-            "callers write {name} as they like; use client_ip with trusted_proxies, which reads it safely"
+            "clients can forge {name}; use client_ip with trusted_proxies, which reads it safely"
         );
         problems.warn(node.span, why);
     }
@@ -264,8 +267,7 @@ fn warn_of_addresses(node: &Node, name: &str, problems: &mut Problems) {
 fn proxy(node: &Node, problems: &mut Problems) -> Option<IpNet> {
     let network = network(node, problems)?;
     if network.prefix_len() == 0 {
-        let why =
-            "this trusts everybody, and so lets callers choose their address; name the proxies";
+        let why = "this trusts every address, so that clients can forge theirs; list the proxies";
         problems.report(node.span, why);
     }
     Some(network)

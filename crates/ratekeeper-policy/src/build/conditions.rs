@@ -1,4 +1,4 @@
-//! Which requests.
+//! Builds match conditions and priority classes.
 
 use super::callers::Callers;
 use super::report_unknown;
@@ -9,12 +9,13 @@ use crate::path::{Glob, PathPattern};
 use crate::problems::{Problems, quoted};
 use crate::yaml::Node;
 
-/// More than anybody tells apart.
+/// Maximum number of priority classes.
 const CLASSES_MAX: usize = 100;
 
 pub(super) fn condition(node: &Node, callers: &Callers, problems: &mut Problems) -> Condition {
     if node.entries().is_empty() {
-        problems.report(node.span, "an empty match is every request; say which, or leave it out");
+        problems
+            .report(node.span, "an empty match matches every request; add a condition, or omit it");
     }
     let items = |name: &str| node.get(name).map_or(&[][..], Node::items);
     Condition {
@@ -32,10 +33,10 @@ pub(super) fn condition(node: &Node, callers: &Callers, problems: &mut Problems)
 fn method(node: &Node, problems: &mut Problems) -> Option<String> {
     let method = node.text()?.to_ascii_uppercase();
     if matches!(method.as_str(), "*" | "ANY" | "ALL") {
-        problems.report(node.span, "for any method, leave out \"method\"");
+        problems.report(node.span, "to match any method, omit \"method\"");
     } else if !is_token(&method) {
         let why =
-            format!("{} is no method; for several, write a list: [GET, POST]", quoted(&method));
+            format!("{} is not a method; for several, write a list: [GET, POST]", quoted(&method));
         problems.report(node.span, why);
     }
     Some(method)
@@ -81,7 +82,7 @@ fn tests(
     tests
 }
 
-/// The classes, and which requests are of which.
+/// Builds the priority classes, and the conditions of each.
 pub(super) fn priorities(
     root: &Node,
     callers: &Callers,
@@ -105,7 +106,7 @@ pub(super) fn priorities(
     (classes, priorities)
 }
 
-/// The place of a class in the list.
+/// Returns the index of a class.
 pub(super) fn class(node: &Node, classes: &[String], problems: &mut Problems) -> Option<usize> {
     let found = classes.iter().position(|class| Some(class.as_str()) == node.text());
     if found.is_none() {

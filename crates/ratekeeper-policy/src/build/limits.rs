@@ -1,4 +1,4 @@
-//! The limits themselves.
+//! Builds limits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::problems::{Problems, quoted};
 use crate::rule::{Amount, Bound, Bounds, CostRule, LimitRule, Mode, StatusRange, WhenLimited};
 use crate::yaml::{Node, Value};
 
-/// More than anybody writes, and few enough to be counted each in metrics.
+/// Maximum number of limits. It bounds the cardinality of metrics.
 const LIMITS_MAX: usize = 10_000;
 
 struct LimitsBuilder<'a> {
@@ -69,11 +69,11 @@ impl LimitsBuilder<'_> {
         problems: &mut Problems,
     ) {
         let own = self.name(node.get("name"), problems);
-        report_unfit(node, problems);
+        report_inapplicable(node, problems);
         let on = node.get("match").map(|node| Arc::new(condition(node, self.callers, problems)));
         let queue = node.get("when_limited").and_then(|node| node.get("queue"));
         let queue = queue.and_then(|node| duration(node, problems));
-        // A policy with a rate that is none is never used, but what else is wrong is told with it.
+        // An invalid rate was reported; building goes on to find further problems.
         let bounds = self.bounds(node, own, queue, problems).unwrap_or(Bounds::PerTier(Vec::new()));
         let statuses = node.get("refund").map_or(&[][..], Node::items);
         let on_failure = node.get("on_store_failure").and_then(failure_mode);
@@ -94,20 +94,20 @@ impl LimitsBuilder<'_> {
         }));
     }
 
-    /// The limit's own name. Without one, what else is wrong with it is still looked for.
+    /// Returns the limit's name; empty if it is missing or invalid, so that other checks go on.
     fn name<'n>(&mut self, node: Option<&'n Node>, problems: &mut Problems) -> &'n str {
         let Some(node) = node else { return "" };
         let Some(own) = name(node, "a limit", problems) else { return "" };
         if let Some(line) = self.lines.insert(own.to_string(), node.span.line) {
             let why = format!(
-                "\"{own}\" is the name of another limit, in line {line}; their counts would mix"
+                "\"{own}\" is also the name of the limit in line {line}; names must be unique"
             );
             problems.report(node.span, why);
         }
         own
     }
 
-    /// How much for each tier.
+    /// Returns the amount for each tier.
     fn bounds(
         &self,
         limit: &Node,
@@ -124,7 +124,8 @@ impl LimitsBuilder<'_> {
         };
         let Value::Map(entries) = &node.value else {
             if node.text() == Some("unlimited") {
-                let why = "a limit without a limit; leave it out, or set \"mode: off\"";
+                let why =
+                    "a limit cannot be unlimited for all tiers; remove it, or set \"mode: off\"";
                 problems.report(node.span, why);
                 return None;
             }
@@ -133,26 +134,26 @@ impl LimitsBuilder<'_> {
         };
         let tiers = self.callers.tiers.as_ref().map_or(&[][..], |tiers| &tiers.names);
         let mut bounds: Vec<Option<Bound>> = tiers.iter().map(|_| None).collect();
-        let mut is_told = vec![false; tiers.len()];
+        let mut is_set = vec![false; tiers.len()];
         for (key, value) in entries {
             let Some(tier) = self.callers.tier(key, problems) else { continue };
-            is_told[tier] = true;
+            is_set[tier] = true;
             if value.text() != Some("unlimited") {
                 let amount = amount(value, problems);
                 bounds[tier] = amount.map(|amount| self.bound(amount, limit, problems));
             }
         }
-        let untold: Vec<_> = tiers
+        let unset: Vec<_> = tiers
             .iter()
-            .zip(&is_told)
-            .filter(|(_, told)| !**told)
+            .zip(&is_set)
+            .filter(|(_, is_set)| !**is_set)
             .map(|(t, _)| t.as_str())
             .collect();
-        if !untold.is_empty() {
-            let names = untold.join(", ");
+        if !unset.is_empty() {
+            let names = unset.join(", ");
             problems.report(
                 node.span,
-                format!("no value for the tier {names}; say \"unlimited\" if that is meant"),
+                format!("no value for the tier {names}; use \"unlimited\" for no limit"),
             );
         }
         Some(Bounds::PerTier(bounds))
@@ -165,7 +166,7 @@ impl LimitsBuilder<'_> {
             let parts = percentage(value, problems);
             let (Some(class_id), Some(parts)) = (class_id, parts) else { continue };
             if parts == 0 {
-                let why = "a share of 0% would refuse all of them; the least is one request";
+                let why = "a share of 0% would deny all requests of the class; use more than 0%";
                 problems.report(value.span, why);
             }
             match share(&amount, &self.classes[class_id], parts) {
@@ -184,9 +185,12 @@ impl LimitsBuilder<'_> {
         let default = cost(node.get("default")).unwrap_or(Cost::ONE);
         let max = cost(node.get("max")).unwrap_or(Cost::of(u64::from(u32::MAX)));
         if let Some(at) = node.get("max").filter(|_| node.get("routes").is_some()) {
-            problems.report(at.span, "\"max\" bounds what a header says; these costs are fixed");
+            problems.report(
+                at.span,
+                "\"max\" applies to costs from a header; the costs of routes are fixed",
+            );
         } else if let Some(at) = node.get("default").filter(|_| default > max) {
-            problems.report(at.span, "the default is more than \"max\"");
+            problems.report(at.span, "\"default\" is greater than \"max\"");
         }
         if let Some(routes) = node.get("routes") {
             let routes = routes.items().iter().filter_map(|node| {
@@ -208,8 +212,8 @@ impl LimitsBuilder<'_> {
     }
 }
 
-/// What is said of a limit that it cannot keep.
-fn report_unfit(limit: &Node, problems: &mut Problems) {
+/// Reports fields that do not apply to a concurrency limit.
+fn report_inapplicable(limit: &Node, problems: &mut Problems) {
     if limit.get("concurrency").is_none() || limit.get("rate").is_some() {
         return;
     }
@@ -218,8 +222,8 @@ fn report_unfit(limit: &Node, problems: &mut Problems) {
     let unfit = ["algorithm", "count_rejected", "cost", "refund"].into_iter().chain(queue);
     for (key, _) in limit.entries() {
         if let Some(name) = unfit.clone().find(|name| key.text() == Some(name)) {
-            let why = "requests at a time count 1 each, for as long as they take";
-            problems.report(key.span, format!("this \"{name}\" goes with a rate: {why}"));
+            let why = "a concurrency limit counts each request as 1 while it is in flight";
+            problems.report(key.span, format!("\"{name}\" requires \"rate\": {why}"));
         }
     }
 }
@@ -232,7 +236,7 @@ fn mode(node: Option<&Node>, own: &str, problems: &mut Problems) -> Mode {
     match node.text() {
         Some("shadow") => Mode::Shadow,
         Some("off") => {
-            problems.warn(node.span, format!("\"{own}\" is off: it does not even count"));
+            problems.warn(node.span, format!("\"{own}\" is off: it does not count requests"));
             Mode::Off
         }
         _ => Mode::Enforce,
@@ -264,7 +268,7 @@ fn status(node: &Node, problems: &mut Problems) -> Option<StatusRange> {
     if statuses.is_none() {
         problems.report(
             node.span,
-            format!("{} is no status such as 304, and no class such as 5xx", quoted(text)),
+            format!("{} is not a status such as 304 or a class such as 5xx", quoted(text)),
         );
     }
     statuses

@@ -1,5 +1,5 @@
-//! A policy from its tree. The shape was checked before: what is not of it is left out here without
-//! another word, and what only makes no sense together is told.
+//! Builds a policy from its YAML tree. The schema was checked before, so values that violate it are
+//! skipped silently; fields that contradict each other are reported.
 
 mod amounts;
 mod callers;
@@ -70,7 +70,7 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
     Policy { read_headers: ReadHeaders::of(&policy), ..policy }
 }
 
-/// A request that was made to cost much must not cost more than this.
+/// Reports a policy whose patterns would let a hostile request take too much CPU time.
 fn check_searches(root: &Node, searches: usize, problems: &mut Problems) {
     if searches <= SEARCHES_MAX {
         return;
@@ -97,7 +97,7 @@ fn store(root: &Node, sources: &dyn Sources, problems: &mut Problems) -> StoreSe
     }
 }
 
-/// An address, with `${NAME}` filled in: passwords do not belong in a file.
+/// Returns the address of the store, with `${NAME}` replaced by environment variables.
 fn address(node: &Node, sources: &dyn Sources, problems: &mut Problems) -> Option<String> {
     let text = node.text()?;
     let mut filled = String::new();
@@ -120,7 +120,7 @@ fn address(node: &Node, sources: &dyn Sources, problems: &mut Problems) -> Optio
     Some(filled)
 }
 
-/// The rest of an address is for the store to judge.
+/// Checks the scheme of an address. The store checks the rest.
 fn check_scheme(node: &Node, address: &str, problems: &mut Problems) {
     let scheme = address.split_once("://").map_or(address, |(scheme, _)| scheme);
     let is_address = address.contains("://");
@@ -130,7 +130,7 @@ fn check_scheme(node: &Node, address: &str, problems: &mut Problems) {
     let near = closest(scheme, SCHEMES.into_iter().chain(["memory"]));
     let message = match near {
         Some(near) if is_address => format!("unknown store; did you mean \"{near}://\"?"),
-        Some(near) if near != "memory" => format!("an address begins with \"{near}://\""),
+        Some(near) if near != "memory" => format!("an address starts with \"{near}://\""),
         Some(near) => format!("unknown store; did you mean \"{near}\"?"),
         None => "a store is memory, redis://…, rediss://…, redis+sentinel://… or redis+cluster://…"
             .into(),
@@ -138,7 +138,7 @@ fn check_scheme(node: &Node, address: &str, problems: &mut Problems) {
     problems.report(node.span, message);
 }
 
-/// Errors are shown in logs and consoles, with the line that they are about.
+/// Masks secrets in the lines that errors show, because errors are logged.
 pub(crate) fn hide_secrets(root: &Node, problems: &mut Problems) {
     if let Some(secret) = root.get("jwt").and_then(|jwt| jwt.get("secret")) {
         problems.hide(secret.span);
@@ -150,7 +150,7 @@ pub(crate) fn hide_secrets(root: &Node, problems: &mut Problems) {
     }
 }
 
-/// Complains about a name that is none of those that are known.
+/// Reports an unknown name.
 fn report_unknown<'a>(
     node: &Node,
     what: &str,
@@ -168,7 +168,7 @@ fn report_unknown<'a>(
             let known = known.take(20).map(quoted).collect::<Vec<_>>();
             match known.is_empty() {
                 true => format!("unknown {what} {named}; none is defined"),
-                false => format!("unknown {what} {named}; there are {}", known.join(", ")),
+                false => format!("unknown {what} {named}; known are {}", known.join(", ")),
             }
         }
     };

@@ -1,4 +1,4 @@
-//! How callers are told.
+//! Builds the settings of responses.
 
 use super::values::{boolean, integer};
 use crate::problems::{Problems, quoted};
@@ -14,7 +14,7 @@ pub(super) fn response_settings(node: Option<&Node>, problems: &mut Problems) ->
     if let Some(headers) = node.get("headers") {
         let names: Vec<_> = headers.items().iter().filter_map(Node::text).collect();
         if names.contains(&"none") && names.len() > 1 {
-            problems.report(headers.span, "\"none\" goes with no other");
+            problems.report(headers.span, "\"none\" cannot be combined with other headers");
         }
         settings.ratelimit = names.contains(&"ratelimit");
         settings.x_ratelimit = names.contains(&"x-ratelimit");
@@ -33,7 +33,7 @@ pub(super) fn response_settings(node: Option<&Node>, problems: &mut Problems) ->
     settings
 }
 
-/// A message whose placeholders are known.
+/// Returns a message after checking its placeholders.
 pub(super) fn message(node: &Node, problems: &mut Problems) -> Option<String> {
     let text = node.text()?;
     for (at, _) in text.match_indices('{') {
@@ -42,7 +42,7 @@ pub(super) fn message(node: &Node, problems: &mut Problems) -> Option<String> {
             let place = problems.span_of(node, at..at + name.len() + 2);
             let why = match closest(name, PLACEHOLDERS.into_iter()) {
                 Some(meant) => format!("did you mean {{{meant}}}?"),
-                None => format!("there are {{{}}}", PLACEHOLDERS.join("}, {")),
+                None => format!("known placeholders are {{{}}}", PLACEHOLDERS.join("}, {")),
             };
             problems.report(place, format!("unknown placeholder {}; {why}", quoted(name)));
         }

@@ -1,4 +1,4 @@
-//! Single values.
+//! Parses single values.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(crate) fn boolean(node: &Node) -> Option<bool> {
     node.text()?.parse().ok()
 }
 
-/// The word itself, not a text of that spelling.
+/// Parses an unquoted boolean; a quoted one is text.
 pub(super) fn bare_boolean(node: &Node) -> Option<bool> {
     match &node.value {
         Value::Scalar { text, is_quoted: false } => text.parse().ok(),
@@ -45,12 +45,13 @@ pub(crate) fn duration(node: &Node, problems: &mut Problems) -> Option<Duration>
     parsed.ok()
 }
 
-/// Hundredths of a percent.
+/// Parses a percentage into hundredths of a percent.
 pub(super) fn percentage(node: &Node, problems: &mut Problems) -> Option<u16> {
     let text = node.text()?;
     let parts = parse_percentage(text);
     if parts.is_none() {
-        let why = format!("{} is no percentage from 0% to 100%; such as 25% or 0.5%", quoted(text));
+        let why =
+            format!("{} is not a percentage from 0% to 100%, such as 25% or 0.5%", quoted(text));
         problems.report(node.span, why);
     }
     parts
@@ -69,36 +70,36 @@ fn parse_percentage(text: &str) -> Option<u16> {
     (parts <= 10_000).then_some(parts)
 }
 
-/// A network, or an address, which is a network of one.
+/// Parses a network; a single address is a network of one.
 pub(super) fn network(node: &Node, problems: &mut Problems) -> Option<IpNet> {
     let text = node.text()?;
     let parsed =
         text.parse::<IpNet>().ok().or_else(|| Some(text.parse::<std::net::IpAddr>().ok()?.into()));
     if parsed.is_none() {
         let named = quoted(text);
-        let why = format!("{named} is no address and no network such as 10.0.0.0/8 or fd00::/8");
+        let why = format!("{named} is not an address or a network such as 10.0.0.0/8 or fd00::/8");
         problems.report(node.span, why);
     }
     parsed.map(|network| canonical_net(network.trunc()))
 }
 
-/// Is it a word as HTTP has them for headers and methods?
+/// Whether the text is an HTTP token, as header names and methods are (RFC 9110).
 pub(super) fn is_token(text: &str) -> bool {
     let in_tokens = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(in_tokens)
 }
 
-/// The name of a header, in lower case.
+/// Parses a header name into lower case.
 pub(crate) fn header_name(node: &Node, problems: &mut Problems) -> Option<String> {
     let text = node.text()?;
     if !is_token(text) {
-        problems.report(node.span, format!("{} is no name of a header", quoted(text)));
+        problems.report(node.span, format!("{} is not a header name", quoted(text)));
         return None;
     }
     Some(text.to_ascii_lowercase())
 }
 
-/// Headers between a client and the next server only. A proxy removes them, so no upstream sees them.
+/// Hop-by-hop headers, which a proxy removes, so that the upstream does not see them.
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
     "http2-settings",
@@ -114,7 +115,7 @@ fn is_hop_by_hop(name: &str) -> bool {
     HOP_BY_HOP.contains(&name) || name.starts_with("proxy-")
 }
 
-/// The name of a header that callers are known by, or that says what a request costs.
+/// Parses the name of a header that identifies clients or sets the cost of a request.
 pub(crate) fn end_to_end_header(node: &Node, problems: &mut Problems) -> Option<String> {
     let name = header_name(node, problems)?;
     if is_hop_by_hop(&name) {
@@ -125,7 +126,7 @@ pub(crate) fn end_to_end_header(node: &Node, problems: &mut Problems) -> Option<
     Some(name)
 }
 
-/// The name of a header that requests are matched by. `Upgrade` is passed on for WebSocket.
+/// Parses the name of a header in a match condition. `Upgrade` is forwarded for WebSocket.
 pub(super) fn matched_header(node: &Node, problems: &mut Problems) -> Option<String> {
     let name = header_name(node, problems)?;
     if is_hop_by_hop(&name) && name != "upgrade" {
@@ -136,14 +137,15 @@ pub(super) fn matched_header(node: &Node, problems: &mut Problems) -> Option<Str
     Some(name)
 }
 
-/// A name of one's own: it becomes part of keys and metrics.
+/// Parses a user-defined name, which becomes part of keys and metrics.
 pub(super) fn name<'n>(node: &'n Node, what: &str, problems: &mut Problems) -> Option<&'n str> {
     let text = node.text()?;
-    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':');
-    if text.is_empty() || text.len() > 64 || !text.chars().all(is_fine) {
+    let is_allowed =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':');
+    if text.is_empty() || text.len() > 64 || !text.chars().all(is_allowed) {
         let named = quoted(text);
         let why = format!(
-            "{named} is no name for {what}: letters, digits, - _ . / : and at most 64 of them"
+            "{named} is not a valid name for {what}; use 1 to 64 letters, digits and - _ . / :"
         );
         problems.report(node.span, why);
         return None;

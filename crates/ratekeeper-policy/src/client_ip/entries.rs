@@ -1,11 +1,11 @@
-//! The entries of a header, the nearest proxy's first.
+//! Parses the entries of a forwarding header, starting with that of the nearest proxy.
 
 use std::net::IpAddr;
 
 use super::ForwardedBy;
 
-/// The addresses in all lines of a header, from right to left. `None` is an entry that is there but
-/// names no address.
+/// Returns the addresses in all lines of a header, from right to left. `None` is an entry without a
+/// valid address.
 pub(super) fn from_the_right<'h>(
     source: ForwardedBy,
     lines: impl DoubleEndedIterator<Item = &'h [u8]>,
@@ -19,7 +19,7 @@ pub(super) fn from_the_right<'h>(
     })
 }
 
-/// The elements of one line that are not empty, from right to left.
+/// The non-empty elements of one line, from right to left.
 struct Elements<'h> {
     source: ForwardedBy,
     line: Option<&'h [u8]>,
@@ -45,8 +45,8 @@ impl<'h> Iterator for Elements<'h> {
     }
 }
 
-/// The last comma outside of quotes, as seen from the right: a quote that the caller left open
-/// further left cannot swallow what a proxy added.
+/// Returns the last comma outside of quotes, scanning from the right: a quote that a client left open
+/// cannot hide what a proxy appended.
 fn last_comma(line: &[u8]) -> Option<usize> {
     let mut quoted = false;
     (0..line.len()).rev().find(|at| {
@@ -59,7 +59,7 @@ fn is_escaped(text: &[u8], at: usize) -> bool {
     text[..at].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
-/// The value of `for` in an element of RFC 7239 such as `for="[::1]:80";proto=http`.
+/// Returns the value of `for` in an element such as `for="[::1]:80";proto=http` (RFC 7239).
 fn for_value(element: &[u8]) -> Option<&[u8]> {
     let mut quoted = false;
     let mut escaped = false;
@@ -72,7 +72,7 @@ fn for_value(element: &[u8]) -> Option<&[u8]> {
         let (name, value) = pair.split_at(pair.iter().position(|byte| *byte == b'=')?);
         name.trim_ascii().eq_ignore_ascii_case(b"for").then_some(value[1..].trim_ascii())
     });
-    // Two of them would let each reader choose another.
+    // With two of them, readers would disagree.
     found.next().filter(|_| found.next().is_none())
 }
 
@@ -84,7 +84,7 @@ fn unquoted(value: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// `1.2.3.4`, `1.2.3.4:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
+/// Parses `1.2.3.4`, `1.2.3.4:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
 fn address(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text).ok()?;
     let ip = if let Some(bracketed) = text.strip_prefix('[') {
@@ -102,7 +102,7 @@ fn address(text: &[u8]) -> Option<IpAddr> {
     Some(ip.to_canonical())
 }
 
-/// Digits, or a name in the place of a port that RFC 7239 allows.
+/// Whether the text is a port: digits, or an obfuscated port (RFC 7239).
 fn is_port(text: &str) -> bool {
     let in_names = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     match text.strip_prefix('_') {

@@ -1,8 +1,7 @@
-//! Whose request it is, behind proxies.
+//! Finds the address of a client behind proxies.
 //!
-//! A header that names the client is worth what the one who wrote it is worth, and its left part is
-//! written by the caller. So the list is read from the right, and only as far as trusted proxies
-//! vouch for it.
+//! A client can put any addresses at the left of a forwarding header such as `X-Forwarded-For`. The
+//! list is therefore read from the right, and only as far as the entries are trusted proxies.
 
 mod entries;
 #[cfg(test)]
@@ -15,10 +14,10 @@ use std::net::IpAddr;
 pub use ipnet::IpNet;
 use ipnet::Ipv4Net;
 
-/// As many entries of a header as are looked at.
+/// Maximum number of entries of a header that are read.
 const ENTRIES_MAX: usize = 64;
 
-/// Finds the client among the proxies, and the network that it is counted under.
+/// Finds the client's address behind trusted proxies, and the network it is counted under.
 ///
 /// ```
 /// # use ratekeeper_policy::client_ip::ClientIp;
@@ -36,38 +35,45 @@ pub struct ClientIp {
     ipv6_prefix: u8,
 }
 
-/// The header in which the proxies say whom they forward for.
+/// The header in which proxies send the client's address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardedBy {
-    /// `X-Forwarded-For`: a list of addresses, each proxy adds one.
+    /// `X-Forwarded-For`: a list of addresses, to which each proxy appends one.
     #[default]
     XForwardedFor,
-    /// `Forwarded`: the list of RFC 7239, of which `for` is read.
+    /// `Forwarded` (RFC 7239), of which `for` is read.
     Forwarded,
     /// `X-Real-IP`: one address, set by the nearest proxy. Of several lines the last one counts.
     XRealIp,
 }
 
 impl ClientIp {
-    /// Believes the proxies in these networks, and no one else. Reads `X-Forwarded-For`, and counts
-    /// IPv4 addresses one by one and IPv6 addresses by `/64`: one customer has all of that.
+    /// Trusts the proxies in these networks. Reads `X-Forwarded-For`, and counts by IPv4 address and by
+    /// IPv6 `/64` network, which is usually assigned to one customer.
+    #[must_use]
     pub fn new(trusted: Vec<IpNet>) -> Self {
         let trusted = trusted.into_iter().map(canonical_net).collect();
         Self { trusted, source: ForwardedBy::default(), ipv4_prefix: 32, ipv6_prefix: 64 }
     }
 
-    /// Believes these proxies too.
+    /// Trusts these proxies too.
+    #[must_use]
     pub fn with_extra_trusted(mut self, trusted: &[IpNet]) -> Self {
         self.trusted.extend(trusted.iter().copied().map(canonical_net));
         self
     }
 
-    /// Reads another header.
+    /// Sets the header to read.
+    #[must_use]
     pub fn with_source(self, source: ForwardedBy) -> Self {
         Self { source, ..self }
     }
 
-    /// Counts addresses by networks of these sizes.
+    /// Sets the prefix lengths of the networks to count by.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a prefix is longer than an address.
     pub fn with_prefixes(self, ipv4: u8, ipv6: u8) -> Result<Self, PrefixError> {
         if ipv4 > 32 || ipv6 > 128 {
             return Err(PrefixError { ipv4, ipv6 });
@@ -75,13 +81,13 @@ impl ClientIp {
         Ok(Self { ipv4_prefix: ipv4, ipv6_prefix: ipv6, ..self })
     }
 
-    /// The address that the request really comes from.
+    /// Returns the client's address.
     ///
-    /// `peer` is the other end of the connection; `header_lines` are all values of
-    /// [`header`](Self::header), in the order received. Starts with the peer and goes on to the
-    /// left as long as an address is trusted. The first that is not is the client; what is left of
-    /// it may be invented. An entry that is no address ends the walk too. Without a peer there is
-    /// no one to believe, and no answer.
+    /// `peer` is the peer address of the connection; `header_lines` are all values of
+    /// [`header`](Self::header), in the order received. Starts with the peer and moves left while the
+    /// address is trusted. The first untrusted address is the client; entries left of it may be
+    /// forged. An invalid entry also ends the search. Returns `None` without a peer.
+    #[must_use]
     pub fn find<'h>(
         &self,
         peer: Option<IpAddr>,
@@ -101,14 +107,16 @@ impl ClientIp {
         Some(client)
     }
 
-    /// What to count it under: the address, or its network.
+    /// Returns the network that an address is counted under.
+    #[must_use]
     pub fn key(&self, ip: IpAddr) -> IpNet {
         let ip = ip.to_canonical();
         let prefix = if ip.is_ipv4() { self.ipv4_prefix } else { self.ipv6_prefix };
         IpNet::new(ip, prefix).map_or(IpNet::from(ip), |net| net.trunc())
     }
 
-    /// The name of the header that [`find`](Self::find) reads, in lower case.
+    /// Returns the name of the header that [`find`](Self::find) reads, in lower case.
+    #[must_use]
     pub fn header(&self) -> &'static str {
         match self.source {
             ForwardedBy::XForwardedFor => "x-forwarded-for",
@@ -117,14 +125,15 @@ impl ClientIp {
         }
     }
 
-    /// Is this the address of a proxy whose word is believed?
+    /// Whether this is the address of a trusted proxy.
+    #[must_use]
     pub fn is_trusted(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.trusted.iter().any(|net| net.contains(&ip))
     }
 }
 
-/// A network of IPv4 addresses written as IPv6 is the one of IPv4.
+/// Converts a network of IPv4-mapped IPv6 addresses to an IPv4 network.
 pub(crate) fn canonical_net(net: IpNet) -> IpNet {
     let IpNet::V6(v6) = net else { return net };
     let mapped = v6.network().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96));
@@ -132,7 +141,7 @@ pub(crate) fn canonical_net(net: IpNet) -> IpNet {
     v4.map_or(net, IpNet::V4)
 }
 
-/// A size of network that addresses do not have.
+/// A prefix length longer than an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixError {
     ipv4: u8,
@@ -143,9 +152,9 @@ impl fmt::Display for PrefixError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self { ipv4: 33.., .. } => {
-                write!(f, "an IPv4 network is /0 to /32, not /{}", self.ipv4)
+                write!(f, "an IPv4 prefix length is 0 to 32, not {}", self.ipv4)
             }
-            _ => write!(f, "an IPv6 network is /0 to /128, not /{}", self.ipv6),
+            _ => write!(f, "an IPv6 prefix length is 0 to 128, not {}", self.ipv6),
         }
     }
 }

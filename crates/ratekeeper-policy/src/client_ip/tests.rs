@@ -24,14 +24,14 @@ fn check(peer: &str, lines: &[&str], client: &str) {
 }
 
 #[test]
-fn a_stranger_is_the_client_whatever_it_claims() {
+fn an_untrusted_peer_is_the_client() {
     check("203.0.113.9", &[], "203.0.113.9");
     check("203.0.113.9", &["1.1.1.1"], "203.0.113.9");
     check("203.0.113.9", &["10.0.0.1"], "203.0.113.9");
 }
 
 #[test]
-fn the_rightmost_stranger_is_the_client() {
+fn the_rightmost_untrusted_address_is_the_client() {
     check("10.0.0.1", &["203.0.113.9"], "203.0.113.9");
     check("10.0.0.1", &["1.1.1.1, 203.0.113.9"], "203.0.113.9");
     check("10.0.0.1", &["1.1.1.1,203.0.113.9 ,10.2.3.4"], "203.0.113.9");
@@ -48,7 +48,7 @@ fn if_all_are_trusted_the_leftmost_is_the_client() {
 }
 
 #[test]
-fn what_is_no_address_ends_the_walk() {
+fn an_invalid_entry_ends_the_search() {
     for junk in
         ["unknown", "_hidden", "x", "1.2.3", "01.2.3.4", "[::1", "::1]", "1.2.3.4:", "%", "\""]
     {
@@ -80,7 +80,7 @@ fn an_ipv4_address_may_be_written_as_ipv6() {
 }
 
 #[test]
-fn forwarded_is_read_as_rfc_7239_has_it() {
+fn forwarded_is_parsed_by_rfc_7239() {
     let check =
         |lines: &[&str], client| check_by(ForwardedBy::Forwarded, "10.0.0.1", lines, client);
     check(&["for=192.0.2.43"], "192.0.2.43");
@@ -117,13 +117,13 @@ fn x_real_ip_is_one_address() {
 }
 
 #[test]
-fn without_a_peer_nothing_is_believed() {
+fn without_a_peer_there_is_no_client() {
     let everything = ClientIp::new(vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
     assert_eq!(everything.find(None, [b"1.1.1.1".as_slice()].into_iter()), None);
 }
 
 #[test]
-fn a_list_without_end_is_not_read_to_its_end() {
+fn the_number_of_entries_read_is_bounded() {
     let list = format!("1.1.1.1{}", ", 10.0.0.9".repeat(64));
     check("10.0.0.1", &[&list], "10.0.0.9");
     let list = format!("1.1.1.1{}", ", 10.0.0.9".repeat(63));
@@ -141,8 +141,8 @@ fn addresses_are_counted_by_network() {
     assert_eq!(key(&wide, "1.2.3.4"), "1.2.3.0/24");
     assert_eq!(key(&wide, "2001:db8:1:2:3:4:5:6"), "2001:db8:1::/48");
     let error = |ipv4, ipv6| finder.clone().with_prefixes(ipv4, ipv6).unwrap_err().to_string();
-    assert_eq!(error(33, 64), "an IPv4 network is /0 to /32, not /33");
-    assert_eq!(error(32, 129), "an IPv6 network is /0 to /128, not /129");
+    assert_eq!(error(33, 64), "an IPv4 prefix length is 0 to 32, not 33");
+    assert_eq!(error(32, 129), "an IPv6 prefix length is 0 to 128, not 129");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn sources() -> impl Strategy<Value = ForwardedBy> {
 
 proptest! {
     #[test]
-    fn no_header_breaks_it(
+    fn no_header_panics(
         source in sources(),
         lines in prop::collection::vec(any::<Vec<u8>>(), 0..4),
         tricky in "(for=|[\"\\\\,;:\\[\\]=10._ a]){0,40}",
@@ -174,7 +174,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_caller_sends_does_not_change_who_it_is(
+    fn a_forged_header_does_not_change_the_client(
         source in prop::sample::select(vec![ForwardedBy::XForwardedFor, ForwardedBy::Forwarded]),
         sent in prop_oneof![any::<Vec<u8>>(), "(for=|[\"\\\\,;:1.]){0,40}".prop_map(String::into_bytes)],
         client in any::<u32>().prop_map(|bits| IpAddr::V4(bits.into())),

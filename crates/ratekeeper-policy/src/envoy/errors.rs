@@ -1,10 +1,10 @@
-//! What is wrong with a set of files.
+//! Errors of a set of files.
 
 use std::fmt;
 
 use crate::problems::PolicyErrors;
 
-/// What is wrong with a set of files: for each bad one, all of it.
+/// The errors of all invalid files of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvoyErrors(Vec<PolicyErrors>);
 
@@ -13,13 +13,14 @@ impl EnvoyErrors {
         Self(files)
     }
 
-    /// Each bad file.
+    /// Returns the errors of each invalid file.
+    #[must_use]
     pub fn files(&self) -> &[PolicyErrors] {
         &self.0
     }
 }
 
-/// A file, or a folder of files, that cannot even be read.
+/// The error of a single file, or of a directory that cannot be read.
 impl From<PolicyErrors> for EnvoyErrors {
     fn from(file: PolicyErrors) -> Self {
         Self(vec![file])

@@ -1,4 +1,4 @@
-//! The file: every section and field. The fields of our own are said to be.
+//! The format of rate limit files: every section and field. Extensions are marked as such.
 
 use crate::format::{DURATION, RATE, field, part, required};
 use crate::schema::{Schema, Section};
@@ -26,23 +26,23 @@ static DESCRIPTOR: Section = Section {
         part(
             "rate_limits",
             Schema::List(&Schema::Section(&RATE_LIMIT)),
-            "Our own: several limits, all of which have to be kept.",
+            "Extension: several limits, all of which apply.",
         ),
         part(
             "descriptors",
             Schema::List(&Schema::Section(&DESCRIPTOR)),
             "What the next entry may be.",
         ),
-        field("shadow_mode", Schema::Boolean, "Counted and reported, never refused."),
-        field("quota_mode", Schema::Boolean, "Counted and reported, never refused."),
+        field("shadow_mode", Schema::Boolean, "Counted and reported, never denied."),
+        field("quota_mode", Schema::Boolean, "Counted and reported, never denied."),
         field(
             "share_threshold",
             Schema::Boolean,
-            "All values that the wildcard matches have one count.",
+            "All values that the wildcard matches share one count.",
         ),
-        field("detailed_metric", Schema::Boolean, "About metrics only."),
-        field("value_to_metric", Schema::Boolean, "About metrics only."),
-        part("metadata", Schema::Anything("anything"), "Means nothing here."),
+        field("detailed_metric", Schema::Boolean, "Affects metrics only."),
+        field("value_to_metric", Schema::Boolean, "Affects metrics only."),
+        part("metadata", Schema::Anything("anything"), "Ignored."),
     ],
 };
 
@@ -54,19 +54,19 @@ static RATE_LIMIT: Section = Section {
         field(
             "requests_per_unit",
             Schema::Integer(0, u32::MAX as u64),
-            "How many; 0 lets none pass.",
+            "Requests per unit; 0 denies all.",
         ),
-        field("unlimited", Schema::Boolean, "Let all pass."),
-        field("name", Schema::Text("a name"), "Its name, for `replaces` and for answers."),
+        field("unlimited", Schema::Boolean, "Allow all requests."),
+        field("name", Schema::Text("a name"), "Its name, for `replaces` and responses."),
         part(
             "replaces",
             Schema::List(&Schema::Section(&REPLACED)),
-            "Limits that do not count where this one does.",
+            "Limits that do not apply where this one does.",
         ),
-        field("algorithm", ALGORITHM, "Our own: how it is counted."),
-        field("period", DURATION, "Our own: any period, instead of a unit."),
-        field("burst", Schema::Integer(1, u32::MAX as u64), "Our own: how many at once."),
-        field("rate", RATE, "Our own: all of it at once, as in 100/minute burst 20."),
+        field("algorithm", ALGORITHM, "Extension: the algorithm that counts."),
+        field("period", DURATION, "Extension: any period, instead of a unit."),
+        field("burst", Schema::Integer(1, u32::MAX as u64), "Extension: the burst size."),
+        field("rate", RATE, "Extension: a complete rate such as 100/minute burst 20."),
     ],
 };
 
@@ -78,8 +78,8 @@ static REPLACED: Section = Section {
 
 const ALGORITHM: Schema = Schema::Choice(&[
     ("fixed_window", "A counter for each window. The default."),
-    ("sliding_log", "Remembers each request; never more than the limit in a period."),
+    ("sliding_log", "A timestamp for each request; never more than the limit in any period."),
     ("sliding_counter", "Two counters for each key; smooth."),
     ("token_bucket", "A burst, then a steady rate. The default if there is a burst."),
-    ("leaky_bucket", "A queue: lets out evenly spaced."),
+    ("leaky_bucket", "A queue that admits requests evenly spaced."),
 ]);

@@ -1,14 +1,14 @@
-//! What a limit is counted under: the entries of the request, so that no two paths have one key.
+//! Builds the key of a descriptor from its entries. Different descriptors have different keys.
 
-/// What has a meaning in a key.
+/// Separators of a key, which are escaped in its parts.
 const SPECIAL: [char; 4] = ['\\', '=', '~', ';'];
 
-/// An entry with the value of the request.
+/// Appends an entry with the value of the request.
 pub(super) fn push_value(text: &mut String, key: &str, value: &str) {
     push(text, key, '=', value);
 }
 
-/// An entry whose values are all counted as one.
+/// Appends an entry whose values share one count.
 pub(super) fn push_shared(text: &mut String, key: &str, pattern: &str) {
     push(text, key, '~', pattern);
 }
@@ -57,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_two_paths_have_one_key(one in entries(), other in entries()) {
+        fn different_descriptors_have_different_keys(one in entries(), other in entries()) {
             prop_assert_eq!(key_of(&one) == key_of(&other), one == other);
         }
     }

@@ -14,26 +14,26 @@ pub struct DescriptorLimit {
     pub(super) replaces: Vec<String>,
 }
 
-/// How much may pass.
+/// The quota of a descriptor.
 #[derive(Clone, Debug)]
 pub enum DescriptorQuota {
-    /// So much.
+    /// A rate.
     Rate(Limit),
-    /// Everything.
+    /// No limit: all requests are allowed.
     Unlimited,
-    /// Nothing at all: 0 requests per unit.
+    /// 0 requests per unit: all requests are denied.
     DenyAll(Option<Unit>),
 }
 
 impl DescriptorLimit {
-    /// What a request brings along instead of what is configured. Counted by unit, so that a caller
-    /// whose number changes keeps its usage.
+    /// Creates the limit that a request overrides the configuration with. It is counted per unit, so
+    /// that usage carries over when the number changes.
     pub(super) fn of_request(domain: &str, requests_per_unit: u32, unit: Unit) -> Self {
         let scope = format!("{}!{}", scope(domain), unit.name());
         let limit = Rate::new(u64::from(requests_per_unit), unit.period())
             .map_err(LimitError::from)
             .and_then(|rate| Limit::new(rate, Algorithm::FixedWindow));
-        // The only number that is none for a rate is 0.
+        // The only count that is not a valid rate is 0.
         let quota = limit.map_or(DescriptorQuota::DenyAll(Some(unit)), |limit| {
             DescriptorQuota::Rate(limit.named(&scope))
         });
@@ -41,27 +41,32 @@ impl DescriptorLimit {
         Self { name: String::new(), label, quota, is_shadow: false, replaces: Vec::new() }
     }
 
-    /// The name that it was given, or nothing.
+    /// Returns the configured name; empty if there is none.
+    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is called where it needs a name: its own, or where it stands.
+    /// Returns the name, or else the path of the descriptor.
+    #[must_use]
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// How much may pass.
+    /// Returns the quota.
+    #[must_use]
     pub fn quota(&self) -> &DescriptorQuota {
         &self.quota
     }
 
-    /// Does it only count, and refuse nothing?
+    /// Whether the limit is in shadow mode.
+    #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.is_shadow
     }
 
-    /// How many per unit.
+    /// Returns the number of requests per unit.
+    #[must_use]
     pub fn requests_per_unit(&self) -> u32 {
         match &self.quota {
             DescriptorQuota::Rate(limit) => u32::try_from(limit.rate().count()).unwrap_or(u32::MAX),
@@ -70,7 +75,8 @@ impl DescriptorLimit {
         }
     }
 
-    /// The unit, if its period is one.
+    /// Returns the unit, if the period is one.
+    #[must_use]
     pub fn unit(&self) -> Option<Unit> {
         match &self.quota {
             DescriptorQuota::Rate(limit) => Unit::of(limit.rate().period()),
@@ -80,8 +86,8 @@ impl DescriptorLimit {
     }
 }
 
-/// Where the counts of a domain are kept. Keys hold the whole path, so that one scope will do, and a
-/// limit may be moved about in its file without losing a count.
+/// Returns the scope of the counts of a domain. Keys contain the whole descriptor, so one scope is
+/// enough, and a limit can be moved within its file without losing counts.
 pub(super) fn scope(domain: &str) -> String {
     format!("envoy/{domain}")
 }

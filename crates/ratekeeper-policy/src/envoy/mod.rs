@@ -1,8 +1,7 @@
-//! Configuration files of envoyproxy/ratelimit, as they are: descriptors in, the limits to charge
-//! out.
+//! Reads configuration files of envoyproxy/ratelimit and finds the limits of descriptors.
 //!
-//! A limit may say more than there: another `algorithm` than a fixed window, any `period`, a `burst`,
-//! a whole `rate`; and a descriptor may have several `rate_limits`.
+//! Extensions: a limit may set an `algorithm` other than a fixed window, any `period`, a `burst` or a
+//! complete `rate`; a descriptor may have several `rate_limits`.
 //!
 //! ```
 //! use ratekeeper_policy::envoy::{RequestDescriptor, EnvoyConfig};
@@ -41,15 +40,18 @@ use crate::problems::{PolicyErrors, Problems};
 use crate::yaml::{self, Span};
 use tree::Level;
 
-/// A set of files, read once and then only looked at.
+/// The validated configuration of a set of files.
 #[derive(Debug, Default)]
 pub struct EnvoyConfig {
     pub(crate) domains: HashMap<String, Level>,
 }
 
 impl EnvoyConfig {
-    /// Reads files, each given by its name and text. One bad file spoils the set; all that is wrong
-    /// with any of them is told.
+    /// Parses files, each given by name and text.
+    ///
+    /// # Errors
+    ///
+    /// Returns the problems of all files if any file is invalid.
     pub fn parse(files: &[(String, String)]) -> Result<Self, EnvoyErrors> {
         let mut config = Self::default();
         let mut owners: HashMap<String, &str> = HashMap::new();
@@ -79,7 +81,7 @@ impl EnvoyConfig {
         let (domain, level) = read::file(&root, &mut problems);
         if let (Some(first), Some(node)) = (owners.get(&domain), root.get("domain")) {
             let why =
-                format!("the domain is in {first} already; put its descriptors into one file");
+                format!("the domain is already in {first}; put its descriptors into one file");
             problems.report(node.span, why);
         }
         if !problems.is_empty() {
@@ -90,14 +92,16 @@ impl EnvoyConfig {
         Ok(())
     }
 
-    /// The domains, by name.
+    /// Returns the names of the domains, sorted.
+    #[must_use]
     pub fn domains(&self) -> Vec<&str> {
         let mut names: Vec<_> = self.domains.keys().map(String::as_str).collect();
         names.sort_unstable();
         names
     }
 
-    /// Every limit that is configured, by its label.
+    /// Returns all configured limits, sorted by label.
+    #[must_use]
     pub fn limits(&self) -> Vec<&DescriptorLimit> {
         let mut limits = Vec::new();
         self.domains.values().for_each(|level| level.collect_limits(&mut limits));

@@ -1,4 +1,4 @@
-//! A file from its tree. The shape is checked first; here is told what makes no sense together.
+//! Builds a domain from the YAML tree of a file. The schema is checked first, then contradictions.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::schema::Schema;
 use crate::suggest::closest;
 use crate::yaml::Node;
 
-/// The domain of a file, and its descriptors.
+/// Reads the domain of a file and its descriptors.
 pub(super) fn file(root: &Node, problems: &mut Problems) -> (String, Level) {
     Schema::Section(&format::FILE).check(root, problems);
     let domain = root.get("domain").and_then(Node::text).unwrap_or_default();
@@ -48,9 +48,9 @@ impl Reader<'_> {
         let mut level = Level::default();
         let descriptors = parent.get("descriptors").filter(|node| !node.is_empty());
         for node in descriptors.map_or(&[][..], Node::items) {
-            // Without a key, it is read all the same: for what else is wrong with it.
+            // A descriptor without a key is read too, to find further problems.
             let key = node.get("key").and_then(Node::text).unwrap_or_default();
-            // An empty value is any value, as it always was in these files.
+            // An empty value matches any value, as in envoyproxy/ratelimit.
             let value = self.value(node).filter(|value| !value.is_empty());
             let label = match value {
                 Some(value) => format!("{label}.{key}_{value}"),
@@ -98,7 +98,7 @@ impl Reader<'_> {
                 (_, name) => format!("#{name}"),
             };
             if i > 0 && limits.iter().any(|known| !name.is_empty() && known.name == name) {
-                let why = "two limits of a descriptor have this name; give one of them another";
+                let why = "two limits of a descriptor have this name; names must be unique";
                 self.problems.report(node.get("name").map_or(node.span, |name| name.span), why);
             }
             let replaces = self.replaces(node, &name);
@@ -128,13 +128,13 @@ impl Reader<'_> {
 
     fn quota(&mut self, limit: &Node, scope: &str) -> Option<DescriptorQuota> {
         if is_true(limit, "unlimited") {
-            let why = "an unlimited one has no rate; leave this out, or \"unlimited\"";
+            let why = "an unlimited limit has no rate; omit this field, or \"unlimited\"";
             self.report_beside(limit, &["unit", "period", "rate", "burst", "algorithm"], why);
             return Some(DescriptorQuota::Unlimited);
         }
         let rate = match limit.get("rate") {
             Some(node) => {
-                let why = "\"rate\" says it all; leave this out";
+                let why = "\"rate\" already sets this; omit this field";
                 self.report_beside(limit, &["unit", "period", "requests_per_unit", "burst"], why);
                 self.whole_rate(node)?
             }
@@ -145,16 +145,16 @@ impl Reader<'_> {
                     return Some(DescriptorQuota::DenyAll(Unit::of(period)));
                 }
                 let burst = limit.get("burst").and_then(integer);
-                self.settled(limit, rate_of(count, period, burst))?
+                self.ok_or_report(limit, rate_of(count, period, burst))?
             }
         };
-        let told = limit.get("algorithm").and_then(Node::text).map(str::parse);
-        let algorithm = match told {
+        let named = limit.get("algorithm").and_then(Node::text).map(str::parse);
+        let algorithm = match named {
             Some(algorithm) => algorithm.ok()?,
             None if rate.burst().is_some() => Algorithm::TokenBucket,
             None => Algorithm::FixedWindow,
         };
-        let made = self.settled(limit, Limit::new(rate, algorithm));
+        let made = self.ok_or_report(limit, Limit::new(rate, algorithm));
         made.map(|limit| DescriptorQuota::Rate(limit.named(scope)))
     }
 
@@ -178,7 +178,7 @@ impl Reader<'_> {
             (None, None) => {
                 let why =
                     "a rate limit needs a \"unit\" such as minute, or a \"period\" or \"rate\"";
-                self.report_lack(limit, "unit", why);
+                self.report_missing(limit, "unit", why);
                 None
             }
         }
@@ -191,7 +191,10 @@ impl Reader<'_> {
             let names = Unit::ALL.map(Unit::name);
             let remedy = match closest(&name.to_lowercase(), names.into_iter()) {
                 Some(near) => format!("did you mean \"{near}\"?"),
-                None => format!("there are {}; for another, \"period: 10s\"", names.join(", ")),
+                None => format!(
+                    "known units are {}; for another period, use \"period: 10s\"",
+                    names.join(", ")
+                ),
             };
             self.problems.report(node.span, format!("unknown unit {}; {remedy}", quoted(name)));
         }
@@ -201,17 +204,17 @@ impl Reader<'_> {
     fn count(&mut self, limit: &Node) -> Option<u64> {
         if limit.get("requests_per_unit").is_none() {
             let why = "a rate limit needs \"requests_per_unit\": a whole number";
-            self.report_lack(limit, "requests_per_unit", why);
+            self.report_missing(limit, "requests_per_unit", why);
         }
         limit.get("requests_per_unit").and_then(integer)
     }
 
-    /// Says what is missing, unless something is there that was meant to be it.
-    fn report_lack(&mut self, limit: &Node, name: &str, why: &str) {
-        let is_slip = |(key, _): &(Node, Node)| {
+    /// Reports a missing field, unless there is a misspelling of it.
+    fn report_missing(&mut self, limit: &Node, name: &str, why: &str) {
+        let is_misspelling = |(key, _): &(Node, Node)| {
             key.text().is_some_and(|text| closest(text, [name].into_iter()).is_some())
         };
-        if !limit.entries().iter().any(is_slip) {
+        if !limit.entries().iter().any(is_misspelling) {
             let first = limit.entries().first().map_or(limit.span, |(key, _)| key.span);
             self.problems.report_also(first, why);
         }
@@ -225,10 +228,14 @@ impl Reader<'_> {
         }
     }
 
-    fn settled<T, E: std::fmt::Display>(&mut self, limit: &Node, made: Result<T, E>) -> Option<T> {
+    fn ok_or_report<T, E: std::fmt::Display>(
+        &mut self,
+        limit: &Node,
+        made: Result<T, E>,
+    ) -> Option<T> {
         made.map_err(|error| {
             let first = limit.entries().first().map_or(limit.span, |(key, _)| key.span);
-            // The first line says it; the others quote a text that nobody wrote.
+            // The other lines quote generated text.
             let why = error.to_string();
             self.problems.report(first, why.lines().next().unwrap_or_default());
         })

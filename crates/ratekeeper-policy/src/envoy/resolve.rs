@@ -1,4 +1,4 @@
-//! Which limits the descriptors of a request are charged to.
+//! Finds the limits of the descriptors of a request.
 
 use std::borrow::Cow;
 
@@ -11,14 +11,14 @@ use super::{EnvoyConfig, key};
 
 /// A descriptor of a request.
 pub trait Descriptor {
-    /// Its keys and values, in order.
+    /// Returns its keys and values, in order.
     fn entries(&self) -> impl Iterator<Item = (&str, &str)>;
 
-    /// The limit that takes the place of what is configured: so many per unit.
+    /// Returns the limit (requests per unit) that overrides the configured one.
     fn limit(&self) -> Option<(u32, Unit)>;
 }
 
-/// A descriptor from values that are at hand.
+/// A descriptor with owned entries.
 #[derive(Clone, Debug)]
 pub struct RequestDescriptor {
     entries: Vec<(String, String)>,
@@ -26,13 +26,14 @@ pub struct RequestDescriptor {
 }
 
 impl RequestDescriptor {
-    /// A descriptor of these entries.
+    /// Creates a descriptor with these entries.
+    #[must_use]
     pub fn new<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let entries = entries.into_iter().map(|(key, value)| (key.into(), value.into()));
         Self { entries: entries.collect(), limit: None }
     }
 
-    /// The same with a limit of its own.
+    /// Sets a limit that overrides the configured one.
     #[must_use]
     pub fn limited_to(self, requests_per_unit: u32, unit: Unit) -> Self {
         Self { limit: Some((requests_per_unit, unit)), ..self }
@@ -52,7 +53,7 @@ impl Descriptor for RequestDescriptor {
 /// The limits of a descriptor. Most have one.
 pub type DescriptorLimits<'c> = SmallVec<[Cow<'c, DescriptorLimit>; 1]>;
 
-/// What a descriptor is charged to.
+/// The limits of a descriptor, and its key.
 #[derive(Clone, Debug)]
 pub struct MatchedLimits<'c> {
     limits: DescriptorLimits<'c>,
@@ -60,19 +61,22 @@ pub struct MatchedLimits<'c> {
 }
 
 impl<'c> MatchedLimits<'c> {
-    /// The limits, of which there is at least one.
+    /// Returns the limits, of which there is at least one.
+    #[must_use]
     pub fn limits(&self) -> &[Cow<'c, DescriptorLimit>] {
         &self.limits
     }
 
-    /// What they are counted under: the entries with their values.
+    /// Returns the key: the entries with their values.
+    #[must_use]
     pub fn key(&self) -> &str {
         &self.key
     }
 }
 
 impl EnvoyConfig {
-    /// What each descriptor of a request is charged to, in their order; `None` if nothing limits it.
+    /// Returns the limits of each descriptor of a request, in order; `None` for one without limits.
+    #[must_use]
     pub fn resolve<'c, D: Descriptor>(
         &'c self,
         domain: &str,
@@ -103,7 +107,7 @@ fn of_request<'c>(
     MatchedLimits { limits: DescriptorLimits::from_iter([Cow::Owned(limit)]), key: text }
 }
 
-/// A limit counts only for descriptors that end where it stands.
+/// Finds the configured limits. A limit applies only to descriptors of exactly its depth.
 fn configured<'c>(level: &'c Level, descriptor: &impl Descriptor) -> Option<MatchedLimits<'c>> {
     let mut below = level;
     let mut limits: &[DescriptorLimit] = &[];
@@ -121,7 +125,7 @@ fn configured<'c>(level: &'c Level, descriptor: &impl Descriptor) -> Option<Matc
     (!limits.is_empty()).then_some(MatchedLimits { limits, key: text })
 }
 
-/// Takes out what others of the same request replace.
+/// Removes limits that others of the same request replace.
 fn drop_replaced(found: &mut [Option<MatchedLimits<'_>>]) {
     let all = || found.iter().flatten().flat_map(|matched| &matched.limits);
     let replaced: Vec<String> = all().flat_map(|limit| limit.replaces.clone()).collect();

@@ -1,4 +1,4 @@
-//! Descriptors as they nest, ready to be looked up.
+//! The tree of configured descriptors.
 
 use std::collections::HashMap;
 
@@ -8,28 +8,28 @@ use super::limit::DescriptorLimit;
 use crate::index::SEARCHES_MAX;
 use crate::path::{AffixMap, Glob};
 
-/// What an entry may be at one depth.
+/// The descriptors at one level of the tree, by key.
 #[derive(Debug, Default)]
 pub(crate) struct Level {
     keys: HashMap<String, ValueMatchers>,
 }
 
-/// What the value of a key may be.
+/// The descriptors of one key, by value.
 #[derive(Debug, Default)]
 struct ValueMatchers {
     exact: HashMap<String, Branch>,
-    /// In the order of the file: the first that matches counts.
+    /// In file order: the first that matches applies.
     wildcards: Vec<Wildcard>,
-    /// Their places in that list.
+    /// Indexes into `wildcards`.
     by_affix: AffixMap<Vec<usize>>,
-    /// How many of them have text between two `*`.
+    /// Number of wildcards with text between two `*`.
     searches: usize,
     any: Option<Branch>,
 }
 
 /// Why a descriptor cannot be added.
 pub(super) enum AddError {
-    /// There is one of that key and value.
+    /// There is already one with that key and value.
     Duplicate,
     /// A value of that key would have to be searched for too many patterns.
     TooManySearches,
@@ -42,7 +42,7 @@ struct Wildcard {
     branch: Branch,
 }
 
-/// A descriptor, with what is below it.
+/// A descriptor with its limits and the level below.
 #[derive(Debug, Default)]
 pub(crate) struct Branch {
     pub(super) limits: Vec<DescriptorLimit>,
@@ -50,7 +50,7 @@ pub(crate) struct Branch {
     pub(super) shares_count: bool,
 }
 
-/// A descriptor that matches an entry, and the pattern if all of its values are counted as one.
+/// A descriptor that matches an entry, and the pattern if all matching values share one count.
 pub(super) struct MatchedBranch<'c> {
     pub(super) branch: &'c Branch,
     pub(super) shared: Option<&'c str>,
@@ -72,8 +72,8 @@ impl ValueMatchers {
         Ok(())
     }
 
-    /// The first wildcard that matches. A value too long to be searched matches if its ends do: it could
-    /// as well have the text that is searched for.
+    /// Returns the first wildcard that matches. A value too long to be searched matches if its prefix and
+    /// suffix do.
     fn wildcard(&self, value: &[u8]) -> Option<&Wildcard> {
         let mut places: SmallVec<[usize; 8]> =
             self.by_affix.all_of(value).flatten().copied().collect();
@@ -103,8 +103,8 @@ impl Level {
         Ok(())
     }
 
-    /// The descriptor of an entry: that of the exact value, else the first wildcard that matches,
-    /// else the one for any value.
+    /// Returns the descriptor for an entry: that of the exact value, else the first wildcard that
+    /// matches, else the one for any value.
     pub(super) fn find(&self, key: &str, value: &str) -> Option<MatchedBranch<'_>> {
         let values = self.keys.get(key)?;
         if let Some(branch) = values.exact.get(value) {

@@ -1,4 +1,4 @@
-//! The units of time that the protocol knows.
+//! Units of time of the rate limit protocol.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ const DAY_SECS: u64 = 86_400;
 
 /// A unit of time. A month has 30 days, a year 365.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "they say it themselves")]
+#[allow(missing_docs, reason = "the names are self-explanatory")]
 pub enum Unit {
     Second,
     Minute,
@@ -18,11 +18,12 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// All of them, the shortest first.
+    /// All units, in ascending order.
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
-    /// Its name, as in files.
+    /// Returns the name used in files.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Second => "second",
@@ -35,12 +36,14 @@ impl Unit {
         }
     }
 
-    /// The unit of that name, in letters of either case.
+    /// Returns the unit with that name, ignoring case.
+    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
-    /// How long it is.
+    /// Returns the length of the unit.
+    #[must_use]
     pub fn period(self) -> Duration {
         Duration::from_secs(match self {
             Self::Second => 1,
@@ -53,12 +56,14 @@ impl Unit {
         })
     }
 
-    /// The unit that is this long.
+    /// Returns the unit with that length.
+    #[must_use]
     pub fn of(period: Duration) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.period() == period)
     }
 
-    /// The number that it has on the wire.
+    /// Returns the protobuf enum value.
+    #[must_use]
     pub fn number(self) -> i32 {
         match self {
             Self::Second => 1,
@@ -71,7 +76,8 @@ impl Unit {
         }
     }
 
-    /// The unit with that number on the wire.
+    /// Returns the unit with that protobuf enum value.
+    #[must_use]
     pub fn from_number(number: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.number() == number)
     }
