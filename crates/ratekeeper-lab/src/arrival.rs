@@ -1,14 +1,14 @@
-//! One request, before it is decided.
+//! The arrival of a request.
 
 use ratekeeper_core::{Cost, Micros};
 
-/// A request that arrives.
+/// The arrival of a request, not yet decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When.
+    /// The time of arrival.
     pub at: Micros,
-    /// Whose.
+    /// The key that the limit applies to.
     pub key: String,
-    /// How much it is charged.
+    /// The cost to charge.
     pub cost: Cost,
 }

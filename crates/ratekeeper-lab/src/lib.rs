@@ -1,23 +1,23 @@
-//! Limits in virtual time: what a limit would do to traffic, before anyone is turned away by it.
+//! Simulation of rate limits in virtual time: shows what a limit would do to traffic.
 //!
-//! [`Trace`] reads recorded arrivals and [`Traffic`] makes them up; [`Simulation`] decides each
-//! with the same store that serves real traffic, and [`compare`] sums up how several limits took
-//! the same arrivals. Time is whatever the arrivals say: no clock is read and nothing waits.
+//! [`Trace`] reads recorded arrivals and [`Traffic`] generates them. [`Simulation`] decides each
+//! one with the same store that serves real traffic, and [`compare`] reports how several limits
+//! handle the same arrivals. Time comes from the arrivals: nothing reads a clock or sleeps.
 //!
 //! ```
 //! use std::time::Duration;
 //! use ratekeeper_core::{Algorithm, Limit};
 //! use ratekeeper_lab::{Pattern, Traffic, compare};
 //!
-//! // The whole limit just before a window turns, and again just after.
+//! // The whole limit just before a window boundary, and again just after.
 //! let rate = "10/s".parse()?;
 //! let traffic = Traffic::new(Pattern::Boundary, rate, Duration::from_secs(10));
 //! let limits = [Limit::new(rate, Algorithm::FixedWindow)?, Limit::new(rate, Algorithm::SlidingLog)?];
 //!
 //! let report = compare(&limits, traffic.arrivals().map(Ok), Some(traffic.duration()), 1_000)?;
-//! let most = |i: usize| report.runs()[i].summary().most_in_a_period();
-//! assert_eq!(most(0), Some(20), "twice the limit within a second");
-//! assert_eq!(most(1), Some(10));
+//! let peak = |i: usize| report.runs()[i].summary().most_in_a_period();
+//! assert_eq!(peak(0), Some(20), "twice the limit within a second");
+//! assert_eq!(peak(1), Some(10));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Recorded arrivals: CSV with the header `at_us,key,cost`, in the order of time.
+//! Recorded arrivals: CSV with the header `at_us,key,cost`, sorted by time.
 
 use std::fmt;
 use std::io::{self, Chain, Read};
@@ -9,14 +9,16 @@ use ratekeeper_core::{Cost, Micros};
 use crate::arrival::Arrival;
 
 const HEADER: [&str; 3] = ["at_us", "key", "cost"];
-/// The longest line, in bytes, that is read: what is longer is no trace, or a quote is left open.
+/// The longest accepted line in bytes. A longer one means an unclosed quote, or a file that is not
+/// a trace.
 const LINE_MAX: usize = 1 << 20;
-/// As much of a text as is shown, in characters.
-const SHOWN_MAX: usize = 60;
+/// The longest text in an error message, in characters.
+const QUOTED_MAX: usize = 60;
 
-/// An iterator over the arrivals of a trace. It reads as it goes and remembers one line, of at most a
-/// megabyte.
+/// An iterator over the arrivals of a trace. It streams the input and keeps one line in memory, of
+/// at most one megabyte.
 ///
+/// # Examples
 /// ```
 /// use ratekeeper_lab::Trace;
 ///
@@ -27,7 +29,7 @@ const SHOWN_MAX: usize = 60;
 /// # Ok::<(), ratekeeper_lab::TraceError>(())
 /// ```
 pub struct Trace<R> {
-    reader: csv::Reader<Rationed<Chain<R, &'static [u8]>>>,
+    reader: csv::Reader<LimitedReader<Chain<R, &'static [u8]>>>,
     record: ByteRecord,
     last: Micros,
     state: State,
@@ -41,15 +43,15 @@ enum State {
 }
 
 impl<R: Read> Trace<R> {
-    /// The arrivals that `input` holds. Nothing is read before the first is asked for.
+    /// Returns the arrivals of `input`. Reads nothing before the first call of `next`.
     pub fn new(input: R) -> Self {
-        // Records end at a line feed and nowhere else, and the last one has one too: that is what
-        // makes line numbers right. The carriage return of other systems is taken off by hand.
+        // A record ends at a line feed only, and the last record has one too, so that line numbers
+        // are right. `field` removes the carriage return of CRLF line ends.
         let reader = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
             .terminator(Terminator::Any(b'\n'))
-            .from_reader(Rationed { input: input.chain(&b"\n"[..]), ration: 0 });
+            .from_reader(LimitedReader { input: input.chain(&b"\n"[..]), bytes_left: 0 });
         let (record, last) = (ByteRecord::new(), Micros::default());
         Self { reader, record, last, state: State::Header }
     }
@@ -61,7 +63,7 @@ impl<R: Read> Trace<R> {
             self.state = State::Arrivals;
         }
         match self.read_record()? {
-            true => self.arrival().map(Some).map_err(|problem| self.error(problem)),
+            true => self.arrival().map(Some).map_err(|kind| self.error(kind)),
             false => Ok(None),
         }
     }
@@ -69,12 +71,12 @@ impl<R: Read> Trace<R> {
     /// Reads the next line that is not blank.
     fn read_record(&mut self) -> Result<bool, TraceError> {
         loop {
-            self.reader.get_mut().ration = LINE_MAX;
+            self.reader.get_mut().bytes_left = LINE_MAX;
             match self.reader.read_byte_record(&mut self.record) {
                 Ok(true) if self.record.len() == 1 && self.field(0).is_empty() => {}
                 Ok(found) => return Ok(found),
-                Err(_) if self.reader.get_ref().ration == 0 => return Err(self.too_long()),
-                Err(error) => return Err(self.error(Problem::Io(error.into()))),
+                Err(_) if self.reader.get_ref().bytes_left == 0 => return Err(self.too_long()),
+                Err(error) => return Err(self.error(ErrorKind::Io(error.into()))),
             }
         }
     }
@@ -86,32 +88,32 @@ impl<R: Read> Trace<R> {
         }
         let text = (0..self.record.len()).map(|i| String::from_utf8_lossy(self.field(i)));
         let text = text.collect::<Vec<_>>().join(",");
-        Err(self.error(if found { Problem::Header(text) } else { Problem::Empty }))
+        Err(self.error(if found { ErrorKind::Header(text) } else { ErrorKind::Empty }))
     }
 
-    fn arrival(&mut self) -> Result<Arrival, Problem> {
+    fn arrival(&mut self) -> Result<Arrival, ErrorKind> {
         if let Some(missing) = HEADER.get(self.record.len()) {
-            let is_quote_open = self.record.as_slice().contains(&b'\n');
-            return Err(Problem::Missing { field: missing, is_quote_open });
+            let is_quote_unclosed = self.record.as_slice().contains(&b'\n');
+            return Err(ErrorKind::Missing { field: missing, is_quote_unclosed });
         }
         if self.record.len() > HEADER.len() {
-            return Err(Problem::TooMany(self.record.len()));
+            return Err(ErrorKind::TooMany(self.record.len()));
         }
         let at = self.time()?;
-        let key = std::str::from_utf8(self.field(1)).map_err(|_| Problem::Key)?.to_owned();
-        let cost = Cost::new(number("cost", self.field(2))?).ok_or(Problem::ZeroCost)?;
+        let key = std::str::from_utf8(self.field(1)).map_err(|_| ErrorKind::Key)?.to_owned();
+        let cost = Cost::new(number("cost", self.field(2))?).ok_or(ErrorKind::ZeroCost)?;
         self.last = at;
         Ok(Arrival { at, key, cost })
     }
 
-    fn time(&self) -> Result<Micros, Problem> {
+    fn time(&self) -> Result<Micros, ErrorKind> {
         let us = number("at_us", self.field(0))?;
         let at = Micros::new(us);
         if at.get() != us {
-            return Err(Problem::TooLate(us));
+            return Err(ErrorKind::TooLate(us));
         }
         if at < self.last {
-            return Err(Problem::TimeGoesBack { from: self.last, to: at });
+            return Err(ErrorKind::OutOfOrder { from: self.last, to: at });
         }
         Ok(at)
     }
@@ -122,41 +124,41 @@ impl<R: Read> Trace<R> {
         if is_last { field.strip_suffix(b"\r").unwrap_or(field) } else { field }
     }
 
-    fn error(&self, problem: Problem) -> TraceError {
-        TraceError { line: self.line(), problem }
+    fn error(&self, kind: ErrorKind) -> TraceError {
+        TraceError { line: self.line(), kind }
     }
 
-    /// Where the line begins is known, and not where it ends.
+    /// Reports the line where the search for the record began: its end is unknown.
     fn too_long(&self) -> TraceError {
-        TraceError { line: self.looked_from(), problem: Problem::TooLong }
+        TraceError { line: self.search_start(), kind: ErrorKind::TooLong }
     }
 
-    /// The line that the record begins on. The reader knows where it began to look for the record,
-    /// blank lines included, and where the record ended.
+    /// Returns the line on which the record begins. The reader only knows where the search for it
+    /// began, which may be blank lines before, and where the record ended.
     fn line(&self) -> u64 {
         let inner = self.record.as_slice().iter().filter(|byte| **byte == b'\n').count() as u64;
-        self.looked_from().max(self.reader.position().line().saturating_sub(1 + inner))
+        self.search_start().max(self.reader.position().line().saturating_sub(1 + inner))
     }
 
-    fn looked_from(&self) -> u64 {
+    fn search_start(&self) -> u64 {
         self.record.position().map_or(1, |position| position.line())
     }
 }
 
-/// A reader that fails when its ration is used up, so that nobody reads on and on.
-struct Rationed<R> {
+/// A reader that fails after `bytes_left` bytes, to bound the length of a line.
+struct LimitedReader<R> {
     input: R,
-    ration: usize,
+    bytes_left: usize,
 }
 
-impl<R: Read> Read for Rationed<R> {
+impl<R: Read> Read for LimitedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.ration == 0 {
+        if self.bytes_left == 0 {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let most = buffer.len().min(self.ration);
-        let read = self.input.read(&mut buffer[..most])?;
-        self.ration -= read;
+        let max = buffer.len().min(self.bytes_left);
+        let read = self.input.read(&mut buffer[..max])?;
+        self.bytes_left -= read;
         Ok(read)
     }
 }
@@ -182,78 +184,80 @@ impl<R> fmt::Debug for Trace<R> {
     }
 }
 
-fn number(field: &'static str, bytes: &[u8]) -> Result<u64, Problem> {
+fn number(field: &'static str, bytes: &[u8]) -> Result<u64, ErrorKind> {
     let text = String::from_utf8_lossy(bytes);
-    let bad = |why| Problem::Number { field, text: text.to_string(), why };
+    let invalid = |reason| ErrorKind::Number { field, text: text.to_string(), reason };
     let digits = text.strip_prefix('-').unwrap_or(&text);
     if digits.is_empty() || digits.contains(|c: char| !c.is_ascii_digit()) {
-        return Err(bad("it must be a whole number"));
+        return Err(invalid("it must be a whole number"));
     }
     if digits.len() < text.len() {
-        return Err(bad("it cannot be negative"));
+        return Err(invalid("it cannot be negative"));
     }
-    text.parse().map_err(|_| bad("it is too large"))
+    text.parse().map_err(|_| invalid("it is too large"))
 }
 
-/// A text in quotes, shortened if it is too long for a message.
+/// Quotes a text, shortened if it is too long for a message.
 fn quoted(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_MAX) {
+    match text.char_indices().nth(QUOTED_MAX) {
         Some((end, _)) => format!("{:?}", text[..end].to_owned() + "…"),
         None => format!("{text:?}"),
     }
 }
 
-/// What is wrong with a trace, and on which line. The header is line 1.
+/// An error in a trace, and its line. The header is line 1.
 #[derive(Debug)]
 pub struct TraceError {
     line: u64,
-    problem: Problem,
+    kind: ErrorKind,
 }
 
 #[derive(Debug)]
-enum Problem {
+enum ErrorKind {
     Io(io::Error),
     Empty,
     Header(String),
-    Missing { field: &'static str, is_quote_open: bool },
+    Missing { field: &'static str, is_quote_unclosed: bool },
     TooLong,
     TooMany(usize),
-    Number { field: &'static str, text: String, why: &'static str },
+    Number { field: &'static str, text: String, reason: &'static str },
     ZeroCost,
     Key,
     TooLate(u64),
-    TimeGoesBack { from: Micros, to: Micros },
+    OutOfOrder { from: Micros, to: Micros },
 }
 
 impl TraceError {
-    /// The line, counted from 1.
+    /// Returns the line, counted from 1.
+    #[must_use]
     pub fn line(&self) -> u64 {
         self.line
     }
 
-    /// Could the trace not be read at all? Otherwise it is what was read that is wrong.
+    /// Returns whether reading failed. Otherwise the content is invalid.
+    #[must_use]
     pub fn is_io(&self) -> bool {
-        matches!(self.problem, Problem::Io(_))
+        matches!(self.kind, ErrorKind::Io(_))
     }
 }
 
 impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "trace line {}: {}", self.line, self.problem)
+        write!(f, "trace line {}: {}", self.line, self.kind)
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let header = HEADER.join(",");
         match self {
             Self::Io(error) => write!(f, "cannot be read: {error}"),
-            Self::Empty => write!(f, "there is nothing; a trace begins with the header {header}"),
+            Self::Empty => write!(f, "the trace is empty; it must begin with the header {header}"),
             Self::Header(text) => {
                 write!(f, "the header is {}; it must be {header}", quoted(text))
             }
-            Self::Missing { field, is_quote_open } => {
-                let hint = if *is_quote_open { "; is a quote left open?" } else { "" };
+            Self::Missing { field, is_quote_unclosed } => {
+                let hint = if *is_quote_unclosed { "; is a quote left open?" } else { "" };
                 write!(f, "{field} is missing; a line is {header}{hint}")
             }
             Self::TooLong => {
@@ -263,18 +267,20 @@ impl fmt::Display for Problem {
             Self::TooMany(n) => {
                 write!(
                     f,
-                    "there are {n} fields; a line is {header}, and a key with commas is quoted"
+                    "there are {n} fields; a line is {header}, and a key with commas must be quoted"
                 )
             }
-            Self::Number { field, text, why } => write!(f, "{field} is {}; {why}", quoted(text)),
+            Self::Number { field, text, reason } => {
+                write!(f, "{field} is {}; {reason}", quoted(text))
+            }
             Self::ZeroCost => f.write_str("cost is 0; a cost must be at least 1"),
             Self::Key => f.write_str("the key is not valid UTF-8"),
             Self::TooLate(us) => {
                 write!(f, "at_us is {us}; the latest time is {}", Micros::MAX.get())
             }
-            Self::TimeGoesBack { from, to } => {
+            Self::OutOfOrder { from, to } => {
                 let (from, to) = (from.get(), to.get());
-                write!(f, "time goes back from {from} to {to}; a trace is in the order of time")
+                write!(f, "time goes back from {from} to {to}; a trace must be sorted by time")
             }
         }
     }
@@ -282,8 +288,8 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for TraceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.problem {
-            Problem::Io(error) => Some(error),
+        match &self.kind {
+            ErrorKind::Io(error) => Some(error),
             _ => None,
         }
     }

@@ -1,6 +1,7 @@
-//! Made-up arrivals: the same for the same seed, from time 0 on.
+//! Generated arrivals: deterministic for a seed, from time 0 on.
 //!
-//! Time 0 is the epoch, to which windows are aligned. Floats shape the traffic; they never decide.
+//! Time 0 is the epoch, to which windows are aligned. Floating-point numbers are used for the
+//! arrival times only, not for decisions.
 
 use std::time::Duration;
 
@@ -9,27 +10,28 @@ use ratekeeper_core::{Cost, Micros, Rate};
 use crate::arrival::Arrival;
 use crate::random::Random;
 
-/// The shape of traffic.
+/// A pattern of arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
     /// Evenly spaced.
     Steady,
-    /// Everything of three periods at once, then quiet.
+    /// The requests of three periods at once, then none until the next burst.
     Burst,
-    /// The whole limit just before a window turns, and again just after.
+    /// The whole limit just before a window boundary, and again just after.
     Boundary,
-    /// Independent callers: exponential gaps.
+    /// A Poisson process: independent callers, exponential gaps.
     Poisson,
-    /// A calm rate, and in the middle third one partner at forty times that.
+    /// A steady rate and, in the middle third, one more key at forty times that rate.
     FlashSale,
 }
 
-/// Every pattern, for help and tests to walk.
+/// All patterns.
 pub const PATTERNS: &[Pattern] =
     &[Pattern::Steady, Pattern::Burst, Pattern::Boundary, Pattern::Poisson, Pattern::FlashSale];
 
 impl Pattern {
-    /// The name, as written on the command line.
+    /// Returns the name, as written on the command line.
+    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Steady => "steady",
@@ -41,31 +43,31 @@ impl Pattern {
     }
 }
 
-/// The key of the caller that goes wild in a flash sale.
+/// The key that causes the spike of a flash sale.
 const PARTNER: &str = "partner";
-const PARTNER_TIMES: u64 = 40;
-/// A burst comes once in so many periods of the limit.
+const PARTNER_FACTOR: u64 = 40;
+/// The number of periods of the limit from one burst to the next.
 const BURST_PERIODS: u64 = 3;
 
-/// A plan for arrivals.
+/// A generator of arrivals.
 #[derive(Clone, Debug)]
 pub struct Traffic {
     pattern: Pattern,
     limit: Rate,
-    offered: Step,
+    offered: EvenRate,
     duration_us: u64,
     keys: u64,
     seed: u64,
 }
 
-/// So many per so many microseconds, evenly spaced.
+/// A rate of evenly spaced requests. Unlike [`Rate`], it has no upper bound.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct EvenRate {
     count: u64,
     period_us: u64,
 }
 
-impl Step {
+impl EvenRate {
     fn new(rate: Rate) -> Self {
         Self { count: rate.count(), period_us: micros(rate.period()) }
     }
@@ -74,7 +76,7 @@ impl Step {
         Self { count: self.count.saturating_mul(n), ..self }
     }
 
-    /// When the `n`th comes, counted from 0.
+    /// Returns the time of the `n`th request, counted from 0.
     fn at(self, n: u64) -> u64 {
         let us = u128::from(n) * u128::from(self.period_us) / u128::from(self.count);
         u64::try_from(us).unwrap_or(u64::MAX)
@@ -88,41 +90,44 @@ impl Step {
 }
 
 impl Traffic {
-    /// Traffic for one key under `limit`: at twice its rate, or half of it in a flash sale.
+    /// Returns traffic of one key for a limit: at twice its rate, or at half of it in a flash sale.
+    #[must_use]
     pub fn new(pattern: Pattern, limit: Rate, duration: Duration) -> Self {
-        let Step { count, period_us } = Step::new(limit);
+        let EvenRate { count, period_us } = EvenRate::new(limit);
         let offered = match pattern {
-            Pattern::FlashSale => Step { count, period_us: 2 * period_us },
-            _ => Step { count: 2 * count, period_us },
+            Pattern::FlashSale => EvenRate { count, period_us: 2 * period_us },
+            _ => EvenRate { count: 2 * count, period_us },
         };
         let duration_us = micros(duration);
         Self { pattern, limit, offered, duration_us, keys: 1, seed: 1 }
     }
 
-    /// The same at another rate for each key. A boundary pattern has no rate: it offers the limit.
+    /// Sets the rate of each key. The boundary pattern ignores it and offers the limit.
     #[must_use]
     pub fn with_rate(self, rate: Rate) -> Self {
-        Self { offered: Step::new(rate), ..self }
+        Self { offered: EvenRate::new(rate), ..self }
     }
 
-    /// The same for so many keys, each with the full rate. At least 1.
+    /// Sets the number of keys, at least 1. Each has the full rate.
     #[must_use]
     pub fn with_keys(self, keys: u32) -> Self {
         Self { keys: u64::from(keys).max(1), ..self }
     }
 
-    /// The same with other random numbers.
+    /// Sets the seed of the random numbers.
     #[must_use]
     pub fn with_seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
-    /// How long it goes on.
+    /// Returns the duration.
+    #[must_use]
     pub fn duration(&self) -> Duration {
         Duration::from_micros(self.duration_us)
     }
 
-    /// The arrivals, in the order of time.
+    /// Returns the arrivals, sorted by time.
+    #[must_use]
     pub fn arrivals(&self) -> Box<dyn Iterator<Item = Arrival>> {
         match self.pattern {
             Pattern::Steady => Box::new(self.steady()),
@@ -135,17 +140,17 @@ impl Traffic {
 
     fn steady(&self) -> impl Iterator<Item = Arrival> + use<> {
         let keys = self.keys;
-        let step = self.offered.times(keys);
-        step.arrivals(0, self.duration_us).map(move |(at_us, n)| numbered(at_us, n % keys))
+        let rate = self.offered.times(keys);
+        rate.arrivals(0, self.duration_us).map(move |(at_us, n)| numbered(at_us, n % keys))
     }
 
     fn burst(&self) -> impl Iterator<Item = Arrival> + use<> {
         let keys = self.keys;
         let gap_us = BURST_PERIODS * micros(self.limit.period());
-        let Step { count, period_us } = self.offered;
+        let EvenRate { count, period_us } = self.offered;
         let size = u128::from(count) * u128::from(gap_us) / u128::from(period_us);
         let size = u64::try_from(size).unwrap_or(u64::MAX).max(1);
-        let starts = Step { count: 1, period_us: gap_us }.arrivals(0, self.duration_us);
+        let starts = EvenRate { count: 1, period_us: gap_us }.arrivals(0, self.duration_us);
         starts.flat_map(move |(at_us, _)| at_once(at_us, size, keys))
     }
 
@@ -154,8 +159,9 @@ impl Traffic {
         let size = self.limit.burst().unwrap_or(self.limit.count());
         let period_us = micros(self.limit.period());
         let margin_us = (period_us / 1_000).max(1);
-        // Every second boundary, so that one pair is over before the next begins.
-        let boundaries = Step { count: 1, period_us: 2 * period_us }.arrivals(period_us, end_us);
+        // Every second boundary, so that one pair of bursts does not affect the next.
+        let boundaries =
+            EvenRate { count: 1, period_us: 2 * period_us }.arrivals(period_us, end_us);
         boundaries
             .flat_map(move |(at_us, _)| [at_us - margin_us, at_us + margin_us])
             .filter(move |at_us| *at_us < end_us)
@@ -164,7 +170,7 @@ impl Traffic {
 
     fn poisson(&self) -> impl Iterator<Item = Arrival> + use<> {
         let (keys, end_us) = (self.keys, self.duration_us as f64);
-        let Step { count, period_us } = self.offered.times(keys);
+        let EvenRate { count, period_us } = self.offered.times(keys);
         let mean_us = period_us as f64 / count as f64;
         let mut random = Random::new(self.seed);
         let mut at_us = 0.0;
@@ -176,18 +182,18 @@ impl Traffic {
 
     fn flash_sale(&self) -> impl Iterator<Item = Arrival> + use<> {
         let third_us = self.duration_us / 3;
-        let mut calm = self.steady().peekable();
-        let wild = self.offered.times(PARTNER_TIMES).arrivals(third_us, 2 * third_us);
-        let mut wild = wild.map(|(at_us, _)| arrival(at_us, PARTNER.to_string())).peekable();
-        std::iter::from_fn(move || match (calm.peek(), wild.peek()) {
-            (Some(first), Some(other)) if other.at < first.at => wild.next(),
-            (None, _) => wild.next(),
-            _ => calm.next(),
+        let mut steady = self.steady().peekable();
+        let spike = self.offered.times(PARTNER_FACTOR).arrivals(third_us, 2 * third_us);
+        let mut spike = spike.map(|(at_us, _)| arrival(at_us, PARTNER.to_string())).peekable();
+        std::iter::from_fn(move || match (steady.peek(), spike.peek()) {
+            (Some(first), Some(other)) if other.at < first.at => spike.next(),
+            (None, _) => spike.next(),
+            _ => steady.next(),
         })
     }
 }
 
-/// `size` for each of `keys`, all at one moment, key by turns.
+/// Returns `size` arrivals of each key, all at the same time, with the keys interleaved.
 fn at_once(at_us: u64, size: u64, keys: u64) -> impl Iterator<Item = Arrival> {
     (0..size).flat_map(move |_| (0..keys).map(move |key| numbered(at_us, key)))
 }
@@ -200,8 +206,8 @@ fn arrival(at_us: u64, key: String) -> Arrival {
     Arrival { at: Micros::new(at_us), key, cost: Cost::ONE }
 }
 
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -213,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pattern_is_in_order_in_bounds_and_repeatable() {
+    fn every_pattern_is_sorted_bounded_and_repeatable() {
         for pattern in PATTERNS {
             let traffic = traffic(*pattern, 10).with_keys(3).with_seed(7);
             let arrivals: Vec<_> = traffic.arrivals().collect();
@@ -225,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_changes_what_is_random_and_nothing_else() {
+    fn a_seed_changes_only_the_random_pattern() {
         for pattern in PATTERNS {
             let of_seed = |seed| traffic(*pattern, 10).with_seed(seed).arrivals();
             assert_eq!(of_seed(1).eq(of_seed(2)), *pattern != Pattern::Poisson, "{pattern:?}");
@@ -233,25 +239,25 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_kept_by_each_key() {
+    fn each_key_has_the_full_rate() {
         for pattern in [Pattern::Steady, Pattern::Burst, Pattern::Poisson] {
             let traffic = traffic(pattern, 300).with_keys(4).with_rate("7/s".parse().unwrap());
-            let mine = traffic.arrivals().filter(|arrival| arrival.key == "key-3").count();
-            assert!((2_000..2_200).contains(&mine), "{pattern:?}: {mine}");
+            let count = traffic.arrivals().filter(|arrival| arrival.key == "key-3").count();
+            assert!((2_000..2_200).contains(&count), "{pattern:?}: {count}");
         }
     }
 
     #[test]
-    fn a_partner_goes_wild_in_the_middle_third() {
+    fn a_flash_sale_has_a_spike_in_the_middle_third() {
         let arrivals: Vec<_> = traffic(Pattern::FlashSale, 9).arrivals().collect();
-        let (wild, calm): (Vec<_>, Vec<_>) =
+        let (spike, steady): (Vec<_>, Vec<_>) =
             arrivals.into_iter().partition(|arrival| arrival.key == PARTNER);
-        assert_eq!((wild.len(), calm.len()), (600, 45));
-        assert!(wild.iter().all(|arrival| (3_000_000..6_000_000).contains(&arrival.at.get())));
+        assert_eq!((spike.len(), steady.len()), (600, 45));
+        assert!(spike.iter().all(|arrival| (3_000_000..6_000_000).contains(&arrival.at.get())));
     }
 
     #[test]
-    fn a_boundary_has_the_limit_on_both_sides() {
+    fn the_boundary_pattern_has_the_limit_on_both_sides() {
         let times: Vec<_> = traffic(Pattern::Boundary, 2).arrivals().map(|a| a.at.get()).collect();
         assert_eq!(times, [[999_000; 10], [1_001_000; 10]].concat());
     }
