@@ -1,14 +1,18 @@
-//! What a store is asked, and what it answers.
+//! Charges: what a request costs under its limits.
 
-use std::fmt;
-use std::ops::Deref;
+use std::cmp::Ordering;
 
-use ratekeeper_core::{Cost, Decision, Limit, Micros, Rate, Scope};
+use ratekeeper_core::{Cost, Limit, Rate, Scope};
+use smallvec::SmallVec;
 
-use crate::store::Op;
+/// The most charges that one atomic step can take.
+pub const CHARGES_MAX: usize = 256;
 
-/// The most limits that one request can be charged to.
-pub const LIMITS_MAX: usize = 16;
+/// As many charges as are handled without an allocation.
+pub(crate) const INLINE: usize = 4;
+
+/// From this number on, charges to the same usage are found by sorting instead of comparing pairs.
+const SORTED_FROM: usize = 16;
 
 /// One limit, one key, one cost.
 ///
@@ -72,11 +76,22 @@ impl<'a> Charge<'a> {
         Self { limit, usage_id: self.scope.usage_id(limit.algorithm()), ..self }
     }
 
-    /// Is it about the same usage as `other`?
-    pub(crate) fn shares_with(&self, other: &Charge<'_>) -> bool {
-        self.key == other.key
+    /// Returns whether both charges count towards the same usage.
+    pub(crate) fn shares_usage(&self, other: &Charge<'_>) -> bool {
+        // The hash of the scope and the algorithm first: it differs for most charges.
+        self.usage_id == other.usage_id
+            && self.key == other.key
             && self.limit.algorithm() == other.limit.algorithm()
             && self.scope == other.scope
+    }
+
+    /// An order in which charges to the same usage, and no others, are equal.
+    fn cmp_usage(&self, other: &Charge<'_>) -> Ordering {
+        fn parts<'c>(charge: &'c Charge<'_>) -> (u64, &'c [u8], u8, &'c str) {
+            let algorithm = charge.limit.algorithm() as u8;
+            (charge.usage_id, charge.key, algorithm, charge.scope.name())
+        }
+        parts(self).cmp(&parts(other))
     }
 }
 
@@ -103,157 +118,170 @@ impl From<&Charge<'_>> for OwnedCharge {
     }
 }
 
-/// The answer to several charges at once.
-///
-/// It reads like the decision of the limit that speaks for all: when denied, the one with the
-/// longest wait; when allowed, the one with the least remaining.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    at: Micros,
-    decided_by: usize,
-    len: usize,
-    decisions: [Decision; LIMITS_MAX],
+/// The charges of one request, merged by usage: a store decides once on each usage, at the summed
+/// cost of its charges.
+#[derive(Debug)]
+pub(crate) struct MergedCharges<'a> {
+    /// A charge for each usage, in the order in which the usages first occur.
+    merged: SmallVec<[Charge<'a>; INLINE]>,
+    /// For each original charge, its index in `merged`.
+    indices: SmallVec<[u16; INLINE]>,
 }
 
-impl Verdict {
-    /// Does `op` with all charges: a check charges all of them or none. `act` does one thing to one
-    /// of them, whose cost is then that of all charges to the same usage.
-    pub(crate) fn of_all(
-        op: Op,
-        charges: &[Charge<'_>],
-        at: Micros,
-        mut act: impl FnMut(usize, Op, &Charge<'_>) -> Decision,
-    ) -> Self {
-        if op != Op::Check {
-            return Self::build(charges, at, |i, charge| act(i, op, charge));
+impl<'a> MergedCharges<'a> {
+    /// Checks that the charges can be decided together, and merges them.
+    pub(crate) fn new(charges: &[Charge<'a>]) -> Result<Self, ChargesError> {
+        if !(1..=CHARGES_MAX).contains(&charges.len()) {
+            return Err(ChargesError::Count(charges.len()));
         }
-        // A bit for each that denies. Charges to the same usage deny together.
-        let firsts = (0..charges.len()).filter(|i| first_of(charges, *i) == *i);
-        let denies = firsts.fold(0_u32, |denies, i| {
-            let allowed = act(i, Op::Peek, &merge(charges, i)).allowed();
-            denies | u32::from(!allowed) << i
-        });
-        // Those that deny are asked in earnest: a log may count rejected attempts.
-        let op_of = |i: usize| match denies == 0 || denies & (1 << i) != 0 {
-            true => Op::Check,
-            false => Op::Peek,
-        };
-        Self::build(charges, at, |i, charge| act(i, op_of(i), charge))
-    }
-
-    /// The verdict of a decision for each charge, of which there are 1 to [`LIMITS_MAX`]. Charges to
-    /// the same usage share one, at their summed cost.
-    pub fn build(
-        charges: &[Charge<'_>],
-        at: Micros,
-        mut decide: impl FnMut(usize, &Charge<'_>) -> Decision,
-    ) -> Self {
-        let first = decide(0, &merge(charges, 0));
-        let decisions = [first; LIMITS_MAX];
-        let mut verdict = Self { at, decided_by: 0, len: charges.len(), decisions };
-        for i in 1..charges.len() {
-            let decision = match first_of(charges, i) {
-                first if first < i => verdict.decisions[first],
-                _ => decide(i, &merge(charges, i)),
-            };
-            verdict.decisions[i] = decision;
-            if decision.strictness() > verdict.decisions[verdict.decided_by].strictness() {
-                verdict.decided_by = i;
+        let merged = Self::merge(charges);
+        for (charge, index) in charges.iter().zip(&merged.indices) {
+            let (rate, other) =
+                (merged.merged[usize::from(*index)].limit.rate(), charge.limit.rate());
+            if rate != other {
+                let name = charge.scope.name().to_string();
+                return Err(ChargesError::ConflictingRates { name, rate, other });
             }
         }
-        verdict
+        Ok(merged)
     }
 
-    /// When it was decided, by the store's clock. A refund wants to know.
-    pub fn at(&self) -> Micros {
-        self.at
+    /// Merges charges that were checked before.
+    pub(crate) fn merge(charges: &[Charge<'a>]) -> Self {
+        let mut merged = SmallVec::<[Charge<'a>; INLINE]>::new();
+        let mut indices = SmallVec::<[u16; INLINE]>::new();
+        let firsts = (charges.len() >= SORTED_FROM).then(|| firsts_by_sorting(charges));
+        for (i, charge) in charges.iter().enumerate() {
+            let index = match &firsts {
+                Some(firsts) if firsts[i] == i => None,
+                Some(firsts) => Some(usize::from(indices[firsts[i]])),
+                None => merged.iter().position(|other| other.shares_usage(charge)),
+            };
+            match index {
+                Some(index) => {
+                    let total = merged[index].cost.get().saturating_add(charge.cost.get());
+                    merged[index].cost = Cost::new(total).unwrap_or(Cost::ONE);
+                    indices.push(index as u16);
+                }
+                None => {
+                    indices.push(merged.len() as u16);
+                    merged.push(*charge);
+                }
+            }
+        }
+        Self { merged, indices }
     }
 
-    /// The decision of every limit, in the order of the charges.
-    pub fn decisions(&self) -> &[Decision] {
-        &self.decisions[..self.len]
+    /// The merged charges.
+    pub(crate) fn as_slice(&self) -> &[Charge<'a>] {
+        &self.merged
     }
 
-    /// Which of the charges decided.
-    pub fn decided_by(&self) -> usize {
-        self.decided_by
-    }
-
-    /// How long to hold an admitted request: the longest that any of the limits asks for.
-    pub fn delay(&self) -> std::time::Duration {
-        self.decisions().iter().map(Decision::delay).max().unwrap_or_default()
+    /// For each original charge, the index of its merged charge.
+    pub(crate) fn indices(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
+        self.indices.iter().map(|index| usize::from(*index))
     }
 }
 
-/// Charge `i` with the cost of all charges to the same usage.
-pub(crate) fn merge<'a>(charges: &[Charge<'a>], i: usize) -> Charge<'a> {
-    let shared = charges.iter().filter(|other| other.shares_with(&charges[i]));
-    let total = shared.map(|charge| charge.cost.get()).fold(0, u64::saturating_add);
-    charges[i].cost(Cost::new(total).unwrap_or(Cost::ONE))
-}
-
-/// The first of the charges to the usage of charge `i`: the one that is written.
-pub(crate) fn first_of(charges: &[Charge<'_>], i: usize) -> usize {
-    charges[..i].iter().position(|other| other.shares_with(&charges[i])).unwrap_or(i)
-}
-
-impl Deref for Verdict {
-    type Target = Decision;
-
-    fn deref(&self) -> &Decision {
-        &self.decisions[self.decided_by]
+/// Returns for each charge the first one to the same usage.
+fn firsts_by_sorting(charges: &[Charge<'_>]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..charges.len()).collect();
+    order.sort_by(|a, b| charges[*a].cmp_usage(&charges[*b])); // stable: the first stays first
+    let mut firsts = vec![0; charges.len()];
+    for same in order.chunk_by(|a, b| charges[*a].cmp_usage(&charges[*b]).is_eq()) {
+        same.iter().for_each(|i| firsts[*i] = same[0]);
     }
+    firsts
 }
 
 /// Why charges cannot be decided together.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChargesError {
-    /// None, or more than [`LIMITS_MAX`].
+    /// There are no charges, or more than [`CHARGES_MAX`].
+    #[error("one decision takes 1 to {CHARGES_MAX} charges, not {0}")]
     Count(usize),
-    /// Two limits of one name and algorithm count for the same key, but not in the same way.
-    SameName {
-        /// Their name.
+    /// Two limits of the same name and algorithm apply to the same key at different rates.
+    #[error(
+        "two limits named \"{name}\", {rate} and {other}, count the same key; give one of them another name"
+    )]
+    ConflictingRates {
+        /// The name of both limits.
         name: String,
-        /// The rate of the one.
+        /// The rate of the first one.
         rate: Rate,
-        /// The rate of the other.
+        /// The rate of the other one.
         other: Rate,
     },
 }
 
 impl ChargesError {
-    /// Can these be decided together?
+    /// Checks that these charges can be decided together.
+    ///
+    /// # Errors
+    /// If there are none or more than [`CHARGES_MAX`], or if two limits of one name differ.
     pub fn check(charges: &[Charge<'_>]) -> Result<(), Self> {
-        if !(1..=LIMITS_MAX).contains(&charges.len()) {
-            return Err(Self::Count(charges.len()));
+        MergedCharges::new(charges).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratekeeper_core::Limit;
+
+    use super::*;
+
+    /// Charges to a few usages in a fixed but irregular order.
+    fn charges<'a>(limits: &'a [Limit], keys: &'a [String], n: usize) -> Vec<Charge<'a>> {
+        (0..n)
+            .map(|i| {
+                let (limit, key) = (&limits[i * 7 % limits.len()], &keys[i * i % keys.len()]);
+                Charge::new(limit, key.as_str()).cost(Cost::new(1 + i as u64 % 5).unwrap())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn charges_to_the_same_usage_are_merged_however_many_there_are() {
+        let rates = ["1/s", "2/s", "3/s"];
+        let limits: Vec<_> = rates.iter().map(|rate| Limit::token_bucket(rate).unwrap()).collect();
+        let keys: Vec<_> = (0..11).map(|i| format!("key {i}")).collect();
+        for n in [1, 2, 3, SORTED_FROM - 1, SORTED_FROM, SORTED_FROM + 1, 100, CHARGES_MAX] {
+            let charges = charges(&limits, &keys, n);
+            let merged = MergedCharges::new(&charges).unwrap();
+            let mut firsts = Vec::new();
+            for (i, charge) in charges.iter().enumerate() {
+                let same = |other: &&Charge<'_>| other.shares_usage(charge);
+                let first = charges.iter().position(|other| same(&other)).unwrap();
+                let total: u64 = charges.iter().filter(same).map(|same| same.cost.get()).sum();
+                if first == i {
+                    firsts.push(i);
+                }
+                let index = merged.indices().nth(i).unwrap();
+                assert_eq!(index, firsts.iter().position(|other| *other == first).unwrap());
+                let merged = &merged.as_slice()[index];
+                assert!(merged.shares_usage(charge));
+                assert_eq!(merged.cost.get(), total, "{n} charges");
+            }
+            assert_eq!(merged.as_slice().len(), firsts.len());
         }
-        for (i, charge) in charges.iter().enumerate() {
-            let rate = charge.limit.rate();
-            let differs = |other: &&Charge<'_>| other.limit.rate() != rate;
-            let mut alike = charges[..i].iter().filter(|other| other.shares_with(charge));
-            if let Some(other) = alike.find(differs) {
-                let name = charge.scope.name().to_string();
-                return Err(Self::SameName { name, rate: other.limit.rate(), other: rate });
+    }
+
+    #[test]
+    fn sorting_and_comparing_agree_on_what_a_usage_is() {
+        let limit = |rate: &str| Limit::token_bucket(rate).unwrap();
+        let limits = [
+            limit("1/s"),
+            limit("1/s").named("plan"),
+            limit("2/s").named("plan"),
+            Limit::leaky_bucket("1/s").unwrap().named("plan"),
+            limit("1/s").named("other"),
+        ];
+        for (a, b) in limits.iter().flat_map(|a| limits.iter().map(move |b| (a, b))) {
+            for (key, other) in [("k", "k"), ("k", "l"), ("", "k")] {
+                let (a, b) = (Charge::new(a, key), Charge::new(b, other));
+                assert_eq!(a.shares_usage(&b), a.cmp_usage(&b).is_eq(), "{a:?} {b:?}");
             }
         }
-        Ok(())
     }
 }
-
-impl fmt::Display for ChargesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Count(limits) => write!(
-                f,
-                "a request can be charged to 1 to {LIMITS_MAX} limits at once, not {limits}"
-            ),
-            Self::SameName { name, rate, other } => write!(
-                f,
-                "two limits named \"{name}\", {rate} and {other}, count the same key; give one of them another name"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ChargesError {}

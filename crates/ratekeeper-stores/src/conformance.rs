@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use ratekeeper_core::{ALGORITHMS, Algorithm, Cost, Decision, Limit, Micros};
 
-use crate::{Charge, ChargesError, LIMITS_MAX, Op, Snapshot, Store, StoreError};
+use crate::{CHARGES_MAX, Charge, ChargesError, Op, Snapshot, Store, StoreError};
 
 /// Tests every promise over the store that `$store` makes, with `$block_on` to run futures.
 #[macro_export]
@@ -20,6 +20,7 @@ macro_rules! conformance {
             random_traces_give_the_cores_decisions,
             extreme_limits_give_the_cores_decisions,
             several_limits_are_charged_all_or_none,
+            many_charges_are_decided_in_one_step,
             charges_to_one_usage_are_summed,
             a_peek_changes_nothing,
             a_reset_makes_a_key_new,
@@ -190,7 +191,7 @@ pub async fn several_limits_are_charged_all_or_none<S: Store>(store: &S) {
     for step in 0..5_000 {
         now += random.below(2) * random.below(3_000);
         let first = random.below(limits.len() as u64) as usize;
-        let several = 1 + random.below(LIMITS_MAX as u64) as usize;
+        let several = 1 + random.below(limits.len() as u64) as usize;
         let charges: Vec<_> = (0..several)
             .map(|i| &limits[(first + i) % limits.len()])
             .map(|limit| Charge::new(limit, random.pick(&["a", "b"])).cost(random.cost(3)))
@@ -203,6 +204,49 @@ pub async fn several_limits_are_charged_all_or_none<S: Store>(store: &S) {
         let longest = expected.iter().map(Decision::wait).max().expect("a decision");
         assert_eq!(verdict.wait(), longest, "the longest wait speaks");
     }
+}
+
+/// As many charges as one step takes, to half as many usages: all or none, the binding one, and the
+/// refund.
+pub async fn many_charges_are_decided_in_one_step<S: Store>(store: &S) {
+    let limits: Vec<_> = ALGORITHMS.iter().map(|algorithm| limit(*algorithm, "10/hour")).collect();
+    let tight = limit(Algorithm::TokenBucket, "6/hour").named("tight");
+    let keys: Vec<_> = (0..CHARGES_MAX / 2).map(|i| format!("key {i}")).collect();
+    let limit_of = |i: usize| if i == 77 { &tight } else { &limits[i % limits.len()] };
+    let charges: Vec<_> = (0..CHARGES_MAX)
+        .map(|i| i * 5 % keys.len())
+        .map(|i| Charge::new(limit_of(i), &keys[i]))
+        .collect();
+    let is_tight = |charge: &Charge<'_>| charge.limit.name() == "tight";
+    let binding = charges.iter().position(is_tight).expect("one is");
+    let now = Micros::new(START);
+    let apply = async |op, at| store.apply(op, &charges, Micros::new(START + at)).await;
+    let used = async || {
+        let peeked = apply(Op::Peek, 0).await.expect("a verdict");
+        let used: Vec<_> = peeked.decisions().iter().map(|d| d.limit() - d.remaining()).collect();
+        assert!(used.iter().all(|n| *n == used[0]), "all or none: {used:?}");
+        used[0]
+    };
+    for n in 1..=3 {
+        let verdict = apply(Op::Check, 0).await.expect("a verdict");
+        assert!(verdict.allowed());
+        assert_eq!(verdict.decisions().len(), CHARGES_MAX);
+        assert_eq!((verdict.binding(), verdict.remaining()), (binding, 6 - 2 * n));
+        assert_eq!(used().await, 2 * n);
+    }
+    let denied = apply(Op::Check, 0).await.expect("a verdict");
+    assert!(!denied.allowed());
+    assert_eq!(denied.binding(), binding);
+    let denials =
+        |(charge, decision): (&Charge<'_>, &Decision)| decision.allowed() != is_tight(charge);
+    assert!(charges.iter().zip(denied.decisions()).all(denials), "one usage is exhausted");
+    assert_eq!(used().await, 6, "a denial charges nothing");
+    let refunded = apply(Op::Refund { charged_at: now }, 0).await.expect("a verdict");
+    assert_eq!(refunded.decisions()[binding].remaining(), 2);
+    assert_eq!(used().await, 4);
+    let charged = apply(Op::Charge, 0).await.expect("a verdict");
+    assert_eq!(charged.decisions()[binding].remaining(), 0);
+    assert_eq!(used().await, 6);
 }
 
 /// Two charges to the same key under the same limit fit together or not at all.
@@ -314,12 +358,12 @@ pub async fn charges_that_cannot_be_decided_together_are_refused<S: Store>(store
         other => panic!("not refused: {other:?}"),
     };
     let one = limit(Algorithm::default(), "5/s").named("plan");
-    for n in [0, LIMITS_MAX + 1] {
+    for n in [0, CHARGES_MAX + 1] {
         assert_eq!(refuses(&vec![Charge::new(&one, "k"); n]).await, ChargesError::Count(n));
     }
     let other = limit(Algorithm::default(), "50/minute").named("plan");
     let both = [Charge::new(&one, "k"), Charge::new(&other, "k")];
-    assert!(matches!(refuses(&both).await, ChargesError::SameName { .. }));
+    assert!(matches!(refuses(&both).await, ChargesError::ConflictingRates { .. }));
     let apart = [Charge::new(&one, "k"), Charge::new(&other, "another")];
     assert!(store.apply(Op::Check, &apart, Micros::new(START)).await.is_ok());
 }

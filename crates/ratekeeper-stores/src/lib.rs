@@ -16,8 +16,9 @@ pub mod memory;
 pub mod redis;
 mod snapshot;
 mod store;
+mod verdict;
 
-pub use charge::{Charge, ChargesError, LIMITS_MAX, OwnedCharge, Verdict};
+pub use charge::{CHARGES_MAX, Charge, ChargesError, OwnedCharge};
 #[cfg(feature = "redis")]
 pub use leased::{LeaseStats, LeasedStore};
 pub use memory::{MemoryStats, MemoryStore};
@@ -25,3 +26,4 @@ pub use memory::{MemoryStats, MemoryStore};
 pub use redis::{RedisConfig, RedisStore, RedisUrlError};
 pub use snapshot::Snapshot;
 pub use store::{ApplyFailure, LateReply, Op, SharedStore, Store, StoreError};
+pub use verdict::Verdict;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use ratekeeper_core::{Cost, Micros};
 
-use crate::charge::{Charge, ChargesError, Verdict};
+use crate::charge::{Charge, ChargesError};
+use crate::verdict::Verdict;
 
 /// What to do with the charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,52 +135,38 @@ impl fmt::Debug for ApplyFailure {
     }
 }
 
-/// The store failed to answer. A denial is not an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The store failed to decide. A denial is not an error.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// The charges cannot be decided together.
-    Charges(ChargesError),
-    /// No answer within this time.
+    #[error(transparent)]
+    Charges(#[from] ChargesError),
+    /// There was no response within this time.
+    #[error("the store did not respond within {0:?}")]
     Deadline(Duration),
     /// The store cannot be reached.
+    #[error("the store cannot be reached: {0}")]
     Unreachable(String),
-    /// The store was reached and would not do it: it is full, loading, or a replica.
+    /// The store was reached but refused: it is out of memory, loading, or a replica.
+    #[error("the store refused: {0}")]
     Refused(String),
-    /// The store will never do it: a wrong password, a certificate that is not trusted.
+    /// The store will never accept this client: a wrong password, an untrusted certificate.
+    #[error(
+        "the store does not accept this configuration: {0}; check the user, the password, the \
+         certificate and the address"
+    )]
     Misconfigured(String),
-    /// The store's answer makes no sense.
-    Nonsense(String),
+    /// The store's response cannot be decoded, or contradicts the request.
+    #[error("invalid response from the store: {0}")]
+    InvalidResponse(String),
 }
 
 impl StoreError {
-    /// Is it for somebody to repair, rather than an outage that passes?
+    /// Returns whether the error needs someone to change the configuration, unlike an outage that
+    /// ends by itself.
+    #[must_use]
     pub fn is_permanent(&self) -> bool {
         matches!(self, Self::Charges(_) | Self::Misconfigured(_))
-    }
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Charges(error) => error.fmt(f),
-            Self::Deadline(after) => write!(f, "the store gave no answer within {after:?}"),
-            Self::Unreachable(why) => write!(f, "the store cannot be reached: {why}"),
-            Self::Refused(why) => write!(f, "the store refused: {why}"),
-            Self::Misconfigured(why) => write!(
-                f,
-                "the store does not accept this configuration: {why}; check the user, the \
-                 password, the certificate and the address"
-            ),
-            Self::Nonsense(why) => write!(f, "the store's answer makes no sense: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for StoreError {}
-
-impl From<ChargesError> for StoreError {
-    fn from(error: ChargesError) -> Self {
-        Self::Charges(error)
     }
 }

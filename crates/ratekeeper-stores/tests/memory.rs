@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use ratekeeper_core::{ALGORITHMS, Algorithm, Cost, Limit, Micros};
-use ratekeeper_stores::{Charge, MemoryStore, conformance};
+use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op, conformance};
 
 ratekeeper_stores::conformance!(memory, MemoryStore::with_capacity(1_000), conformance::block_on);
 // A table this small has every key away from home.
@@ -55,7 +55,7 @@ fn single_checks_and_checks_of_several_limits_share_one_limit_exactly() {
                         let charges = [Charge::new(roomy, "hot"), Charge::new(shared, "hot")];
                         let allowed = match turn % 2 {
                             0 => store.check(&charges[1], now).allowed(),
-                            _ => store.check_all(&charges, now).unwrap().allowed(),
+                            _ => store.apply_now(Op::Check, &charges, now).unwrap().allowed(),
                         };
                         admitted.fetch_add(u64::from(allowed), Ordering::Relaxed);
                     }
@@ -143,7 +143,7 @@ fn several_limits_are_all_or_none_under_contention() {
                         Charge::new(log, &a),
                         Charge::new(log, &b),
                     ];
-                    let allowed = store.check_all(&charges, now).unwrap().allowed();
+                    let allowed = store.apply_now(Op::Check, &charges, now).unwrap().allowed();
                     admitted[pair].fetch_add(u64::from(allowed), Ordering::Relaxed);
                 }
             });
@@ -158,10 +158,37 @@ fn several_limits_are_all_or_none_under_contention() {
             .map(|(_, n)| n.load(Ordering::Relaxed))
             .sum();
         for limit in [&per_key, &log] {
-            let left = store.peek(&Charge::new(limit, &[key]), now).remaining();
+            let left = store.apply_one(Op::Peek, &Charge::new(limit, &[key]), now).remaining();
             assert_eq!(left, 500 - charged, "{limit}: key {key}");
         }
         assert!(charged > 0);
+    }
+}
+
+#[test]
+fn as_many_usages_as_one_step_takes_are_all_or_none_under_contention() {
+    // Each thread charges all keys, in an order of its own, of a table in which lines are shared.
+    let store = MemoryStore::with_capacity(CHARGES_MAX);
+    let limit = limit(Algorithm::SlidingCounter, "100/hour");
+    let keys: Vec<[u8; 2]> = (0..CHARGES_MAX as u16).map(u16::to_be_bytes).collect();
+    let (now, admitted) = (Micros::new(1), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for shift in 0..THREADS as usize {
+            let (store, limit, keys, admitted) = (&store, &limit, &keys, &admitted);
+            scope.spawn(move || {
+                let mut charges: Vec<_> = keys.iter().map(|key| Charge::new(limit, key)).collect();
+                charges.rotate_left(shift * 61);
+                for _ in 0..40 {
+                    let verdict = store.apply_now(Op::Check, &charges, now).unwrap();
+                    admitted.fetch_add(verdict.allowed().into(), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(admitted.into_inner(), 100);
+    for key in &keys {
+        let left = store.apply_one(Op::Peek, &Charge::new(&limit, key), now).remaining();
+        assert_eq!(left, 0, "key {key:?}");
     }
 }
 

@@ -128,7 +128,7 @@ fn a_late_reply_of_a_superseded_master_is_not_believed() {
     let old = master_of(&sentinel);
     make_stubborn(old);
     let store = redis_support::patient(&sentinel.url(), "ratekeeper");
-    block_on(check(&store, Charge::new(&quota(), KEY))).unwrap();
+    let _ = block_on(check(&store, Charge::new(&quota(), KEY))).unwrap();
     old.pause();
     let (sending, sent) = std::sync::mpsc::channel();
     let late = {

@@ -63,7 +63,7 @@ impl Shaky {
         let server = RedisServer::start();
         let proxy = FaultProxy::start(server.port());
         let (store, limit) = (hasty(&proxy.url()), roomy());
-        block_on(recover(&store, &limit, "ann"));
+        let _ = block_on(recover(&store, &limit, "ann"));
         Shaky { proxy, store, limit, _server: server }
     }
 
@@ -75,9 +75,9 @@ impl Shaky {
     }
 
     fn recovers(&self) -> LinkStats {
-        block_on(recover(&self.store, &self.limit, "ann"));
+        let _ = block_on(recover(&self.store, &self.limit, "ann"));
         for _ in 0..20 {
-            block_on(check(&self.store, &self.limit, "ann")).expect("it is well again");
+            let _ = block_on(check(&self.store, &self.limit, "ann")).expect("it is well again");
         }
         self.store.link_stats()
     }
@@ -140,14 +140,14 @@ fn a_connection_that_is_only_half_there_is_replaced() {
 fn a_server_that_hangs_is_a_missed_deadline() {
     let server = RedisServer::start();
     let (store, limit) = (hasty(&server.url()), roomy());
-    block_on(recover(&store, &limit, "ann"));
+    let _ = block_on(recover(&store, &limit, "ann"));
     server.pause();
     for _ in 0..6 {
         let error = block_on(check(&store, &limit, "ann")).unwrap_err();
         assert_eq!(error, StoreError::Deadline(DEADLINE));
     }
     server.resume();
-    block_on(recover(&store, &limit, "ann"));
+    let _ = block_on(recover(&store, &limit, "ann"));
 }
 
 #[test]
@@ -191,8 +191,8 @@ fn a_store_outlives_the_runtime_that_was_connecting_it() {
     proxy.set(Fault::BlackHole);
     assert!(runtime().block_on(check(&store, &limit, "ann")).is_err());
     proxy.set(Fault::None);
-    runtime().block_on(recover(&store, &limit, "ann"));
-    runtime().block_on(recover(&store, &limit, "ann"));
+    let _ = runtime().block_on(recover(&store, &limit, "ann"));
+    let _ = runtime().block_on(recover(&store, &limit, "ann"));
 }
 
 /// Tasks that check one key as fast as they can, and what becomes of it.
@@ -333,7 +333,7 @@ fn a_replica_refuses_until_it_is_promoted() {
     };
     block_on(within_limit(refusal));
     replica.command(&["REPLICAOF", "NO", "ONE"]);
-    block_on(recover(&store, &limit, "ann"));
+    let _ = block_on(recover(&store, &limit, "ann"));
 }
 
 /// A limit of which a few hundred requests a second leave something for after a failover.
@@ -357,7 +357,7 @@ fn a_master_that_dies_under_load_is_followed_to_the_next_one() {
     let sentinel = RedisSentinel::start();
     sentinel.servers().iter().for_each(|server| make_user(server, &[ACL, ACL_SENTINEL]));
     let (store, limit) = (hasty(&as_user(&sentinel.url())), daily());
-    block_on(recover(&store, &limit, "ann"));
+    let _ = block_on(recover(&store, &limit, "ann"));
     let load = Load::start(&store, &limit, "ann");
     load.wait_for(100);
     sentinel.kill_master();
@@ -395,7 +395,7 @@ fn a_node_that_dies_under_load_is_followed_to_its_replica_while_the_others_go_on
     let cluster = independent_nodes();
     let (store, limit) = (hasty(&cluster.url()), daily());
     let (doomed, other) = two_shards(&cluster, "ann");
-    block_on(recover(&store, &limit, "ann"));
+    let _ = block_on(recover(&store, &limit, "ann"));
     let load = Load::start(&store, &limit, "ann");
     let others = Load::start(&store, &roomy(), other);
     load.wait_for(100);
@@ -416,11 +416,11 @@ fn a_node_that_hangs_is_followed_to_its_replica_while_the_others_go_on() {
     let cluster = independent_nodes();
     let (store, limit) = (hasty(&cluster.url()), roomy());
     let (hung, other) = two_shards(&cluster, "ann");
-    block_on(recover(&store, &limit, "ann"));
-    block_on(recover(&store, &limit, other));
+    let _ = block_on(recover(&store, &limit, "ann"));
+    let _ = block_on(recover(&store, &limit, other));
     let others = Load::start(&store, &limit, other);
     cluster.nodes()[hung].pause();
-    block_on(recover(&store, &limit, "ann"));
+    let _ = block_on(recover(&store, &limit, "ann"));
     others.wait_for(100);
     let (admitted, errors) = others.end();
     println!("others: {admitted} admitted, {} errors; {:?}", errors.len(), store.link_stats());
@@ -433,7 +433,7 @@ fn a_slot_that_moves_under_load_loses_no_charge() {
     let cluster = RedisCluster::start();
     let (store, limit) = (patient(&cluster.url(), "ratekeeper"), daily());
     let slot = slot_of(&cluster, "ann");
-    block_on(recover(&store, &limit, "ann"));
+    let _ = block_on(recover(&store, &limit, "ann"));
     let load = Load::start(&store, &limit, "ann");
     load.wait_for(100);
     for _ in 0..3 {

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::LazyLock;
 
 use ratekeeper_core::{ALGORITHMS, Limit};
-use ratekeeper_stores::{Charge, Op, RedisStore};
+use ratekeeper_stores::{CHARGES_MAX, Charge, Op, RedisStore};
 use ratekeeper_testkit::{RedisCluster, RedisServer};
 use redis_support::{ACL, ACL_CLUSTER, apply, as_user, block_on, make_user, patient, used};
 
@@ -181,10 +181,33 @@ fn a_denial_leaves_no_charge_behind_in_any_slot() {
     for turn in 0..20 {
         let verdict = block_on(apply(&store, Op::Check, &charges)).unwrap();
         assert_eq!(verdict.allowed(), turn == 0);
-        assert_eq!(verdict.decided_by(), 3);
+        assert_eq!(verdict.binding(), 3);
     }
     for charge in charges {
         assert_eq!(block_on(used(&store, charge)), 1);
+    }
+}
+
+/// As many keys as one step takes, each in a slot of its own or nearly so.
+#[test]
+fn a_denial_leaves_no_charge_behind_with_as_many_keys_as_there_may_be() {
+    for url in [REDIS.url(), CLUSTER.url()] {
+        let store = patient(&url, "many");
+        let roomy = Limit::token_bucket("100/day").unwrap();
+        let tight = Limit::sliding_counter("2/day").unwrap();
+        let keys: Vec<_> = (0..CHARGES_MAX).map(|i| format!("user:{i}")).collect();
+        let mut charges: Vec<_> = keys.iter().map(|key| Charge::new(&roomy, key)).collect();
+        charges[200] = Charge::new(&tight, &keys[200]);
+        for turn in 0..4 {
+            let verdict = block_on(apply(&store, Op::Check, &charges)).unwrap();
+            assert_eq!(verdict.allowed(), turn < 2);
+            assert_eq!(verdict.binding(), 200);
+        }
+        let peeked = block_on(apply(&store, Op::Peek, &charges)).unwrap();
+        assert!(peeked.decisions().iter().all(|left| left.limit() - left.remaining() == 2));
+        let refund = Op::Refund { charged_at: peeked.at() };
+        let refunded = block_on(apply(&store, refund, &charges)).unwrap();
+        assert!(refunded.decisions().iter().all(|left| left.limit() - left.remaining() == 1));
     }
 }
 

@@ -68,7 +68,7 @@ pub use ratekeeper_policy as policy;
 #[cfg(feature = "policy")]
 pub use ratekeeper_policy::{Policy, PolicyErrors};
 pub use ratekeeper_stores::{
-    Charge, ChargesError, LIMITS_MAX, MemoryStats, MemoryStore, Op, StoreError, Verdict,
+    CHARGES_MAX, Charge, ChargesError, MemoryStats, MemoryStore, Op, StoreError, Verdict,
 };
 #[cfg(feature = "redis")]
 pub use ratekeeper_stores::{

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ratekeeper_core::{Decision, Limit, LimitError, Micros};
-use ratekeeper_stores::{Charge, ChargesError, MemoryStats, MemoryStore, Verdict};
+use ratekeeper_stores::{Charge, ChargesError, MemoryStats, MemoryStore, Op, Verdict};
 
 use crate::clock::{Clock, SystemClock};
 use crate::request::Request;
@@ -151,7 +151,7 @@ impl<C: Clock> Limiter<C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn check_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, ChargesError> {
-        self.store.check_all(charges, self.now())
+        self.store.apply_now(Op::Check, charges, self.now())
     }
 
     /// The limit for keys that bring none of their own.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ratekeeper_core::{Cost, Decision, Limit};
-use ratekeeper_stores::Charge;
+use ratekeeper_stores::{Charge, Op};
 
 use crate::clock::Clock;
 use crate::limiter::Limiter;
@@ -79,7 +79,7 @@ impl<'a, C: Clock> Request<'a, C> {
     /// # Ok::<(), ratekeeper::LimitError>(())
     /// ```
     pub fn peek(self) -> Decision {
-        self.limiter.store.peek(&self.charge(), self.limiter.now())
+        self.limiter.store.apply_one(Op::Peek, &self.charge(), self.limiter.now())
     }
 
     /// Gives back what was charged a moment ago, and tells what is there now.
@@ -97,7 +97,7 @@ impl<'a, C: Clock> Request<'a, C> {
     /// ```
     pub fn refund(self) -> Decision {
         let now = self.limiter.now();
-        self.limiter.store.refund(&self.charge(), now, now)
+        self.limiter.store.apply_one(Op::Refund { charged_at: now }, &self.charge(), now)
     }
 
     /// Makes the key as good as new.

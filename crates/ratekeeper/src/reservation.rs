@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ratekeeper_core::{Cost, Decision, Limit, Micros};
-use ratekeeper_stores::Charge;
+use ratekeeper_stores::{Charge, Op};
 
 use crate::clock::Clock;
 use crate::limiter::Limiter;
@@ -72,9 +72,12 @@ impl<C: Clock + Clone> Reservation<C> {
         let over = Cost::new(actual.saturating_sub(estimate));
         let under = Cost::new(estimate.saturating_sub(actual));
         Ok(match (over, under) {
-            (Some(over), _) => store.charge(&charge(over), now),
-            (_, Some(under)) => store.refund(&charge(under), self.charged_at, now),
-            _ => store.peek(&charge(Cost::ONE), now),
+            (Some(over), _) => store.apply_one(Op::Charge, &charge(over), now),
+            (_, Some(under)) => {
+                let refund = Op::Refund { charged_at: self.charged_at };
+                store.apply_one(refund, &charge(under), now)
+            }
+            _ => store.apply_one(Op::Peek, &charge(Cost::ONE), now),
         })
     }
 

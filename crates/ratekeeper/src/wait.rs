@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ratekeeper_core::{Algorithm, Cost, Decision, Limit, Micros, Wait};
-use ratekeeper_stores::Snapshot;
+use ratekeeper_stores::{Op, Snapshot};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
@@ -106,7 +106,7 @@ impl<C: Clock> Request<'_, C> {
                 continue;
             }
             let now = self.limiter.now();
-            let delay = self.limiter.store.peek(&self.charge(), now).delay();
+            let delay = self.limiter.store.apply_one(Op::Peek, &self.charge(), now).delay();
             if now.after(delay) > deadline {
                 return Err(WaitError::TooLong { would_take: delay });
             }
@@ -130,7 +130,7 @@ impl<C: Clock> Request<'_, C> {
         let key = LineKey(self.limit.algorithm(), self.key.into());
         let line = lines.by_key.get(&key);
         if line.is_none() {
-            let decision = self.limiter.store.peek(&self.charge(), now);
+            let decision = self.limiter.store.apply_one(Op::Peek, &self.charge(), now);
             let holds_in_time = now.after(decision.delay()) <= deadline;
             if decision.allowed() && holds_in_time {
                 let checked = self.check_for_place(now);
@@ -191,7 +191,7 @@ impl<C: Clock> Request<'_, C> {
 
     /// How long this one would have to wait if nobody were in front.
     fn wait_left(&self, now: Micros) -> Duration {
-        let decision = self.limiter.store.peek(&self.charge(), now);
+        let decision = self.limiter.store.apply_one(Op::Peek, &self.charge(), now);
         decision.retry_after().unwrap_or(decision.delay())
     }
 }

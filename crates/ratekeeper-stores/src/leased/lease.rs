@@ -12,7 +12,7 @@
 
 use ratekeeper_core::{Cost, Decision, Limit, LimitParams, Micros};
 
-use crate::charge::Verdict;
+use crate::verdict::Verdict;
 
 /// How unspent units run out.
 #[derive(Clone, Copy, Debug)]

@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use ratekeeper_core::{Cost, Decision, Limit, Micros};
 
-use crate::charge::{Charge, ChargesError, OwnedCharge, Verdict};
+use crate::charge::{Charge, ChargesError, OwnedCharge};
 use crate::store::{ApplyFailure, Op, SharedStore, Store, StoreError};
+use crate::verdict::Verdict;
 use heat::Heat;
 use lease::{Lease, is_leasable};
 
@@ -71,7 +72,7 @@ impl Entry {
     /// Is it about this charge, at this rate?
     fn is_for(&self, charge: &Charge<'_>) -> bool {
         let of = self.charge();
-        of.shares_with(charge) && of.limit.rate() == charge.limit.rate()
+        of.shares_usage(charge) && of.limit.rate() == charge.limit.rate()
     }
 
     fn charge(&self) -> Charge<'_> {
@@ -182,7 +183,7 @@ impl<S: Store + Send + Sync + 'static> Inner<S> {
         let hash = self.place(charge).1;
         let heat = self.heat.touch(hash, now.get());
         if let Some(decision) = self.answer(charge, now.get()) {
-            return Ok(Verdict::build(&[*charge], now, |_, _| decision));
+            return Ok(Verdict::single(decision, now));
         }
         if heat < HOT {
             self.counters.asked.fetch_add(1, Ordering::Relaxed);
@@ -191,7 +192,7 @@ impl<S: Store + Send + Sync + 'static> Inner<S> {
         let _turn = self.asking[hash as usize % self.asking.len()].lock().await;
         // Somebody else may have asked meanwhile.
         if let Some(decision) = self.answer(charge, now.get()) {
-            return Ok(Verdict::build(&[*charge], now, |_, _| decision));
+            return Ok(Verdict::single(decision, now));
         }
         self.lease(charge, heat, now).await
     }
@@ -232,7 +233,7 @@ impl<S: Store + Send + Sync + 'static> Inner<S> {
                 let left = verdict.remaining().saturating_add(held);
                 let reset_us = verdict.reset_after().as_micros() as u64;
                 let decision = Decision::allow(charge.limit.quota(), left, reset_us);
-                return Ok(Verdict::build(&[*charge], verdict.at(), |_, _| decision));
+                return Ok(Verdict::single(decision, verdict.at()));
             }
             if batch == cost {
                 self.with_lease(charge, now, |lease| {
@@ -296,7 +297,7 @@ impl<S: Store + Send + Sync + 'static> Inner<S> {
     async fn refund(&self, entry: &Entry, unspent: u64, now: Micros) -> Result<(), StoreError> {
         let Some(unspent) = Cost::new(unspent) else { return Ok(()) };
         let refund = Op::Refund { charged_at: entry.lease.charged_at() };
-        self.store.apply(refund, &[entry.charge().cost(unspent)], now).await?;
+        let _ = self.store.apply(refund, &[entry.charge().cost(unspent)], now).await?;
         self.counters.returned.fetch_add(unspent.get(), Ordering::Relaxed);
         Ok(())
     }

@@ -16,10 +16,12 @@ use ratekeeper_core::{
     AlgorithmVisitor, Cell, CheckAndSwap, Cost, Decision, Evaluator, Micros, RequestLog,
     TatEvaluator, WindowCounter,
 };
+use smallvec::SmallVec;
 
-use crate::charge::{Charge, ChargesError, LIMITS_MAX, Verdict};
+use crate::charge::{Charge, ChargesError, INLINE, MergedCharges};
 use crate::snapshot::Snapshot;
 use crate::store::{Op, Store, StoreError};
+use crate::verdict::{Verdict, apply_all};
 use bucket::{Bucket, Time};
 use hash::KeyHasher;
 use locked::Locked;
@@ -43,7 +45,7 @@ const LOG_BYTES_MAX: usize = 256 << 20;
 ///
 /// ```
 /// use ratekeeper_core::{Limit, Micros};
-/// use ratekeeper_stores::{Charge, MemoryStore};
+/// use ratekeeper_stores::{Charge, MemoryStore, Op};
 ///
 /// let store = MemoryStore::with_capacity(10_000);
 /// let per_user = Limit::token_bucket("2/s")?;
@@ -51,13 +53,13 @@ const LOG_BYTES_MAX: usize = 256 << 20;
 ///
 /// let now = Micros::new(0);
 /// let both = [Charge::new(&per_user, "ann"), Charge::new(&overall, "all")];
-/// assert!(store.check_all(&both, now)?.allowed());
-/// assert!(store.check_all(&both, now)?.allowed());
+/// assert!(store.apply_now(Op::Check, &both, now)?.allowed());
+/// assert!(store.apply_now(Op::Check, &both, now)?.allowed());
 ///
 /// // The third is one too many for Ann, and is not charged to the other limit either.
-/// let denied = store.check_all(&both, now)?;
+/// let denied = store.apply_now(Op::Check, &both, now)?;
 /// assert!(!denied.allowed());
-/// assert_eq!(denied.decided_by(), 0);
+/// assert_eq!(denied.binding(), 0);
 /// assert_eq!(denied.decisions()[1].remaining(), 998);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -196,7 +198,7 @@ impl MemoryStore {
         decision
     }
 
-    /// Does `op` with one charge.
+    /// Applies `op` to one charge.
     #[inline]
     pub fn apply_one(&self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
         match op {
@@ -205,19 +207,22 @@ impl MemoryStore {
         }
     }
 
-    /// What a check would say; changes nothing.
-    pub fn peek(&self, charge: &Charge<'_>, now: Micros) -> Decision {
-        self.single(Op::Peek, charge, now)
-    }
-
-    /// Charges whether it fits or not. What does not fit is a debt.
-    pub fn charge(&self, charge: &Charge<'_>, now: Micros) -> Decision {
-        self.single(Op::Charge, charge, now)
-    }
-
-    /// Gives back what was charged at `charged_at`, as far as it still counts.
-    pub fn refund(&self, charge: &Charge<'_>, charged_at: Micros, now: Micros) -> Decision {
-        self.single(Op::Refund { charged_at }, charge, now)
+    /// Applies `op` to all charges: [`Store::apply`] without an `await`. A check charges all of
+    /// them or none.
+    ///
+    /// # Errors
+    /// If the charges cannot be decided together.
+    #[inline]
+    pub fn apply_now(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, ChargesError> {
+        match charges {
+            [charge] => Ok(Verdict::single(self.apply_one(op, charge, now), now)),
+            _ => self.several(op, charges, now),
+        }
     }
 
     /// Takes back a charge if it was the last thing that happened to its key: if the state is
@@ -245,22 +250,6 @@ impl MemoryStore {
         let address = self.hasher.address(charge);
         let mut locked = Locked::new(&self.table, &[address], 0);
         self.free(locked.remove(address));
-    }
-
-    /// Charges all if all fit, and none otherwise. Charges to the same usage are decided as one
-    /// charge of their summed cost; it is an error if their limits differ.
-    pub fn check_all(&self, charges: &[Charge<'_>], now: Micros) -> Result<Verdict, ChargesError> {
-        self.several(Op::Check, charges, now)
-    }
-
-    /// Does `op` with all charges: [`Store::apply`] without waiting.
-    pub fn apply_now(
-        &self,
-        op: Op,
-        charges: &[Charge<'_>],
-        now: Micros,
-    ) -> Result<Verdict, ChargesError> {
-        self.several(op, charges, now)
     }
 
     /// A copy of the key's state.
@@ -297,23 +286,21 @@ impl MemoryStore {
         self.act(&mut locked, op, charge, address)
     }
 
+    #[inline(never)]
     fn several(
         &self,
         op: Op,
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Verdict, ChargesError> {
-        ChargesError::check(charges)?;
-        let mut addresses = [self.hasher.address(&charges[0]); LIMITS_MAX];
-        for (address, charge) in addresses.iter_mut().zip(charges) {
-            *address = self.hasher.address(charge);
-        }
-        let addresses = &addresses[..charges.len()];
-        let mut locked = Locked::new(&self.table, addresses, now.get());
-
-        let act =
-            |i: usize, op, charge: &Charge<'_>| self.act(&mut locked, op, charge, addresses[i]);
-        Ok(Verdict::of_all(op, charges, now, act))
+        let charges = MergedCharges::new(charges)?;
+        let addresses: SmallVec<[Address; INLINE]> =
+            charges.as_slice().iter().map(|charge| self.hasher.address(charge)).collect();
+        let mut locked = Locked::new(&self.table, &addresses, now.get());
+        let decisions = apply_all(op, charges.as_slice(), |i, op, charge| {
+            self.act(&mut locked, op, charge, addresses[i])
+        });
+        Ok(Verdict::of_merged(&charges, now, &decisions))
     }
 
     /// Does one thing to one cell that is locked.
@@ -452,7 +439,7 @@ impl Store for MemoryStore {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
-        ready(self.several(op, charges, now).map_err(StoreError::from))
+        ready(self.apply_now(op, charges, now).map_err(StoreError::from))
     }
 
     fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send {

@@ -54,7 +54,7 @@ pub(super) struct Table {
 
 /// Where a key belongs and how to know it: the hash of the key. Its upper half gives the place,
 /// its lower half is the tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Address {
     hash: u64,
 }

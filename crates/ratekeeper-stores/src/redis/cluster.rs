@@ -253,7 +253,7 @@ impl Cluster {
         let link = self.link(address)?;
         let reply = link.call(&Arc::new(cmd), false, TOPOLOGY_WITHIN).await;
         let reply = reply.map_err(|failure| failure.error)?.map_err(|error| error_of(&error))?;
-        let ranges = ranges_of(&reply, address).ok_or_else(|| super::nonsense(&reply))?;
+        let ranges = ranges_of(&reply, address).ok_or_else(|| super::invalid_response(&reply))?;
         match ranges.is_empty() {
             true => Err(StoreError::Refused("no node of the cluster serves any slot".to_string())),
             false => self.topology_of(ranges),

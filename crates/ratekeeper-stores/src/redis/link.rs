@@ -408,7 +408,7 @@ pub(super) fn error_of(error: &RedisError) -> StoreError {
         | ErrorKind::Parse => StoreError::Unreachable(why),
         _ if says(error, &NOT_NOW) => StoreError::Refused(why),
         // Something else is where the state should be.
-        _ if says(error, &["WRONGTYPE", "user_script"]) => StoreError::Nonsense(why),
+        _ if says(error, &["WRONGTYPE", "user_script"]) => StoreError::InvalidResponse(why),
         _ => StoreError::Refused(why),
     }
 }

@@ -21,12 +21,13 @@ use std::time::Duration;
 use ::redis::{Cmd, RedisError, Value};
 use ratekeeper_core::Micros;
 
-use crate::charge::{Charge, ChargesError, Verdict};
+use crate::charge::{Charge, MergedCharges};
 use crate::store::{Op, Store, StoreError};
+use crate::verdict::Verdict;
 use cluster::Cluster;
 use key::key_of;
 use link::{CallFailure, Counters, Link};
-use turn::Turn;
+use turn::{Decided, Turn};
 
 pub use link::LinkStats;
 pub use permits::{PermitAnswer, PermitName};
@@ -170,13 +171,13 @@ impl Servers {
 ///
 /// # In a cluster
 ///
-/// All limits of one key live in one slot and are decided in one atomic step. Where one request is
-/// charged to different keys, no script can reach all of them. Then all are asked first, charged one
-/// after the other if all said yes, and what was charged is given back if one says no after all. A
-/// denial leaves no charge behind. What is weaker: another request may be denied because of a charge
-/// that is about to be given back; and if this process dies in between, what it had charged stays
-/// charged until it runs out; and a log that counts rejected attempts does not see those that are
-/// denied at the first question. It never lets more pass than the limits allow.
+/// All limits of one key are in one slot and are decided in one atomic step. Where one request is
+/// charged to several keys, no script can reach all of them. Then all keys are peeked at, at the same
+/// time; if all of them fit they are charged, at the same time; and if one is denied after all, the
+/// others are refunded. A denial leaves no charge behind. What is weaker than on a single server:
+/// another request may be denied because of a charge that is about to be refunded; if this process dies
+/// in between, what it has charged stays charged until it expires; and a log that counts denied
+/// requests does not see those that are denied at the peek. The limits are never exceeded.
 #[derive(Clone)]
 pub struct RedisStore {
     servers: Servers,
@@ -233,12 +234,14 @@ impl RedisStore {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Verdict, StoreError> {
-        ChargesError::check(charges)?;
-        let is_one_place = charges.iter().all(|charge| charge.key == charges[0].key);
-        match is_one_place || !self.is_cluster() {
-            true => turn.together(op, charges, now).await,
-            false => turn.apart(op, charges, now).await,
-        }
+        let merged = MergedCharges::new(charges)?;
+        let charges = merged.as_slice();
+        let is_one_slot = charges.iter().all(|charge| charge.key == charges[0].key);
+        let Decided { at, decisions } = match is_one_slot || !self.is_cluster() {
+            true => turn.together(op, charges, now).await?,
+            false => turn.apart(op, charges, now).await?,
+        };
+        Ok(Verdict::of_merged(&merged, at, &decisions))
     }
 
     /// Begins a decision, which has to be done within the deadline.
@@ -264,6 +267,6 @@ impl Store for RedisStore {
     }
 }
 
-fn nonsense(reply: &Value) -> StoreError {
-    StoreError::Nonsense(format!("{reply:?}"))
+fn invalid_response(reply: &Value) -> StoreError {
+    StoreError::InvalidResponse(format!("{reply:?}"))
 }

@@ -6,9 +6,10 @@ use ratekeeper_core::Micros;
 use redis::{Cmd, Value};
 
 use super::slots::slot_of_caller;
-use super::{RedisStore, nonsense, script};
-use crate::charge::{Charge, Verdict};
+use super::{RedisStore, invalid_response, script};
+use crate::charge::Charge;
 use crate::store::{ApplyFailure, Op, SharedStore, StoreError};
+use crate::verdict::Verdict;
 
 /// How long a probe's key lives.
 const PROBE_MS: u64 = 1_000;
@@ -22,7 +23,7 @@ impl SharedStore for RedisStore {
         let reply = self.turn().script(&script::ANNOUNCE, &[key], &args).await?;
         match reply {
             Value::Int(nodes) => Ok(u32::try_from(nodes).unwrap_or(u32::MAX)),
-            reply => Err(nonsense(&reply)),
+            reply => Err(invalid_response(&reply)),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{RedisStore, nonsense, script};
+use super::{RedisStore, invalid_response, script};
 use crate::store::StoreError;
 
 /// What became of a permit.
@@ -71,9 +71,9 @@ impl RedisStore {
             u8::from(is_held).to_string().into_bytes(),
         ];
         let reply = self.turn().script(&script::ACQUIRE, &[key], &args).await?;
-        let Value::Array(numbers) = &reply else { return Err(nonsense(&reply)) };
+        let Value::Array(numbers) = &reply else { return Err(invalid_response(&reply)) };
         let [Value::Int(is_held), Value::Int(held), Value::Int(free_ms)] = numbers[..] else {
-            return Err(nonsense(&reply));
+            return Err(invalid_response(&reply));
         };
         Ok(PermitAnswer {
             is_held: is_held == 1,

@@ -1,10 +1,12 @@
 //! One decision: the steps it takes, and the time it may take for all of them.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ratekeeper_core::{Evaluator, Limit, Micros};
+use futures_util::future::join_all;
+use ratekeeper_core::{Decision, Evaluator, Limit, Micros};
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
 
@@ -12,10 +14,11 @@ use super::link::{CallFailure, LateCall, error_of};
 use super::script::{self, Lua};
 use super::slots::slot_of;
 use super::wire::{self, Outcome};
-use super::{RedisStore, nonsense};
-use crate::charge::{Charge, LIMITS_MAX, Verdict, first_of, merge};
+use super::{RedisStore, invalid_response};
+use crate::charge::Charge;
 use crate::snapshot::Snapshot;
 use crate::store::{LateReply, Op, StoreError};
+use crate::verdict::{Decisions, apply_all};
 
 /// How often a state is read again when somebody else was faster.
 const SWAPS_MAX: usize = 100;
@@ -37,8 +40,12 @@ pub(super) struct Turn<'s> {
 
 impl<'s> Turn<'s> {
     pub(super) fn new(store: &'s RedisStore, deadline: Duration) -> Self {
+        Self::ending(store, deadline, Instant::now() + deadline)
+    }
+
+    fn ending(store: &'s RedisStore, deadline: Duration, ends: Instant) -> Self {
         let (shard, late) = (AtomicUsize::new(0), Mutex::new(None));
-        Self { store, deadline, ends: Instant::now() + deadline, shard, late }
+        Self { store, deadline, ends, shard, late }
     }
 
     /// The shard of the last command.
@@ -95,13 +102,13 @@ impl<'s> Turn<'s> {
         }
     }
 
-    /// One step for charges whose keys are in one place.
+    /// Decides in one atomic step on charges of different usages, whose keys are in one slot.
     pub(super) async fn together(
         &self,
         op: Op,
         charges: &[Charge<'_>],
         now: Micros,
-    ) -> Result<Verdict, StoreError> {
+    ) -> Result<Decided, StoreError> {
         match op {
             // Debts and refunds of a log are rare, and not in the script.
             Op::Charge | Op::Refund { .. } if charges.iter().any(|c| is_log(c.limit)) => {
@@ -116,7 +123,7 @@ impl<'s> Turn<'s> {
         op: Op,
         charges: &[Charge<'_>],
         now: Micros,
-    ) -> Result<Verdict, StoreError> {
+    ) -> Result<Decided, StoreError> {
         let letter = match op {
             Op::Peek => b"p",
             Op::Charge => b"f",
@@ -124,15 +131,12 @@ impl<'s> Turn<'s> {
             Op::Check => b"c",
         };
         let mut terms = Vec::new();
-        let mut keys = Vec::with_capacity(charges.len());
-        for i in written(charges) {
-            let charge = merge(charges, i);
-            let packed = wire::pack_terms(&charge);
+        for charge in charges {
+            let packed = wire::pack_terms(charge);
             if charges.len() > 1 {
                 terms.push(packed.len() as u8);
             }
             terms.extend(packed);
-            keys.push(self.store.key(&charge));
         }
         let mut args = vec![self.store.time(now), letter.to_vec(), terms];
         if let Op::Refund { charged_at } = op {
@@ -140,63 +144,63 @@ impl<'s> Turn<'s> {
         }
         let script = match charges {
             [one] => Lua::for_one(&one.limit.params(one.cost)),
-            [one, two] if keys.len() == 2 => {
-                Lua::for_two(&one.limit.params(one.cost), &two.limit.params(two.cost))
-            }
+            [one, two] => Lua::for_two(&one.limit.params(one.cost), &two.limit.params(two.cost)),
             _ => Lua::for_several(charges.iter().map(|charge| charge.limit.params(charge.cost))),
         };
-        let reply = self.script(script, &keys, &args).await?;
-        let Value::BulkString(reply) = reply else { return Err(nonsense(&reply)) };
-        let no_sense = || StoreError::Nonsense(format!("{reply:?}"));
-        let (outcome, at, told) = wire::unpack_reply(&reply).ok_or_else(no_sense)?;
+        let reply = self.script(script, &self.keys(charges), &args).await?;
+        let Value::BulkString(reply) = reply else { return Err(invalid_response(&reply)) };
+        let invalid = || StoreError::InvalidResponse(format!("{reply:?}"));
+        let (outcome, at, told) = wire::unpack_reply(&reply).ok_or_else(invalid)?;
         if outcome == Outcome::Foreign {
             return self.by_swap(op, charges, now).await;
         }
-        let verdict = read_verdict(op, charges, outcome, at, told).ok_or_else(no_sense)?;
-        // The script and this code must agree; if they do not, neither may be believed.
-        let is_question = matches!(op, Op::Check | Op::Peek);
-        match is_question && verdict.allowed() != (outcome == Outcome::Fits) {
-            true => Err(no_sense()),
-            false => Ok(verdict),
+        let decided = read_decisions(op, charges, outcome, at, told).ok_or_else(invalid)?;
+        // The script and this code must agree; if they do not, neither is trusted.
+        let decides = matches!(op, Op::Check | Op::Peek);
+        match decides && decided.all_fit() != (outcome == Outcome::Fits) {
+            true => Err(invalid()),
+            false => Ok(decided),
         }
     }
 
-    /// Reads the states, works out here what they become, and writes that if nothing has changed
+    /// Reads the states, computes here what they become, and writes that if nothing has changed
     /// meanwhile: for what the scripts leave out.
     async fn by_swap(
         &self,
         op: Op,
         charges: &[Charge<'_>],
         now: Micros,
-    ) -> Result<Verdict, StoreError> {
-        let written = written(charges);
-        let keys: Vec<_> = written.iter().map(|i| self.store.key(&charges[*i])).collect();
+    ) -> Result<Decided, StoreError> {
+        let keys = self.keys(charges);
         for _ in 0..SWAPS_MAX {
             let reply = self.script(&script::READ, &keys, &[self.store.time(now)]).await?;
-            let (at, before) = read_states(&reply).ok_or_else(|| nonsense(&reply))?;
-            let unpacked = written.iter().zip(&before).map(|(i, bytes)| {
-                wire::unpack_state(bytes, charges[*i].limit).ok_or_else(|| nonsense(&reply))
+            let (at, before) = read_states(&reply).ok_or_else(|| invalid_response(&reply))?;
+            let unpacked = charges.iter().zip(&before).map(|(charge, bytes)| {
+                wire::unpack_state(bytes, charge.limit).ok_or_else(|| invalid_response(&reply))
             });
             let mut states = unpacked.collect::<Result<Vec<_>, _>>()?;
-            let verdict = Verdict::of_all(op, charges, at, |i, op, charge| {
-                let state = written.iter().position(|w| *w == i).expect("the first is written");
-                states[state].act(op, charge.limit, charge.cost, at)
+            let decisions = apply_all(op, charges, |i, op, charge| {
+                states[i].act(op, charge.limit, charge.cost, at)
             });
             let mut args = Vec::with_capacity(4 * keys.len());
-            for ((i, before), state) in written.iter().zip(before).zip(&states) {
-                let after = match *state == Snapshot::fresh(charges[*i].limit) {
+            for ((charge, before), state) in charges.iter().zip(before).zip(&states) {
+                let after = match *state == Snapshot::fresh(charge.limit) {
                     true => Vec::new(),
-                    false => wire::pack_state(state, charges[*i].limit),
+                    false => wire::pack_state(state, charge.limit),
                 };
-                let (command, ms) = self.expiry(state, charges[*i].limit, at);
+                let (command, ms) = self.expiry(state, charge.limit, at);
                 args.extend([before, after, command.to_vec(), ms.to_string().into_bytes()]);
             }
             let is_same = args.chunks(4).all(|states| states[0] == states[1]);
             if is_same || self.script(&script::SWAP, &keys, &args).await? == Value::Int(1) {
-                return Ok(verdict);
+                return Ok(Decided { at, decisions });
             }
         }
         Err(StoreError::Refused("the key is changed too often by others".to_string()))
+    }
+
+    fn keys(&self, charges: &[Charge<'_>]) -> Vec<Vec<u8>> {
+        charges.iter().map(|charge| self.store.key(charge)).collect()
     }
 
     /// How long to keep a state: until it equals none.
@@ -212,118 +216,168 @@ impl<'s> Turn<'s> {
         }
     }
 
-    /// One step after the other, for charges that no single step can reach.
+    /// Decides on charges whose keys are in several slots of a cluster, in one step for each key.
+    /// A check first peeks at all keys, so that most denials charge nothing.
     pub(super) async fn apart(
         &self,
         op: Op,
         charges: &[Charge<'_>],
         now: Micros,
-    ) -> Result<Verdict, StoreError> {
-        if op == Op::Check {
-            let peeked = self.each(Op::Peek, charges, now).await?;
-            if !peeked.allowed() {
-                return Ok(peeked);
+    ) -> Result<Decided, StoreError> {
+        let groups = by_key(charges);
+        if op != Op::Check {
+            return self.for_each(op, &groups, now).await.map(|done| gather(charges, &done, now));
+        }
+        let peeked = self.for_each(Op::Peek, &groups, now).await?;
+        if !peeked.iter().all(|done| done.decided.all_fit()) {
+            return Ok(gather(charges, &peeked, now));
+        }
+        let mut checked = Vec::with_capacity(groups.len());
+        let mut failure = None;
+        for result in self.try_for_each(op, &groups, now).await {
+            match result {
+                Ok(done) => checked.push(done),
+                Err(error) => failure = failure.or(Some(error)),
             }
         }
-        self.each(op, charges, now).await
+        let (charged, mut denied): (Vec<_>, Vec<_>) =
+            checked.into_iter().partition(|done| done.decided.all_fit());
+        if failure.is_none() && denied.is_empty() {
+            return Ok(gather(charges, &charged, now));
+        }
+        self.refund_all(&charged, now).await;
+        if let Some(failure) = failure {
+            return Err(self.failed(failure));
+        }
+        let refunded: Vec<_> = charged.into_iter().map(|done| done.group).collect();
+        denied.extend(self.for_each(Op::Peek, &refunded, now).await?);
+        Ok(gather(charges, &denied, now))
     }
 
-    /// Does `op` place by place. A check that is denied at one gives back what it has charged.
-    async fn each(
+    /// Applies `op` to all groups at the same time. Fails if one of them does.
+    async fn for_each<'c>(
         &self,
         op: Op,
-        charges: &[Charge<'_>],
+        groups: &[Group<'c>],
         now: Micros,
-    ) -> Result<Verdict, StoreError> {
-        let mut done: Vec<(Vec<Charge<'_>>, Verdict)> = Vec::new();
-        for place in places(charges) {
-            let verdict = self.together(op, &place, now).await;
-            let is_refused = op == Op::Check && !verdict.as_ref().is_ok_and(|v| v.allowed());
-            if is_refused {
-                self.give_back(&done, now).await;
-                done.clear();
+    ) -> Result<Vec<GroupDecided<'c>>, StoreError> {
+        let done: Result<Vec<_>, _> =
+            self.try_for_each(op, groups, now).await.into_iter().collect();
+        done.map_err(|failure| self.failed(failure))
+    }
+
+    async fn try_for_each<'c>(
+        &self,
+        op: Op,
+        groups: &[Group<'c>],
+        now: Micros,
+    ) -> Vec<Result<GroupDecided<'c>, StepFailure>> {
+        join_all(groups.iter().map(async |group| {
+            let step = Self::ending(self.store, self.deadline, self.ends);
+            match step.together(op, &group.charges, now).await {
+                Ok(decided) => Ok(GroupDecided { group: group.clone(), decided }),
+                Err(error) => Err(StepFailure { error, shard: step.shard() }),
             }
-            done.push((place, verdict?));
-            if is_refused {
-                break;
-            }
-        }
-        let decided_at = done.iter().map(|(_, verdict)| verdict.at()).max().unwrap_or(now);
-        let find = |charge: &Charge<'_>| {
-            done.iter().find_map(|(place, verdict)| {
-                let i = place.iter().position(|other| other.shares_with(charge))?;
-                Some(verdict.decisions()[i])
-            })
-        };
-        let mut others = Vec::new();
-        for charge in charges.iter().filter(|charge| find(charge).is_none()) {
-            // Not asked any more, since another has denied: as it is now.
-            others.push((charge, self.together(Op::Peek, &[*charge], now).await?));
-        }
-        Ok(Verdict::build(charges, decided_at, |_, charge| {
-            find(charge).unwrap_or_else(|| {
-                let other = others.iter().find(|(other, _)| other.shares_with(charge));
-                *other.expect("every charge was asked").1
-            })
         }))
+        .await
     }
 
-    /// Gives back what was charged, which has a time of its own. What cannot be given back runs out by
-    /// itself.
-    async fn give_back(&self, done: &[(Vec<Charge<'_>>, Verdict)], now: Micros) {
-        for (place, verdict) in done {
-            let refund = Op::Refund { charged_at: verdict.at() };
-            let _ = self.store.turn().together(refund, place, now).await;
-        }
+    fn failed(&self, StepFailure { error, shard }: StepFailure) -> StoreError {
+        self.shard.store(shard, Ordering::Relaxed);
+        error
+    }
+
+    /// Refunds what was charged, within a deadline of its own. What cannot be refunded expires.
+    async fn refund_all(&self, charged: &[GroupDecided<'_>], now: Micros) {
+        let step = self.store.turn();
+        let refunds = charged.iter().map(async |GroupDecided { group, decided }| {
+            let refund = Op::Refund { charged_at: decided.at };
+            let _ = step.together(refund, &group.charges, now).await;
+        });
+        join_all(refunds).await;
     }
 }
 
-/// The charges that stand for all charges to the same usage.
-fn written(charges: &[Charge<'_>]) -> Vec<usize> {
-    (0..charges.len()).filter(|i| first_of(charges, *i) == *i).collect()
+/// When it was decided, by the store's clock, and a decision for each charge.
+pub(super) struct Decided {
+    pub(super) at: Micros,
+    pub(super) decisions: Decisions,
 }
 
-/// The charges, by the place in a cluster where their keys are.
-fn places<'c>(charges: &[Charge<'c>]) -> Vec<Vec<Charge<'c>>> {
-    let mut places: Vec<Vec<Charge<'c>>> = Vec::with_capacity(LIMITS_MAX);
-    for charge in charges {
-        match places.iter_mut().find(|place| place[0].key == charge.key) {
-            Some(place) => place.push(*charge),
-            None => places.push(vec![*charge]),
+impl Decided {
+    fn all_fit(&self) -> bool {
+        self.decisions.iter().all(Decision::allowed)
+    }
+}
+
+/// Charges to one key, which is one slot of a cluster.
+#[derive(Clone)]
+struct Group<'c> {
+    charges: Vec<Charge<'c>>,
+    /// Their indices among all charges.
+    indices: Vec<usize>,
+}
+
+struct GroupDecided<'c> {
+    group: Group<'c>,
+    decided: Decided,
+}
+
+struct StepFailure {
+    error: StoreError,
+    shard: usize,
+}
+
+fn by_key<'c>(charges: &[Charge<'c>]) -> Vec<Group<'c>> {
+    let mut groups: Vec<Group<'c>> = Vec::new();
+    let mut of_key = HashMap::with_capacity(charges.len());
+    for (i, charge) in charges.iter().enumerate() {
+        let group = *of_key.entry(charge.key).or_insert(groups.len());
+        if group == groups.len() {
+            groups.push(Group { charges: Vec::new(), indices: Vec::new() });
+        }
+        groups[group].charges.push(*charge);
+        groups[group].indices.push(i);
+    }
+    groups
+}
+
+/// Puts the decisions of all groups in the order of the charges.
+fn gather(charges: &[Charge<'_>], groups: &[GroupDecided<'_>], now: Micros) -> Decided {
+    let mut decisions: Vec<Option<Decision>> = vec![None; charges.len()];
+    for GroupDecided { group, decided } in groups {
+        for (i, decision) in group.indices.iter().zip(&decided.decisions) {
+            decisions[*i] = Some(*decision);
         }
     }
-    places
+    let at = groups.iter().map(|done| done.decided.at).max().unwrap_or(now);
+    let decisions = decisions.into_iter().map(|decision| decision.expect("all are decided"));
+    Decided { at, decisions: decisions.collect() }
 }
 
 fn is_log(limit: &Limit) -> bool {
     matches!(limit.evaluator(), Evaluator::Log(_))
 }
 
-/// The decisions, from the states as they were.
-fn read_verdict(
+/// Computes the decisions from the states as they were before.
+fn read_decisions(
     op: Op,
     charges: &[Charge<'_>],
     outcome: Outcome,
     at: Micros,
     mut told: &[u8],
-) -> Option<Verdict> {
+) -> Option<Decided> {
     let is_charged = op != Op::Peek && outcome == Outcome::Fits;
-    let mut is_sound = true;
-    let verdict = Verdict::build(charges, at, |_, charge| {
-        let mut next = || {
-            let (own, rest) = match charges.len() {
-                1 => (told, &[][..]),
-                _ => wire::split_told(told)?,
-            };
-            told = rest;
-            wire::decide(own, charge, op, is_charged, at)
+    let decide = |charge: &Charge<'_>| {
+        let (own, rest) = match charges.len() {
+            1 => (told, &[][..]),
+            _ => wire::split_told(told)?,
         };
-        next().unwrap_or_else(|| {
-            is_sound = false;
-            Snapshot::fresh(charge.limit).act(Op::Peek, charge.limit, charge.cost, at)
-        })
-    });
-    is_sound.then_some(verdict)
+        told = rest;
+        wire::decide(own, charge, op, is_charged, at)
+    };
+    let decisions = charges.iter().map(decide).collect::<Option<_>>()?;
+    Some(Decided { at, decisions })
 }
 
 /// The time and the states that `read.lua` tells.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ratekeeper_core::{Decision, Micros};
 use ratekeeper_policy::{Amount, AppliedLimit};
-use ratekeeper_stores::{LIMITS_MAX, Op};
+use ratekeeper_stores::{CHARGES_MAX, Op};
 use smallvec::SmallVec;
 
 use super::admission::{Admission, Admitted, Receipt, Refusal, Refused};
@@ -120,7 +120,7 @@ impl Inner {
         let receipts = of.iter().map(|_| None).collect();
         let near = SmallVec::new();
         let mut accepted = Accepted { speaker: None, delay: Duration::ZERO, near, receipts };
-        for part in rates.chunks(LIMITS_MAX) {
+        for part in rates.chunks(CHARGES_MAX) {
             let asked: SmallVec<[&AppliedLimit; 4]> = part.iter().map(|i| &of[*i]).collect();
             let timed = self.begin_timed();
             let checked = self.backend.apply(Op::Check, &asked, now).await;

@@ -49,7 +49,7 @@ impl Checked {
     fn new(verdict: &Verdict, origin: Origin) -> Self {
         Self {
             decision: **verdict,
-            decided_by: verdict.decided_by(),
+            decided_by: verdict.binding(),
             decisions: verdict.decisions().iter().copied().collect(),
             delay: verdict.delay(),
             receipt: Receipt { at: verdict.at(), origin },
@@ -394,9 +394,10 @@ async fn apply_elsewhere<S: SharedStore + Send + Sync + 'static>(
 
 #[cfg(feature = "redis")]
 fn decided(answer: &crate::shared::Answer) -> Decided {
-    let verdict = *answer.verdict();
+    let verdict = answer.verdict().clone();
     let origin = answer.degraded().cloned().map_or(Origin::Store, Origin::Instead);
-    Decided { verdict, receipt: Receipt { at: verdict.at(), origin } }
+    let receipt = Receipt { at: verdict.at(), origin };
+    Decided { verdict, receipt }
 }
 
 fn apply_here(store: &MemoryStore, op: Op, of: &[&AppliedLimit], now: Micros) -> Checked {

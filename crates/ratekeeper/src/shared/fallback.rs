@@ -219,7 +219,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         };
         // What the store has been charged meanwhile is refunded there.
         if let Some(reported) = self.backlog.forgive(&charge, charged_at, now) {
-            self.store.apply(op, &[charge.cost(reported)], charged_at).await?;
+            let _ = self.store.apply(op, &[charge.cost(reported)], charged_at).await?;
         }
         Ok(answer)
     }

@@ -78,7 +78,7 @@ impl Counters {
             StoreError::Deadline(_) => &self.deadlines,
             StoreError::Unreachable(_) => &self.unreachable,
             StoreError::Misconfigured(_) => &self.misconfigured,
-            StoreError::Nonsense(_) => &self.nonsense,
+            StoreError::InvalidResponse(_) => &self.nonsense,
             _ => &self.refused,
         };
         counter.fetch_add(1, Ordering::Relaxed);

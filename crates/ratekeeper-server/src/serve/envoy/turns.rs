@@ -5,7 +5,7 @@ use ratekeeper::gate::{Decided, Receipt};
 use ratekeeper::policy::envoy::{
     Descriptor, DescriptorLimit, DescriptorQuota, MatchedLimits, Unit,
 };
-use ratekeeper::{Charge, ChargesError, Cost, Decision, Gate, LIMITS_MAX, Limit, Op, Wait};
+use ratekeeper::{CHARGES_MAX, Charge, ChargesError, Cost, Decision, Gate, Limit, Op, Wait};
 use smallvec::SmallVec;
 
 use super::Invalid;
@@ -179,7 +179,7 @@ pub(super) async fn decide(gate: &Gate, turns: &mut [Turn<'_>]) -> Result<(), In
     let is_closed = enforced.iter().any(|at| turns[*at].is_closed());
     let passes = !is_closed && take(gate, turns, &enforced).await?;
     if is_closed {
-        for part in enforced.chunks(LIMITS_MAX) {
+        for part in enforced.chunks(CHARGES_MAX) {
             step(gate, Op::Peek, turns, part).await?;
         }
     }
@@ -198,7 +198,7 @@ pub(super) async fn decide(gate: &Gate, turns: &mut [Turn<'_>]) -> Result<(), In
 /// back if a later one refuses.
 async fn take(gate: &Gate, turns: &mut [Turn<'_>], all: &[usize]) -> Result<bool, ChargesError> {
     let mut charged: SmallVec<[(&[usize], Receipt); 1]> = SmallVec::new();
-    for part in all.chunks(LIMITS_MAX) {
+    for part in all.chunks(CHARGES_MAX) {
         let Some(done) = step(gate, Op::Check, turns, part).await? else { continue };
         if done.is_allowed {
             charged.push((part, done.receipt));
@@ -208,7 +208,7 @@ async fn take(gate: &Gate, turns: &mut [Turn<'_>], all: &[usize]) -> Result<bool
             refund(gate, turns, part, receipt).await;
         }
         // The part that refused has said so, and is not asked again.
-        let others = all.chunks(LIMITS_MAX).filter(|other| other[0] != part[0]);
+        let others = all.chunks(CHARGES_MAX).filter(|other| other[0] != part[0]);
         for other in others {
             step(gate, Op::Peek, turns, other).await?;
         }
@@ -254,7 +254,8 @@ async fn step(
     let Decided { verdict, receipt } = match gate.memory() {
         Some(store) => {
             let verdict = gate.timed(|| store.apply_now(op, &charges, gate.now()))?;
-            Decided { verdict, receipt: Receipt::of_store(verdict.at()) }
+            let receipt = Receipt::of_store(verdict.at());
+            Decided { verdict, receipt }
         }
         // In a box: what waits for a store is large, and would be moved about with every request.
         None => Box::pin(gate.apply(op, &charges)).await?,

@@ -13,7 +13,7 @@ use smallvec::{SmallVec, smallvec};
 use super::limits::Asked;
 
 /// The most limits in one question.
-pub(super) const CHECKS_MAX: usize = ratekeeper::LIMITS_MAX;
+pub(super) const CHECKS_MAX: usize = 16;
 const KEY_MAX: usize = 1_024;
 
 /// One limit, one key, one cost.

@@ -43,7 +43,7 @@ async fn check_several(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Repl
     note_all(door, op, checks, verdict);
     let each = checks.iter().zip(verdict.decisions());
     let each = each.map(|(check, decision)| Told::of(&check.limit, decision, is_degraded));
-    let by = &checks[verdict.decided_by()].limit;
+    let by = &checks[verdict.binding()].limit;
     let told = Told::of(by, verdict, is_degraded).each(each.collect());
     let mut answer = told.answer(status(op, verdict.allowed()));
     reply::tell(by, verdict, answer.headers_mut());
@@ -54,7 +54,7 @@ async fn check_several(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Repl
 fn note_all(door: &HttpDoor, op: Op, checks: &[Check], verdict: &Verdict) {
     match verdict.allowed() {
         true => checks.iter().for_each(|check| door.note(op, check, verdict)),
-        false => door.note(op, &checks[verdict.decided_by()], verdict),
+        false => door.note(op, &checks[verdict.binding()], verdict),
     }
 }
 

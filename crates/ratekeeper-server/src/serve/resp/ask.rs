@@ -68,9 +68,9 @@ impl Ask<'_> {
         let charge = Charge::new(self.limit, self.key).cost(self.cost);
         let decision = match self.deed {
             Deed::Check => gate.timed(|| store.check(&charge, now)),
-            Deed::Peek => store.peek(&charge, now),
-            Deed::Charge => store.charge(&charge, now),
-            Deed::Refund => store.refund(&charge, now, now),
+            Deed::Peek => store.apply_one(Op::Peek, &charge, now),
+            Deed::Charge => store.apply_one(Op::Charge, &charge, now),
+            Deed::Refund => store.apply_one(Op::Refund { charged_at: now }, &charge, now),
             Deed::Reset => {
                 store.reset(&charge);
                 reply.ok();

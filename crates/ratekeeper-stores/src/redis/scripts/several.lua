@@ -1,8 +1,8 @@
 -- Several charges: all of them if all fit, and none otherwise. Tells the outcome (0 denied, 1 all
 -- fit, 2 not understood), the time, and each state as it was. Terms and states come with their
 -- lengths. `choose` gives the algorithm of a letter.
-local terms, from, all_fit, reply = ARGV[3], 1, 1, ''
-local fitting, states, last, kept = {}, {}, {}, {}
+local terms, from, all_fit = ARGV[3], 1, 1
+local fitting, states, last, kept, reply = {}, {}, {}, {}, { '' }
 for i = 1, #KEYS do
   local len, letter = string.byte(terms, from, from + 1)
   local told
@@ -10,7 +10,7 @@ for i = 1, #KEYS do
     choose(letter)(redis.call('GET', KEYS[i]), now, terms, from + 2, op)
   if fitting[i] == nil then return struct.pack('>BI7', 2, now) end
   if not fitting[i] then all_fit = 0 end
-  reply = reply .. string.char(#told) .. told
+  reply[i + 1] = string.char(#told) .. told
   from = from + 1 + len
 end
 if op ~= 'p' then
@@ -21,4 +21,5 @@ if op ~= 'p' then
     end
   end
 end
-return struct.pack('>BI7', all_fit, now) .. reply
+reply[1] = struct.pack('>BI7', all_fit, now)
+return table.concat(reply)

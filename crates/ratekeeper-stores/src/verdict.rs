@@ -1,0 +1,122 @@
+//! The decision on all charges of a request.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use ratekeeper_core::{Decision, Micros};
+use smallvec::SmallVec;
+
+use crate::charge::{Charge, INLINE, MergedCharges};
+use crate::store::Op;
+
+/// A decision for each of some charges.
+pub(crate) type Decisions = SmallVec<[Decision; INLINE]>;
+
+/// The decisions on all charges of a request.
+///
+/// It dereferences to the decision of the binding charge ([`Verdict::binding`]).
+#[must_use]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    at: Micros,
+    binding: usize,
+    decisions: Decisions,
+}
+
+impl Verdict {
+    /// Returns the verdict on a single charge, decided at `at`.
+    #[inline]
+    pub fn single(decision: Decision, at: Micros) -> Self {
+        let mut decisions = SmallVec::new();
+        decisions.push(decision);
+        Self { at, binding: 0, decisions }
+    }
+
+    /// Returns the verdict of one decision for each usage: charges to the same usage share a
+    /// decision at their summed cost. `decide` gets the index of the first charge to a usage, and
+    /// that charge at the summed cost.
+    ///
+    /// # Panics
+    /// If there are no charges.
+    pub fn build(
+        charges: &[Charge<'_>],
+        at: Micros,
+        mut decide: impl FnMut(usize, &Charge<'_>) -> Decision,
+    ) -> Self {
+        let merged = MergedCharges::merge(charges);
+        let mut decisions = Decisions::new();
+        for (i, index) in merged.indices().enumerate() {
+            if index == decisions.len() {
+                decisions.push(decide(i, &merged.as_slice()[index]));
+            }
+        }
+        Self::of_merged(&merged, at, &decisions)
+    }
+
+    /// Returns the verdict of a decision for each merged charge.
+    pub(crate) fn of_merged(charges: &MergedCharges<'_>, at: Micros, merged: &[Decision]) -> Self {
+        let decisions: Decisions = charges.indices().map(|index| merged[index]).collect();
+        let mut binding = 0;
+        for (i, decision) in decisions.iter().enumerate() {
+            if decision.strictness() > decisions[binding].strictness() {
+                binding = i;
+            }
+        }
+        Self { at, binding, decisions }
+    }
+
+    /// Returns when it was decided, by the store's clock: the `charged_at` of a refund.
+    #[must_use]
+    pub fn at(&self) -> Micros {
+        self.at
+    }
+
+    /// Returns the decision on every charge, in the order of the charges.
+    #[must_use]
+    pub fn decisions(&self) -> &[Decision] {
+        &self.decisions
+    }
+
+    /// Returns the index of the binding charge: when denied, the one with the longest wait; when
+    /// allowed, the one with the least remaining.
+    #[must_use]
+    pub fn binding(&self) -> usize {
+        self.binding
+    }
+
+    /// Returns how long to delay an admitted request: the longest delay of any charge.
+    #[must_use]
+    pub fn delay(&self) -> Duration {
+        self.decisions.iter().map(Decision::delay).max().unwrap_or_default()
+    }
+}
+
+impl Deref for Verdict {
+    type Target = Decision;
+
+    #[inline]
+    fn deref(&self) -> &Decision {
+        &self.decisions[self.binding]
+    }
+}
+
+/// Applies `op` to charges of different usages. A check charges all of them or none. `apply` applies
+/// an operation to one charge, which it gets with its index.
+pub(crate) fn apply_all(
+    op: Op,
+    charges: &[Charge<'_>],
+    mut apply: impl FnMut(usize, Op, &Charge<'_>) -> Decision,
+) -> Decisions {
+    let each = || charges.iter().enumerate();
+    if op != Op::Check || charges.len() == 1 {
+        return each().map(|(i, charge)| apply(i, op, charge)).collect();
+    }
+    let peeked: Decisions = each().map(|(i, charge)| apply(i, Op::Peek, charge)).collect();
+    let all_fit = peeked.iter().all(Decision::allowed);
+    let check = |(i, charge): (usize, &Charge<'_>)| match peeked[i].allowed() && !all_fit {
+        true => peeked[i],
+        // Also a charge that is denied is checked: a log may count denied requests.
+        false => apply(i, Op::Check, charge),
+    };
+    each().map(check).collect()
+}
