@@ -106,7 +106,10 @@ async fn answer<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>>
             let mut page = Page::default();
             metrics::gate(&mut page, admin.policy.gate());
             (admin.more_metrics)(&mut page);
-            text(StatusCode::OK, page.into_text())
+            let mut reply = text(StatusCode::OK, page.into_text());
+            let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
+            reply.headers_mut().insert(CONTENT_TYPE, kind);
+            reply
         }
         (&Method::GET, "/v1/policy") => json(StatusCode::OK, &policy(admin)),
         (&Method::POST, "/v1/policy/reload") => match reload(&admin.policy).await {
@@ -125,7 +128,7 @@ async fn answer<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>>
 }
 
 fn top(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {
-    match admin.policy.top().tell(query, admin.policy.gate().now()) {
+    match admin.policy.top().tell(query, admin.policy.gate().engine().now()) {
         Ok(told) => json(StatusCode::OK, &told),
         Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     }
@@ -133,12 +136,12 @@ fn top(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {
 
 fn ready(admin: &Admin) -> Response<Full<Bytes>> {
     let is_serving = (admin.is_serving)();
-    let (store, error) = match admin.policy.gate().store_state() {
+    let (store, error) = match admin.policy.gate().engine().store_state() {
         None => ("memory", None),
-        Some(StoreState::Unknown) => ("unknown", None),
         Some(StoreState::Up) => ("up", None),
         Some(StoreState::Partial { error, .. }) => ("partial", Some(error.to_string())),
         Some(StoreState::Down(error)) => ("down", Some(error.to_string())),
+        Some(_) => ("unknown", None),
     };
     // Without its store it still answers, as each limit was told to.
     let status = if is_serving { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -147,9 +150,10 @@ fn ready(admin: &Admin) -> Response<Full<Bytes>> {
 
 fn policy(admin: &Admin) -> Value {
     let gate = admin.policy.gate();
-    let loaded = gate.loaded();
+    let loaded = gate.policy().status();
     let limits: Vec<_> = gate
-        .stats()
+        .telemetry()
+        .limits()
         .iter()
         .map(|limit| {
             json!({
@@ -163,9 +167,9 @@ fn policy(admin: &Admin) -> Value {
         .collect();
     json!({
         "version": loaded.version,
-        "loaded_at_us": loaded.at.get(),
+        "loaded_at_us": loaded.loaded_at.get(),
         "failures": loaded.failures,
-        "error": loaded.error,
+        "error": loaded.last_error,
         "failed_at_us": loaded.failed_at.map(|at| at.get()),
         "limits": limits,
     })

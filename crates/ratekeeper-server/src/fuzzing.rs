@@ -8,7 +8,7 @@ use ratekeeper::policy::envoy::{EnvoyConfig, RequestDescriptor};
 use ratekeeper::policy::jwt::{JwtKey, JwtVerifier};
 use ratekeeper::policy::path::{Glob, PathIndex, PathPattern, normalize};
 use ratekeeper::policy::{NoSources, RequestAttributes};
-use ratekeeper::{ALGORITHMS, Gate, Limit, ManualClock, Micros, Policy, Rate};
+use ratekeeper::{ALGORITHMS, Limit, ManualClock, Micros, Policy, PolicyLimiter, Rate};
 
 pub use crate::serve::fuzzing::{descriptors, questions, resp};
 
@@ -31,10 +31,10 @@ pub const TARGETS: &[Target] = &[
 const NOW_SECS: u64 = 1_800_000_000;
 
 /// A gate without limits, at a time that stands still.
-pub(crate) fn gate() -> Gate {
+pub(crate) fn gate() -> PolicyLimiter {
     let clock = ManualClock::at(Micros::new(NOW_SECS * 1_000_000));
     let policy = Policy::parse("none", "version: 1\nlimits: []\n", &NoSources);
-    Gate::with_clock(policy.expect("a policy"), clock).expect("a gate")
+    PolicyLimiter::with_clock(policy.expect("a policy"), clock).expect("a gate")
 }
 
 /// Rates and spans. What is read is written so that it reads the same.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use ratekeeper::files::LoadError;
-use ratekeeper::gate::{FileSources, read_policy};
 use ratekeeper::policy::NoSources;
 use ratekeeper::shared::StoreState;
-use ratekeeper::{Gate, Policy, PolicyErrors};
+use ratekeeper::{Policy, PolicyErrors, PolicyLimiter};
+use ratekeeper::{PolicyFiles, read_policy};
 
 use crate::failure::Failure;
 use crate::reload::{Reload, ReloadState, When};
@@ -22,13 +22,13 @@ const NO_LIMITS: &str = "version: 1\nlimits: []\n";
 
 /// A policy that is kept, and the file that it comes from, if it comes from one.
 pub(crate) struct PolicyFile {
-    gate: Gate,
+    gate: PolicyLimiter,
     path: Option<PathBuf>,
     /// What is kept without a file.
     otherwise: String,
     /// Proxies that the command line trusts, beside those of the file.
     trusted: Vec<IpNet>,
-    seen: Mutex<Option<FileSources>>,
+    seen: Mutex<Option<PolicyFiles>>,
     reload: ReloadState,
     top: Arc<Top>,
 }
@@ -50,11 +50,11 @@ impl PolicyFile {
         let (policy, seen) = read(path.as_deref(), &otherwise, trusted);
         let policy = policy.map_err(Failure::input)?;
         tell_warnings(&policy);
-        let gate = Gate::new(policy).map_err(Failure::input)?;
+        let gate = PolicyLimiter::new(policy).map_err(Failure::input)?;
         tell_store_changes(&gate);
         let top = Arc::new(Top::default());
         let of_gate = Arc::clone(&top);
-        gate.on_decision(move |decision| of_gate.see(decision));
+        gate.telemetry().on_decision(move |decision| of_gate.see(decision));
         let (trusted, seen, reload) = (trusted.to_vec(), Mutex::new(seen), ReloadState::default());
         Ok(Self { gate, path, otherwise, trusted, seen, reload, top })
     }
@@ -64,22 +64,22 @@ impl PolicyFile {
         &self.top
     }
 
-    pub(crate) fn gate(&self) -> &Gate {
+    pub(crate) fn gate(&self) -> &PolicyLimiter {
         &self.gate
     }
 
     /// What is to be done before the process goes. A store that does not answer is not waited for.
     pub(crate) async fn leave(&self) {
-        let _ = tokio::time::timeout(LEAVE_WITHIN, self.gate.leave()).await;
+        let _ = tokio::time::timeout(LEAVE_WITHIN, self.gate.engine().return_leases()).await;
     }
 
-    fn seen(&self) -> MutexGuard<'_, Option<FileSources>> {
+    fn seen(&self) -> MutexGuard<'_, Option<PolicyFiles>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Reload for PolicyFile {
-    type Fresh = (Result<Policy, PolicyErrors>, Option<FileSources>);
+    type Fresh = (Result<Policy, PolicyErrors>, Option<PolicyFiles>);
 
     fn state(&self) -> &ReloadState {
         &self.reload
@@ -87,20 +87,24 @@ impl Reload for PolicyFile {
 
     fn read(&self, when: When) -> Option<Self::Fresh> {
         let seen = self.seen().clone();
-        let have_changed = || seen.as_ref().is_some_and(FileSources::have_changed);
+        let have_changed = || seen.as_ref().is_some_and(PolicyFiles::have_changed);
         (when == When::Always || have_changed())
             .then(|| read(self.path.as_deref(), &self.otherwise, &self.trusted))
     }
 
     fn apply(&self, (policy, seen): Self::Fresh) -> bool {
         *self.seen() = seen;
-        let offered = self.gate.offer(policy);
+        let offered = self.gate.policy().load(policy);
         match &offered {
             Ok(()) => {
-                let live = self.gate.live();
+                let live = self.gate.policy().active();
                 tell_warnings(live.policy());
                 let limits = live.policy().limits().len();
-                tracing::info!(version = self.gate.loaded().version, limits, "policy loaded");
+                tracing::info!(
+                    version = self.gate.policy().status().version,
+                    limits,
+                    "policy loaded"
+                );
             }
             Err(error) => tracing::error!("the policy stays as it was:\n{error}"),
         }
@@ -109,7 +113,7 @@ impl Reload for PolicyFile {
 
     fn reject(&self, error: &LoadError, is_first: bool) {
         let name = self.path.as_ref().map_or("no policy".into(), |path| path.display().to_string());
-        let offered = self.gate.offer(Err(PolicyErrors::unreadable(&name, error)));
+        let offered = self.gate.policy().load(Err(PolicyErrors::unreadable(&name, error)));
         if let (Err(error), true) = (offered, is_first) {
             tracing::error!("the policy stays as it was:\n{error}");
         }
@@ -117,8 +121,8 @@ impl Reload for PolicyFile {
 }
 
 /// Says when the store goes and comes back.
-fn tell_store_changes(gate: &Gate) {
-    gate.on_store_change(|state| match state {
+fn tell_store_changes(gate: &PolicyLimiter) {
+    gate.engine().on_store_change(|state| match state {
         StoreState::Down(error) => {
             tracing::error!(%error, "the store is down; limits do what they were told to do then");
         }
@@ -126,7 +130,7 @@ fn tell_store_changes(gate: &Gate) {
             tracing::error!(shards_down, %error, "some shards of the store are down");
         }
         StoreState::Up => tracing::info!("the store answers"),
-        StoreState::Unknown => {}
+        _ => {}
     });
 }
 
@@ -141,8 +145,8 @@ fn read(
     path: Option<&Path>,
     otherwise: &str,
     trusted: &[IpNet],
-) -> (Result<Policy, PolicyErrors>, Option<FileSources>) {
-    let sources = path.map(FileSources::beside);
+) -> (Result<Policy, PolicyErrors>, Option<PolicyFiles>) {
+    let sources = path.map(PolicyFiles::beside);
     let policy = match (path, &sources) {
         (Some(path), Some(sources)) => read_policy(path, sources),
         _ => Policy::parse("no policy", otherwise, &NoSources),

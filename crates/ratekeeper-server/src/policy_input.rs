@@ -4,13 +4,13 @@ use std::io;
 use std::path::Path;
 
 use ratekeeper::files::{POLICY_BYTES_MAX, ReadError, read_bounded};
-use ratekeeper::gate::{FileSources, read_policy};
 use ratekeeper::policy::StoreSettings;
 use ratekeeper::{Policy, PolicyErrors, RedisConfig};
+use ratekeeper::{PolicyFiles, read_policy};
 
 /// Reads a policy; `-` is standard input.
 pub(crate) fn read(path: &Path) -> Result<Policy, PolicyErrors> {
-    let sources = FileSources::beside(path);
+    let sources = PolicyFiles::beside(path);
     if path.as_os_str() != "-" {
         return read_policy(path, &sources);
     }

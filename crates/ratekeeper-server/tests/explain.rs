@@ -18,7 +18,7 @@ fn charge(url: &str, policy: &str) {
         let policy = policy.replace("DEADLINE", "5s").replace("URL", url);
         let policy =
             ratekeeper::Policy::parse("p", &policy, &ratekeeper::policy::NoSources).unwrap();
-        let gate = ratekeeper::Gate::new(policy).unwrap();
+        let gate = ratekeeper::PolicyLimiter::new(policy).unwrap();
         let peer = Some([203, 0, 113, 9].into());
         let request = ratekeeper::policy::RequestAttributes {
             peer,

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use ratekeeper_core::{Cost, Limit, Rate, Scope};
+use ratekeeper_core::{Cost, FailureMode, Limit, Rate, Scope};
 use smallvec::SmallVec;
 
 /// The most charges that one atomic step can take.
@@ -26,6 +26,7 @@ pub struct Charge<'a> {
     pub(crate) cost: Cost,
     /// Of the scope and the limit's algorithm.
     pub(crate) usage_id: u64,
+    on_failure: Option<FailureMode>,
 }
 
 impl<'a> Charge<'a> {
@@ -33,7 +34,7 @@ impl<'a> Charge<'a> {
     #[inline]
     pub fn new<K: AsRef<[u8]> + ?Sized>(limit: &'a Limit, key: &'a K) -> Self {
         let (scope, usage_id) = (limit.scope(), limit.usage_id());
-        Self { limit, scope, key: key.as_ref(), cost: Cost::ONE, usage_id }
+        Self { limit, scope, key: key.as_ref(), cost: Cost::ONE, usage_id, on_failure: None }
     }
 
     /// The same with another cost.
@@ -48,6 +49,19 @@ impl<'a> Charge<'a> {
     #[must_use]
     pub fn within(self, scope: &'a Scope) -> Self {
         Self { scope, usage_id: scope.usage_id(self.limit.algorithm()), ..self }
+    }
+
+    /// Sets what happens to the charge when the store is unavailable, instead of what holds for the
+    /// whole store.
+    #[inline]
+    #[must_use]
+    pub fn on_failure(self, mode: FailureMode) -> Self {
+        Self { on_failure: Some(mode), ..self }
+    }
+
+    /// What happens to the charge when the store is unavailable; `None` if nothing was set.
+    pub fn failure_mode(&self) -> Option<FailureMode> {
+        self.on_failure
     }
 
     /// How much.
@@ -102,19 +116,21 @@ pub struct OwnedCharge {
     scope: Scope,
     key: Box<[u8]>,
     cost: Cost,
+    on_failure: Option<FailureMode>,
 }
 
 impl OwnedCharge {
     /// The charge.
     pub fn as_charge(&self) -> Charge<'_> {
-        Charge::new(&self.limit, &self.key).within(&self.scope).cost(self.cost)
+        let charge = Charge::new(&self.limit, &self.key).within(&self.scope).cost(self.cost);
+        Charge { on_failure: self.on_failure, ..charge }
     }
 }
 
 impl From<&Charge<'_>> for OwnedCharge {
     fn from(charge: &Charge<'_>) -> Self {
-        let Charge { limit, scope, key, cost, .. } = *charge;
-        Self { limit: limit.clone(), scope: scope.clone(), key: key.into(), cost }
+        let Charge { limit, scope, key, cost, on_failure, .. } = *charge;
+        Self { limit: limit.clone(), scope: scope.clone(), key: key.into(), cost, on_failure }
     }
 }
 

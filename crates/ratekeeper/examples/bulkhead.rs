@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ratekeeper::Concurrency;
+use ratekeeper::ConcurrencyLimit;
 use tokio::task::JoinSet;
 
 /// A dependency that has become slow.
@@ -21,7 +21,7 @@ async fn recommendations(in_flight: &AtomicUsize, most: &AtomicUsize) {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let bulkhead = Concurrency::new(3)?;
+    let bulkhead = ConcurrencyLimit::new(3)?;
     let (in_flight, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut tasks = JoinSet::new();
     for request in 1..=12 {

@@ -1,17 +1,17 @@
-//! At most so many in flight.
+//! A limit on how many requests are in flight.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bounds how many are in flight for each key, for example calls to one dependency.
+/// Limits how many requests are in flight per key, for example calls to one dependency (a bulkhead).
 ///
-/// A permit is released when it is dropped, and goes straight to whoever has waited longest.
+/// A permit is released when it is dropped, and goes to the request that has waited longest.
 ///
 /// ```
-/// use ratekeeper::Concurrency;
+/// use ratekeeper::ConcurrencyLimit;
 ///
-/// let bulkhead = Concurrency::new(2)?;
+/// let bulkhead = ConcurrencyLimit::new(2)?;
 /// let first = bulkhead.try_acquire("database").expect("free");
 /// let second = bulkhead.try_acquire("database").expect("free");
 /// assert!(bulkhead.try_acquire("database").is_none());
@@ -19,19 +19,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// drop(first);
 /// assert!(bulkhead.try_acquire("database").is_some());
-/// # Ok::<(), ratekeeper::NoPermits>(())
+/// # Ok::<(), ratekeeper::ZeroPermits>(())
 /// ```
 #[derive(Clone)]
-pub struct Concurrency {
-    shared: Arc<Shared>,
+pub struct ConcurrencyLimit {
+    state: Arc<LimitState>,
 }
 
-struct Shared {
+struct LimitState {
     permits_max: usize,
     keys: Mutex<Keys>,
 }
 
-/// Only keys with a permit out are here, so there are never more than permits.
+/// Only keys of which a permit is held, so there are never more than permits.
 #[derive(Default)]
 struct Keys {
     by_name: HashMap<Box<[u8]>, InFlight>,
@@ -42,34 +42,38 @@ struct Keys {
 #[derive(Default)]
 struct InFlight {
     permits: usize,
-    /// Who waits, longest first. A message is a permit.
+    /// The requests that wait, longest first. A message is a permit.
     #[cfg(feature = "tokio")]
-    line: std::collections::VecDeque<tokio::sync::oneshot::Sender<()>>,
+    queue: std::collections::VecDeque<tokio::sync::oneshot::Sender<()>>,
 }
 
-impl Concurrency {
-    /// One whose number of permits is told each time.
+impl ConcurrencyLimit {
+    /// Returns a limit whose number of permits is an argument of each call.
     #[cfg(feature = "policy")]
     pub(crate) fn unbounded() -> Self {
-        Self { shared: Arc::new(Shared { permits_max: usize::MAX, keys: Mutex::default() }) }
+        Self { state: Arc::new(LimitState { permits_max: usize::MAX, keys: Mutex::default() }) }
     }
 
-    /// At most `permits_max` in flight for each key.
-    pub fn new(permits_max: usize) -> Result<Self, NoPermits> {
+    /// Returns a limit of `permits_max` in flight per key.
+    ///
+    /// # Errors
+    ///
+    /// If `permits_max` is 0.
+    pub fn new(permits_max: usize) -> Result<Self, ZeroPermits> {
         if permits_max == 0 {
-            return Err(NoPermits);
+            return Err(ZeroPermits);
         }
-        Ok(Self { shared: Arc::new(Shared { permits_max, keys: Mutex::default() }) })
+        Ok(Self { state: Arc::new(LimitState { permits_max, keys: Mutex::default() }) })
     }
 
-    /// A permit if one is free and nobody waits for it.
+    /// Returns a permit if one is free and no request waits for it.
     pub fn try_acquire<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Option<Permit> {
-        self.try_acquire_of(self.shared.permits_max, key.as_ref())
+        self.try_acquire_of(self.state.permits_max, key.as_ref())
     }
 
-    /// The same with another number of permits, for this key at this time.
+    /// Does what [`ConcurrencyLimit::try_acquire`] does, with another number of permits.
     pub(crate) fn try_acquire_of(&self, permits_max: usize, key: &[u8]) -> Option<Permit> {
-        let mut keys = self.shared.keys();
+        let mut keys = self.state.keys();
         let in_flight = match keys.by_name.get_mut(key) {
             Some(in_flight) => in_flight,
             None => keys.by_name.entry(key.into()).or_default(),
@@ -78,47 +82,47 @@ impl Concurrency {
             return None;
         }
         in_flight.permits += 1;
-        Some(Permit { shared: self.shared.clone(), key: key.into() })
+        Some(Permit { state: self.state.clone(), key: key.into() })
     }
 
-    /// How many are in flight for `key`.
+    /// Returns how many requests are in flight for `key`.
     pub fn in_flight<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> usize {
-        self.shared.keys().by_name.get(key.as_ref()).map_or(0, |in_flight| in_flight.permits)
+        self.state.keys().by_name.get(key.as_ref()).map_or(0, |in_flight| in_flight.permits)
     }
 
-    /// A permit, as soon as one is free; `None` if that takes longer than `patience`, or if
-    /// [`WAITERS_MAX`](crate::WAITERS_MAX) are waiting already. First come, first served; whoever
-    /// stops waiting (drops the future) leaves the line.
+    /// Waits for a permit. Returns `None` after `timeout`, or at once if [`WAITERS_MAX`](crate::WAITERS_MAX)
+    /// requests are waiting already. First come, first served; dropping the future leaves the queue.
     #[cfg(feature = "tokio")]
     pub async fn acquire<K: AsRef<[u8]> + ?Sized>(
         &self,
         key: &K,
-        patience: std::time::Duration,
+        timeout: std::time::Duration,
     ) -> Option<Permit> {
         if let Some(permit) = self.try_acquire(key) {
             return Some(permit);
         }
-        let mut waiting = self.shared.join_line(key.as_ref())?;
-        match tokio::time::timeout(patience, &mut waiting.granted).await {
+        let mut waiting = self.state.join_queue(key.as_ref())?;
+        match tokio::time::timeout(timeout, &mut waiting.granted).await {
             Ok(Ok(())) => Some(waiting.into_permit()),
             _ => None,
         }
     }
 }
 
-impl fmt::Debug for Concurrency {
+impl fmt::Debug for ConcurrencyLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Concurrency").field("permits_max", &self.shared.permits_max).finish()
+        let permits_max = self.state.permits_max;
+        f.debug_struct("ConcurrencyLimit").field("permits_max", &permits_max).finish()
     }
 }
 
-impl Shared {
+impl LimitState {
     fn keys(&self) -> MutexGuard<'_, Keys> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(feature = "tokio")]
-    fn join_line(self: &Arc<Self>, key: &[u8]) -> Option<Waiting> {
+    fn join_queue(self: &Arc<Self>, key: &[u8]) -> Option<Waiting> {
         let mut keys = self.keys();
         if keys.waiting >= crate::WAITERS_MAX {
             return None;
@@ -127,23 +131,23 @@ impl Shared {
         let (grant, granted) = tokio::sync::oneshot::channel();
         let in_flight = keys.by_name.entry(key.into()).or_default();
         if in_flight.permits < self.permits_max {
-            // One has come back since it was tried.
+            // One was released since it was tried.
             in_flight.permits += 1;
             let _ = grant.send(());
         } else {
-            in_flight.line.push_back(grant);
+            in_flight.queue.push_back(grant);
         }
-        Some(Waiting { shared: self.clone(), key: key.into(), granted, is_taken: false })
+        Some(Waiting { state: self.clone(), key: key.into(), granted, is_taken: false })
     }
 
-    /// Passes a permit on to the first who still waits, or counts it as free.
+    /// Hands a permit to the first request that still waits, or counts it as free.
     fn release(&self, key: &[u8]) {
         let mut keys = self.keys();
         let Some(in_flight) = keys.by_name.get_mut(key) else {
             return;
         };
         #[cfg(feature = "tokio")]
-        while let Some(next) = in_flight.line.pop_front() {
+        while let Some(next) = in_flight.queue.pop_front() {
             if next.send(()).is_ok() {
                 return;
             }
@@ -155,10 +159,10 @@ impl Shared {
     }
 }
 
-/// A place in the line. Dropped, it leaves the line, and passes on a permit that has just come.
+/// A waiting request. Dropped, it leaves the queue, and hands on a permit that was just granted.
 #[cfg(feature = "tokio")]
 struct Waiting {
-    shared: Arc<Shared>,
+    state: Arc<LimitState>,
     key: Box<[u8]>,
     granted: tokio::sync::oneshot::Receiver<()>,
     is_taken: bool,
@@ -168,7 +172,7 @@ struct Waiting {
 impl Waiting {
     fn into_permit(mut self) -> Permit {
         self.is_taken = true;
-        Permit { shared: self.shared.clone(), key: self.key.clone() }
+        Permit { state: self.state.clone(), key: self.key.clone() }
     }
 }
 
@@ -176,28 +180,28 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.granted.close();
-        let mut keys = self.shared.keys();
+        let mut keys = self.state.keys();
         keys.waiting -= 1;
         if let Some(in_flight) = keys.by_name.get_mut(&self.key) {
-            in_flight.line.retain(|grant| !grant.is_closed());
+            in_flight.queue.retain(|grant| !grant.is_closed());
         }
         drop(keys);
         if !self.is_taken && self.granted.try_recv().is_ok() {
-            self.shared.release(&self.key);
+            self.state.release(&self.key);
         }
     }
 }
 
-/// Leave to be in flight, until it is dropped.
+/// A permit to be in flight until it is dropped.
 #[must_use = "a permit that is dropped is released"]
 pub struct Permit {
-    shared: Arc<Shared>,
+    state: Arc<LimitState>,
     key: Box<[u8]>,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.shared.release(&self.key);
+        self.state.release(&self.key);
     }
 }
 
@@ -207,14 +211,7 @@ impl fmt::Debug for Permit {
     }
 }
 
-/// A limit of 0 in flight was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoPermits;
-
-impl fmt::Display for NoPermits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a concurrency limit must allow at least 1 in flight")
-    }
-}
-
-impl std::error::Error for NoPermits {}
+/// A concurrency limit of 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a concurrency limit must allow at least 1 in flight")]
+pub struct ZeroPermits;

@@ -1,36 +1,36 @@
-//! How long things took, in fixed buckets.
+//! A histogram of durations with fixed buckets.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The upper bounds of the buckets, in microseconds. Above the last, there is no bound.
+/// The upper bounds of the buckets, in microseconds. The last bucket has none.
 pub const BOUNDS_US: [u64; 19] = [
     1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000,
     250_000, 500_000, 1_000_000,
 ];
 
-/// Counts durations. Two additions for each, without a lock.
+/// Counts durations in buckets, lock-free.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// One for each bound, and one for what is above all of them.
+    /// One for each bound, and one for longer durations.
     buckets: [AtomicU64; BOUNDS_US.len() + 1],
     sum_us: AtomicU64,
 }
 
-/// What a histogram has counted so far.
+/// The counts of a [`Histogram`] at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Durations {
-    /// How many took no longer than each of [`BOUNDS_US`].
+pub struct DurationCounts {
+    /// How many durations were at most each of [`BOUNDS_US`].
     pub within: [u64; BOUNDS_US.len()],
-    /// How many there were.
+    /// How many durations there were.
     pub count: u64,
-    /// How long they took together.
+    /// The sum of all durations.
     pub sum: Duration,
 }
 
 impl Histogram {
-    /// Counts so many that took this long each.
+    /// Counts a duration, `times` times.
     #[inline]
     pub fn record(&self, took: Duration, times: u64) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
@@ -39,46 +39,45 @@ impl Histogram {
         self.sum_us.fetch_add(us.saturating_mul(times), Ordering::Relaxed);
     }
 
-    /// What has been counted so far.
-    pub fn durations(&self) -> Durations {
-        let mut durations = Durations::default();
+    /// Returns what has been counted so far.
+    pub fn counts(&self) -> DurationCounts {
+        let mut counts = DurationCounts::default();
         for (i, bucket) in self.buckets.iter().enumerate() {
-            durations.count += bucket.load(Ordering::Relaxed);
-            if let Some(within) = durations.within.get_mut(i) {
-                *within = durations.count;
+            counts.count += bucket.load(Ordering::Relaxed);
+            if let Some(within) = counts.within.get_mut(i) {
+                *within = counts.count;
             }
         }
-        durations.sum = Duration::from_micros(self.sum_us.load(Ordering::Relaxed));
-        durations
+        counts.sum = Duration::from_micros(self.sum_us.load(Ordering::Relaxed));
+        counts
     }
 }
 
 thread_local! {
-    static TURN: Cell<u64> = const { Cell::new(0) };
+    static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Times one in so many and counts it for all of them: for what takes no longer than it takes to read
-/// the clock.
+/// Times one call in 64 and counts it as 64, for calls that take no longer than reading the clock.
 #[derive(Debug, Default)]
 #[cfg_attr(not(feature = "policy"), allow(dead_code))]
-pub(crate) struct Sampled(Histogram);
+pub(crate) struct SampledHistogram(Histogram);
 
 #[cfg_attr(not(feature = "policy"), allow(dead_code))]
-impl Sampled {
+impl SampledHistogram {
     const ONE_IN: u64 = 64;
 
-    /// Is it this one's turn? The first of a thread is.
+    /// Returns whether this call is one to time. The first call of a thread is.
     #[inline]
     pub(crate) fn is_due() -> bool {
-        TURN.with(|turn| turn.replace(turn.get().wrapping_add(1)) % Self::ONE_IN == 0)
+        CALLS.with(|calls| calls.replace(calls.get().wrapping_add(1)) % Self::ONE_IN == 0)
     }
 
     pub(crate) fn record(&self, took: Duration) {
         self.0.record(took, Self::ONE_IN);
     }
 
-    pub(crate) fn durations(&self) -> Durations {
-        self.0.durations()
+    pub(crate) fn counts(&self) -> DurationCounts {
+        self.0.counts()
     }
 }
 
@@ -92,9 +91,9 @@ mod tests {
         for (us, times) in [(0, 1), (1, 1), (2, 3), (3, 1), (1_000_000, 1), (9_000_000, 2)] {
             histogram.record(Duration::from_micros(us), times);
         }
-        let told = histogram.durations();
-        assert_eq!(told.within[..3], [2, 5, 6]);
-        assert_eq!((told.within[18], told.count), (7, 9));
-        assert_eq!(told.sum, Duration::from_micros(1 + 6 + 3 + 1_000_000 + 18_000_000));
+        let counts = histogram.counts();
+        assert_eq!(counts.within[..3], [2, 5, 6]);
+        assert_eq!((counts.within[18], counts.count), (7, 9));
+        assert_eq!(counts.sum, Duration::from_micros(1 + 6 + 3 + 1_000_000 + 18_000_000));
     }
 }

@@ -6,63 +6,88 @@
 //! let limiter = Limiter::new("100/minute")?;
 //! let decision = limiter.check("user:42");
 //! if decision.allowed() {
-//!     // serve it; decision.remaining() more may come at once
+//!     // serve it; decision.remaining() more are allowed right now
 //! } else {
-//!     // answer 429 with Retry-After: decision.retry_after_secs()
+//!     // respond 429 with Retry-After: decision.retry_after_secs()
 //! }
 //! # Ok::<(), ratekeeper::LimitError>(())
 //! ```
 //!
-//! What else there is:
-//!
 //! | to | use |
 //! |---|---|
 //! | choose the algorithm | [`Limit::token_bucket`], [`Limit::fixed_window`], … ([`Algorithm`]) |
-//! | charge more than 1 | [`Request::cost`] |
-//! | give one key another limit | [`Request::limit`] |
-//! | check several limits, all or none | [`Limiter::check_all`] |
-//! | look without charging | [`Request::peek`] |
-//! | give back, start afresh | [`Request::refund`], [`Request::reset`] |
-//! | charge an estimate, correct it later | [`Request::reserve`] |
-//! | wait for a turn, up to a deadline | `Request::wait` (feature `tokio`) |
-//! | send evenly spaced | [`Limit::leaky_bucket`] with `Request::queue` (feature `tokio`) |
-//! | share limits with a fleet, over Redis or Valkey | `SharedLimiter` (feature `redis`) |
-//! | bound what is in flight | [`Concurrency`]; in a fleet `SharedConcurrency` (feature `redis`) |
+//! | charge more than 1 | [`KeyRequest::cost`] |
+//! | use another limit for one key | [`KeyRequest::limit`] |
+//! | charge several limits, all or none | [`Limiter::check_all`] |
+//! | look without charging | [`KeyRequest::peek`] |
+//! | refund, reset | [`KeyRequest::refund`], [`KeyRequest::reset`] |
+//! | charge an estimate, settle the actual cost later | [`KeyRequest::reserve`] |
+//! | wait until a request is allowed, up to a deadline | `KeyRequest::wait` (feature `tokio`) |
+//! | send evenly spaced | [`Limit::leaky_bucket`] with `KeyRequest::queue` (feature `tokio`) |
+//! | limit what is in flight | [`ConcurrencyLimit`]; in a fleet `SharedConcurrencyLimit` (feature `redis`) |
+//! | share limits in a fleet, over Redis or Valkey | `SharedLimiter` (feature `redis`) |
+//! | limit HTTP requests by a policy file | `PolicyLimiter` (feature `policy`) |
+//! | the same as tower middleware | `layer`, `RatekeeperLayer` (feature `tower`) |
 //! | test code that uses a limiter | [`ManualClock`] |
 //!
-//! A check takes no allocation, no system call and no background thread. Only waiting needs a
-//! runtime.
+//! A check takes no allocation, no system call and no background thread. Only waiting and shared stores need
+//! a runtime.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "policy")]
+mod admission;
 pub mod clock;
 mod concurrency;
+#[cfg(any(feature = "policy", feature = "redis"))]
+mod engine;
 #[cfg(feature = "policy")]
 pub mod files;
-#[cfg(feature = "policy")]
-pub mod gate;
 pub mod histogram;
-#[cfg(feature = "tower")]
-pub mod http;
+mod key_request;
 mod limiter;
-mod request;
+#[cfg(feature = "policy")]
+mod near_limit;
+#[cfg(feature = "policy")]
+mod policy_files;
+#[cfg(feature = "policy")]
+mod policy_handle;
+#[cfg(feature = "policy")]
+mod policy_limiter;
+#[cfg(feature = "redis")]
+mod random;
 mod reservation;
 #[cfg(feature = "redis")]
 pub mod shared;
+#[cfg(feature = "policy")]
+pub mod telemetry;
+#[cfg(feature = "tower")]
+pub mod tower;
 #[cfg(feature = "tokio")]
 mod wait;
 
-pub use clock::{Clock, ManualClock, SystemClock};
-pub use concurrency::{Concurrency, NoPermits, Permit};
 #[cfg(feature = "policy")]
-pub use gate::{Gate, GateError};
-#[cfg(feature = "tower")]
-pub use http::{RatekeeperLayer, layer};
-pub use limiter::Limiter;
+pub use admission::{Admission, Admitted, BindingLimit, Refusal, RefusalReason};
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use concurrency::{ConcurrencyLimit, Permit, ZeroPermits};
+#[cfg(any(feature = "policy", feature = "redis"))]
+pub use engine::{Applied, Degraded, DegradedReason, Receipt};
+#[cfg(feature = "policy")]
+pub use engine::{Engine, HeldPermit, MaybeReady};
+pub use key_request::KeyRequest;
+pub use limiter::{Limiter, LimiterBuilder};
+#[cfg(feature = "policy")]
+pub use near_limit::{InvalidRatio, NearLimit};
+#[cfg(feature = "policy")]
+pub use policy_files::{PolicyFiles, read_policy};
+#[cfg(feature = "policy")]
+pub use policy_handle::{ActivePolicy, LoadStatus, PolicyHandle, PolicyLoadError};
+#[cfg(feature = "policy")]
+pub use policy_limiter::PolicyLimiter;
 pub use ratekeeper_core::{
     ALGORITHMS, Algorithm, Cost, Decision, FailureMode, Limit, LimitError, Micros, Rate, RateError,
     Scope, Wait, ZeroCost,
 };
-/// Policies, and what they look at.
+/// Policies, and the attributes of requests that they read.
 #[cfg(feature = "policy")]
 pub use ratekeeper_policy as policy;
 #[cfg(feature = "policy")]
@@ -74,9 +99,10 @@ pub use ratekeeper_stores::{
 pub use ratekeeper_stores::{
     LeaseStats, LeasedStore, RedisConfig, RedisStore, RedisUrlError, SharedStore, Store,
 };
-pub use request::Request;
-pub use reservation::{Reservation, TooLate};
+pub use reservation::{Reservation, ReservationExpired};
 #[cfg(feature = "redis")]
-pub use shared::{Answer, SharedConcurrency, SharedLimiter, SharedPermit};
+pub use shared::{SharedConcurrencyLimit, SharedLimiter, SharedPermit};
+#[cfg(feature = "tower")]
+pub use tower::{RatekeeperLayer, layer};
 #[cfg(feature = "tokio")]
 pub use wait::{WAITERS_MAX, WaitError};

@@ -1,4 +1,4 @@
-//! The limiter: a limit, a store and a clock.
+//! A limiter: a limit, a store in memory, and a clock.
 
 use std::sync::Arc;
 
@@ -6,27 +6,27 @@ use ratekeeper_core::{Decision, Limit, LimitError, Micros};
 use ratekeeper_stores::{Charge, ChargesError, MemoryStats, MemoryStore, Op, Verdict};
 
 use crate::clock::{Clock, SystemClock};
-use crate::request::Request;
+use crate::key_request::KeyRequest;
 
-/// Decides for each key whether one more may pass now.
+/// Decides per key whether a request may proceed now.
 ///
 /// Share it by reference, in an [`Arc`], or by cloning: clones share their state.
 ///
 /// ```
 /// use ratekeeper::{Limit, Limiter};
 ///
-/// // The default algorithm, a sliding counter:
+/// // With the default algorithm:
 /// let limiter = Limiter::new("100/minute")?;
 /// assert_eq!(limiter.check("user:42").remaining(), 99);
 ///
-/// // Another one:
+/// // With another one:
 /// let limiter = Limiter::new(Limit::token_bucket("5/s burst 10")?)?;
 /// assert_eq!(limiter.check("user:42").limit(), 10);
 /// # Ok::<(), ratekeeper::LimitError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limiter<C = SystemClock> {
-    /// Its scope is that of all keys, also where a call brings a limit of its own.
+    /// Its scope holds for all keys, also where a request has a limit of its own.
     pub(crate) limit: Limit,
     pub(crate) store: Arc<MemoryStore>,
     pub(crate) clock: C,
@@ -35,65 +35,91 @@ pub struct Limiter<C = SystemClock> {
 }
 
 impl Limiter {
-    /// A limiter for up to a million keys at a time. Takes a [`Limit`], or a rate such as
-    /// `"100/minute"` for a sliding counter.
+    /// Returns a limiter for up to a million keys. Takes a [`Limit`], or a rate such as `"100/minute"`.
+    ///
+    /// # Errors
+    ///
+    /// If the limit is invalid.
     pub fn new<L>(limit: L) -> Result<Self, LimitError>
     where
         L: TryInto<Limit>,
         LimitError: From<L::Error>,
     {
-        let limit = limit.try_into()?;
-        Ok(Self {
-            limit,
-            store: Arc::default(),
-            clock: SystemClock,
-            #[cfg(feature = "tokio")]
-            waiters: Arc::default(),
-        })
+        Ok(Self::builder(limit)?.build())
+    }
+
+    /// Returns a builder for a limiter with another capacity, store or clock.
+    ///
+    /// ```
+    /// use ratekeeper::{Limiter, ManualClock};
+    ///
+    /// let clock = ManualClock::new();
+    /// let limiter = Limiter::builder("1/minute")?.capacity(10_000).clock(clock.clone()).build();
+    /// assert!(limiter.check("user:42").allowed());
+    /// # Ok::<(), ratekeeper::LimitError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the limit is invalid.
+    pub fn builder<L>(limit: L) -> Result<LimiterBuilder, LimitError>
+    where
+        L: TryInto<Limit>,
+        LimitError: From<L::Error>,
+    {
+        Ok(LimiterBuilder { limit: limit.try_into()?, store: None, clock: SystemClock })
     }
 }
 
-impl<C: Clock> Limiter<C> {
-    /// The same limiter with room for `keys_max` live keys: 38.4 bytes for each.
-    #[must_use]
-    pub fn with_capacity(self, keys_max: usize) -> Self {
-        self.with_store(MemoryStore::with_capacity(keys_max))
+/// Builds a [`Limiter`], from [`Limiter::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "call `build`"]
+pub struct LimiterBuilder<C = SystemClock> {
+    limit: Limit,
+    store: Option<Arc<MemoryStore>>,
+    clock: C,
+}
+
+impl<C: Clock> LimiterBuilder<C> {
+    /// Uses a store of its own for up to `keys_max` live keys, at 38.4 bytes each.
+    pub fn capacity(self, keys_max: usize) -> Self {
+        self.store(MemoryStore::with_capacity(keys_max))
     }
 
-    /// The same limiter over another store, which several limiters may share.
+    /// Uses this store, which several limiters may share.
     ///
     /// ```
     /// use std::sync::Arc;
     /// use ratekeeper::{Limiter, MemoryStore};
     ///
     /// let store = Arc::new(MemoryStore::with_capacity(100_000));
-    /// let api = Limiter::new("100/minute")?.with_store(store.clone());
-    /// let login = Limiter::new("5/minute")?.with_store(store);
+    /// let api = Limiter::builder("100/minute")?.store(store.clone()).build();
+    /// let login = Limiter::builder("5/minute")?.store(store).build();
     /// # Ok::<(), ratekeeper::LimitError>(())
     /// ```
-    #[must_use]
-    pub fn with_store(self, store: impl Into<Arc<MemoryStore>>) -> Self {
-        Self {
-            store: store.into(),
-            #[cfg(feature = "tokio")]
-            waiters: Arc::default(),
-            ..self
-        }
+    pub fn store(self, store: impl Into<Arc<MemoryStore>>) -> Self {
+        Self { store: Some(store.into()), ..self }
     }
 
-    /// The same limiter by another clock.
-    #[must_use]
-    pub fn with_clock<D: Clock>(self, clock: D) -> Limiter<D> {
+    /// Uses this clock.
+    pub fn clock<D: Clock>(self, clock: D) -> LimiterBuilder<D> {
+        LimiterBuilder { limit: self.limit, store: self.store, clock }
+    }
+
+    /// Returns the limiter.
+    pub fn build(self) -> Limiter<C> {
         Limiter {
             limit: self.limit,
-            store: self.store,
-            clock,
+            store: self.store.unwrap_or_default(),
+            clock: self.clock,
             #[cfg(feature = "tokio")]
             waiters: Arc::default(),
         }
     }
+}
 
-    /// Charges 1 to `key` if that fits.
+impl<C: Clock> Limiter<C> {
+    /// Charges 1 to `key` if the limit allows it.
     #[inline(always)] // so that a caller pays only for the numbers it reads
     pub fn check<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Decision {
         let key = key.as_ref();
@@ -113,7 +139,7 @@ impl<C: Clock> Limiter<C> {
         Charge::new(&self.limit, key)
     }
 
-    /// Everything else that can be asked about a key.
+    /// Returns a builder for every other operation on a key.
     ///
     /// ```
     /// use ratekeeper::{Cost, Limiter};
@@ -124,14 +150,14 @@ impl<C: Clock> Limiter<C> {
     /// # Ok::<(), ratekeeper::LimitError>(())
     /// ```
     #[inline]
-    pub fn key<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Request<'a, C> {
-        Request::new(self, key.as_ref())
+    pub fn key<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> KeyRequest<'a, C> {
+        KeyRequest::new(self, key.as_ref())
     }
 
     /// Charges several limits, all of them or none, in one atomic step.
     ///
-    /// The limits may be of different algorithms and the keys different ones. Their usage is kept
-    /// under their own names ([`Limit::named`]), apart from this limiter's.
+    /// The limits may have different algorithms, and the keys may differ. Usage is kept under the names of
+    /// the limits ([`Limit::named`]), apart from this limiter's.
     ///
     /// ```
     /// use ratekeeper::{Charge, Cost, Limit, Limiter};
@@ -145,21 +171,25 @@ impl<C: Clock> Limiter<C> {
     ///     Charge::new(&per_tenant, "acme").cost(Cost::of(3)),
     /// ])?;
     /// assert!(verdict.allowed());
-    /// // It reads like the decision of the limit that is closest to denying.
+    /// // It reads like the decision of the binding limit.
     /// assert_eq!(verdict.remaining(), 9);
     /// assert_eq!(verdict.decisions()[1].remaining(), 997);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the charges cannot be decided together.
     pub fn check_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, ChargesError> {
         self.store.apply_now(Op::Check, charges, self.now())
     }
 
-    /// The limit for keys that bring none of their own.
+    /// Returns the limit.
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// Sizes and counters of the store.
+    /// Returns sizes and counters of the store.
     pub fn stats(&self) -> MemoryStats {
         self.store.stats(self.now())
     }

@@ -1,18 +1,16 @@
-//! Charge an estimate now, the truth later.
-
-use std::fmt;
+//! Reservations: charge an estimate now, settle the actual cost later.
 
 use ratekeeper_core::{Cost, Decision, Limit, Micros};
 use ratekeeper_stores::{Charge, Op};
 
 use crate::clock::Clock;
+use crate::key_request::KeyRequest;
 use crate::limiter::Limiter;
-use crate::request::Request;
 
-/// An estimate that was charged, from [`Request::reserve`].
+/// A charged estimate, from [`KeyRequest::reserve`].
 ///
-/// Settle it with what the request really cost, or cancel it. Dropped or left past its deadline,
-/// it keeps its charge: nobody gains by not settling.
+/// Settle it with the actual cost, or cancel it. Dropped or past its deadline, it keeps its charge, so that
+/// not settling gains nothing.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,8 +18,8 @@ use crate::request::Request;
 ///
 /// let tokens = Limiter::new(Limit::token_bucket("10000/minute")?)?;
 /// let estimate = tokens.key("ann").cost(Cost::of(2_000)).reserve(Duration::from_secs(60));
-/// let reservation = estimate.expect("there is room");
-/// // … the answer took only 700 …
+/// let reservation = estimate.expect("within the limit");
+/// // … the response took only 700 …
 /// let now = reservation.settle(700)?;
 /// assert_eq!(now.remaining(), 9_300);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -40,7 +38,7 @@ pub struct Reservation<C> {
 
 impl<C: Clock + Clone> Reservation<C> {
     pub(crate) fn new(
-        request: Request<'_, C>,
+        request: KeyRequest<'_, C>,
         decision: Decision,
         charged_at: Micros,
         deadline: Micros,
@@ -56,57 +54,45 @@ impl<C: Clock + Clone> Reservation<C> {
         }
     }
 
-    /// What was decided when it was made.
+    /// Returns the decision that admitted it.
     pub fn decision(&self) -> Decision {
         self.decision
     }
 
-    /// Corrects the charge to what it really was: back to the key if that is less, a debt if it is
-    /// more than there was room for. Tells what is there now.
-    pub fn settle(self, actual: u64) -> Result<Decision, TooLate> {
+    /// Corrects the charge to the actual cost: refunds what was not used, or charges more, as a debt if that
+    /// exceeds the limit. Returns what remains.
+    ///
+    /// # Errors
+    ///
+    /// If the deadline has passed. The estimate then stays charged.
+    pub fn settle(self, actual: u64) -> Result<Decision, ReservationExpired> {
         let now = self.in_time()?;
-        let (store, estimate) = (&self.limiter.store, self.cost.get());
-        let charge = |cost| {
-            Charge::new(&self.limit, &self.key).cost(cost).within(self.limiter.limit.scope())
-        };
-        let over = Cost::new(actual.saturating_sub(estimate));
-        let under = Cost::new(estimate.saturating_sub(actual));
-        Ok(match (over, under) {
-            (Some(over), _) => store.apply_one(Op::Charge, &charge(over), now),
-            (_, Some(under)) => {
-                let refund = Op::Refund { charged_at: self.charged_at };
-                store.apply_one(refund, &charge(under), now)
-            }
-            _ => store.apply_one(Op::Peek, &charge(Cost::ONE), now),
-        })
+        let correction = Op::correction(self.cost, actual, self.charged_at);
+        let (op, cost) = correction.unwrap_or((Op::Peek, Cost::ONE));
+        let charge = Charge::new(&self.limit, &self.key).within(self.limiter.limit.scope());
+        Ok(self.limiter.store.apply_one(op, &charge.cost(cost), now))
     }
 
-    /// Gives all of it back.
-    pub fn cancel(self) -> Result<Decision, TooLate> {
+    /// Refunds the whole estimate.
+    ///
+    /// # Errors
+    ///
+    /// If the deadline has passed. The estimate then stays charged.
+    pub fn cancel(self) -> Result<Decision, ReservationExpired> {
         self.settle(0)
     }
 
-    fn in_time(&self) -> Result<Micros, TooLate> {
+    fn in_time(&self) -> Result<Micros, ReservationExpired> {
         let now = self.limiter.now();
-        if now > self.deadline { Err(TooLate { charged: self.cost }) } else { Ok(now) }
+        if now > self.deadline { Err(ReservationExpired { charged: self.cost }) } else { Ok(now) }
     }
 }
 
-/// The deadline of a reservation has passed, and it keeps its charge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLate {
-    /// What stays charged.
+/// The deadline of a reservation has passed, so the estimate stays charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the reservation was not settled in time and keeps its charge of {}; reserve for longer", charged.get())]
+#[non_exhaustive]
+pub struct ReservationExpired {
+    /// The estimate, which stays charged.
     pub charged: Cost,
 }
-
-impl fmt::Display for TooLate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let charged = self.charged.get();
-        write!(
-            f,
-            "the reservation was not settled in time and keeps its charge of {charged}; reserve for longer"
-        )
-    }
-}
-
-impl std::error::Error for TooLate {}

@@ -1,7 +1,6 @@
-//! Waiting for a turn: fair, with a deadline, and safe to abandon. On tokio.
+//! Waiting until a limit allows a request: fair, with a deadline, and cancel-safe. On tokio.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,19 +9,19 @@ use ratekeeper_stores::{Op, Snapshot};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
-use crate::request::Request;
+use crate::key_request::KeyRequest;
 
-/// The most that may wait at one limiter at a time.
+/// How many requests can wait at one limiter.
 pub const WAITERS_MAX: usize = 65_536;
 
-impl<C: Clock> Request<'_, C> {
-    /// Waits until it fits, up to `patience`, and charges then. For a leaky bucket it also waits
-    /// for its turn to leave.
+impl<C: Clock> KeyRequest<'_, C> {
+    /// Waits until the limit allows the cost, up to `timeout`, and charges it then. For a leaky bucket it
+    /// also waits for the delay.
     ///
-    /// Those who wait for a key are served in the order they came; a plain [`Request::check`] does
-    /// not queue. If the wait would be too long, counting everybody in front, it fails at once
-    /// instead of at the deadline. Dropping the future leaves the line and charges nothing; from
-    /// the queue of a leaky bucket it leaves as [`Request::queue`] does.
+    /// Requests that wait for a key are served first come, first served; a plain [`KeyRequest::check`] does
+    /// not queue. If the wait would exceed the timeout, counting every request ahead, it fails at once.
+    /// Dropping the future leaves the queue and charges nothing; in a leaky bucket it behaves as
+    /// [`KeyRequest::queue`] does.
     ///
     /// ```
     /// use std::time::Duration;
@@ -34,24 +33,32 @@ impl<C: Clock> Request<'_, C> {
     /// // 10 ms from now:
     /// limiter.key("mail").wait(Duration::from_secs(1)).await?;
     /// // Too soon for the next one, so this fails without waiting at all:
-    /// let impatient = limiter.key("mail").wait(Duration::from_millis(1)).await;
-    /// assert!(matches!(impatient, Err(WaitError::TooLong { .. })));
+    /// let too_short = limiter.key("mail").wait(Duration::from_millis(1)).await;
+    /// assert!(matches!(too_short, Err(WaitError::TooLong { .. })));
     /// # Ok(()) }
     /// ```
-    pub async fn wait(self, patience: Duration) -> Result<Decision, WaitError> {
-        let deadline = self.limiter.now().after(patience);
+    ///
+    /// # Errors
+    ///
+    /// If the wait would take too long or forever, or too many are waiting.
+    pub async fn wait(self, timeout: Duration) -> Result<Decision, WaitError> {
+        let deadline = self.limiter.now().after(timeout);
         let admitted = match self.join(deadline)? {
             Joined::Admitted(admitted) => admitted,
-            Joined::InLine(place) => self.wait_in_line(&place, deadline).await?,
+            Joined::Queued(entry) => self.wait_in_queue(&entry, deadline).await?,
         };
-        Ok(self.hold(admitted).await)
+        Ok(self.delay(admitted).await)
     }
 
-    /// Takes a place in a leaky bucket and waits for the turn to leave; fails at once, with the
-    /// denial, if the bucket is full.
+    /// Charges a leaky bucket and waits until the request may leave it, so that requests proceed evenly
+    /// spaced.
     ///
-    /// Dropping the future gives the place back if nobody has queued behind it. If somebody has,
-    /// the gap stays, for their turns are already set.
+    /// Dropping the future refunds the charge if no other request has come after it. Otherwise the gap
+    /// stays, because the times of those requests are already set.
+    ///
+    /// # Errors
+    ///
+    /// The denial, at once, if the bucket is full.
     ///
     /// ```
     /// use ratekeeper::{Limit, Limiter};
@@ -60,46 +67,46 @@ impl<C: Clock> Request<'_, C> {
     /// // A thousand messages at once, a hundred a second out, evenly.
     /// let limiter = Limiter::new(Limit::leaky_bucket("100/s burst 1000")?)?;
     /// for message in 0..10 {
-    ///     limiter.key("outbox").queue().await.expect("there is room");
+    ///     limiter.key("outbox").queue().await.expect("the bucket is not full");
     ///     // send it
     /// }
     /// # Ok(()) }
     /// ```
     pub async fn queue(self) -> Result<Decision, Decision> {
-        let checked = self.check_for_place(self.limiter.now());
+        let checked = self.check_with_snapshot(self.limiter.now());
         match checked.decision.allowed() {
-            true => Ok(self.hold(checked).await),
+            true => Ok(self.delay(checked).await),
             false => Err(checked.decision),
         }
     }
 
-    fn check_for_place(&self, now: Micros) -> Checked {
+    fn check_with_snapshot(&self, now: Micros) -> Checked {
         let (decision, after) = self.limiter.store.check_and_snapshot(&self.charge(), now);
         Checked { decision, after }
     }
 
-    /// Waits for the turn to leave a leaky bucket. Abandoned, it gives the place back.
-    async fn hold(&self, admitted: Checked) -> Decision {
+    /// Waits for the delay of a leaky bucket. Cancelled, it refunds the charge.
+    async fn delay(&self, admitted: Checked) -> Decision {
         let Checked { decision, after } = admitted;
         if !decision.delay().is_zero() {
-            let mut place = PlaceInBucket { request: *self, after, is_abandoned: true };
+            let mut guard = RefundOnCancel { request: *self, after, is_cancelled: true };
             tokio::time::sleep(decision.delay()).await;
-            place.is_abandoned = false;
+            guard.is_cancelled = false;
         }
         decision
     }
 
-    /// At the front of the line: check, and sleep for as long as the check says.
-    async fn wait_in_line(
+    /// Waits for the front of the queue; there, checks and sleeps for the wait of the decision.
+    async fn wait_in_queue(
         &self,
-        place: &PlaceInLine,
+        entry: &QueueEntry,
         deadline: Micros,
     ) -> Result<Checked, WaitError> {
         loop {
-            let patience = deadline.since(self.limiter.now());
-            if !place.is_first() {
-                // Whoever is in front may take longer than it seemed when this place was taken.
-                if tokio::time::timeout(patience, place.turn.notified()).await.is_err() {
+            let timeout = deadline.since(self.limiter.now());
+            if !entry.is_first() {
+                // Those ahead may take longer than they were expected to.
+                if tokio::time::timeout(timeout, entry.first.notified()).await.is_err() {
                     let would_take = self.wait_left(self.limiter.now());
                     return Err(WaitError::TooLong { would_take });
                 }
@@ -110,7 +117,7 @@ impl<C: Clock> Request<'_, C> {
             if now.after(delay) > deadline {
                 return Err(WaitError::TooLong { would_take: delay });
             }
-            let checked = self.check_for_place(now);
+            let checked = self.check_with_snapshot(now);
             match checked.decision.wait() {
                 Wait::None => return Ok(checked),
                 Wait::Never => return Err(WaitError::Never(checked.decision)),
@@ -122,18 +129,18 @@ impl<C: Clock> Request<'_, C> {
         }
     }
 
-    /// Passes at once if nobody waits, or else takes a place in line if it can be in time.
+    /// Charges at once if no request waits; otherwise joins the queue if the deadline can be met.
     fn join(&self, deadline: Micros) -> Result<Joined, WaitError> {
         let waiters = &self.limiter.waiters;
-        let mut lines = waiters.lines();
+        let mut queues = waiters.lock();
         let now = self.limiter.now();
-        let key = LineKey(self.limit.algorithm(), self.key.into());
-        let line = lines.by_key.get(&key);
-        if line.is_none() {
+        let key = QueueKey(self.limit.algorithm(), self.key.into());
+        let queue = queues.by_key.get(&key);
+        if queue.is_none() {
             let decision = self.limiter.store.apply_one(Op::Peek, &self.charge(), now);
-            let holds_in_time = now.after(decision.delay()) <= deadline;
-            if decision.allowed() && holds_in_time {
-                let checked = self.check_for_place(now);
+            let is_in_time = now.after(decision.delay()) <= deadline;
+            if decision.allowed() && is_in_time {
+                let checked = self.check_with_snapshot(now);
                 if checked.decision.allowed() {
                     return Ok(Joined::Admitted(checked));
                 }
@@ -142,54 +149,54 @@ impl<C: Clock> Request<'_, C> {
                 return Err(WaitError::Never(decision));
             }
         }
-        if lines.waiting >= WAITERS_MAX {
+        if queues.waiting >= WAITERS_MAX {
             return Err(WaitError::TooManyWaiting);
         }
-        let ahead = line.into_iter().flat_map(|line| &line.tickets);
-        self.turn_after(ahead, now, deadline)?;
-        Ok(Joined::InLine(waiters.enter(&mut lines, key, self)))
+        let ahead = queue.into_iter().flatten();
+        self.check_in_time(ahead, now, deadline)?;
+        Ok(Joined::Queued(waiters.enter(&mut queues, key, self)))
     }
 
-    /// When it would be this one's turn, if only those in line come: the state is copied, and
-    /// everybody in front is let through the copy. An error as soon as that is past the deadline.
-    fn turn_after<'t>(
+    /// Simulates the queue on a copy of the state: every waiter ahead, then this request. Fails as soon as
+    /// that is past the deadline.
+    fn check_in_time<'t>(
         &self,
-        ahead: impl Iterator<Item = &'t Ticket>,
+        ahead: impl Iterator<Item = &'t Waiter>,
         now: Micros,
         deadline: Micros,
     ) -> Result<(), WaitError> {
         let mut state = self.limiter.store.snapshot(&self.charge());
-        let ahead = ahead.map(|ticket| (&ticket.limit, ticket.cost));
-        let in_time = |turn: Micros| match turn > deadline {
-            true => Err(WaitError::TooLong { would_take: turn.since(now) }),
+        let ahead = ahead.map(|waiter| (&waiter.limit, waiter.cost));
+        let in_time = |at: Micros| match at > deadline {
+            true => Err(WaitError::TooLong { would_take: at.since(now) }),
             false => Ok(()),
         };
-        let mut turn = now;
+        let mut at = now;
         let mut delay = Duration::ZERO;
         for (limit, cost) in ahead.chain([(self.limit, self.cost)]) {
             loop {
-                let decision = state.check(limit, cost, turn);
+                let decision = state.check(limit, cost, at);
                 delay = decision.delay();
                 match decision.wait() {
                     Wait::None => break,
                     Wait::Never => return Err(WaitError::Never(decision)),
                     Wait::Micros(us) => {
-                        let next = turn.after(Duration::from_micros(us));
-                        if next == turn {
-                            // The calendar ends before that.
-                            let would_take = turn.since(now) + Duration::from_micros(us);
+                        let next = at.after(Duration::from_micros(us));
+                        if next == at {
+                            // The time is beyond what can be represented.
+                            let would_take = at.since(now) + Duration::from_micros(us);
                             return Err(WaitError::TooLong { would_take });
                         }
-                        turn = next;
+                        at = next;
                     }
                 }
-                in_time(turn)?;
+                in_time(at)?;
             }
         }
-        in_time(turn.after(delay))
+        in_time(at.after(delay))
     }
 
-    /// How long this one would have to wait if nobody were in front.
+    /// The wait of this request if no other were ahead.
     fn wait_left(&self, now: Micros) -> Duration {
         let decision = self.limiter.store.apply_one(Op::Peek, &self.charge(), now);
         decision.retry_after().unwrap_or(decision.delay())
@@ -204,136 +211,119 @@ struct Checked {
 
 enum Joined {
     Admitted(Checked),
-    InLine(PlaceInLine),
+    Queued(QueueEntry),
 }
 
-/// Everybody who waits at a limiter.
+/// The requests that wait at a limiter.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    lines: Mutex<Lines>,
+    queues: Mutex<Queues>,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
-    by_key: HashMap<LineKey, Line>,
+struct Queues {
+    by_key: HashMap<QueueKey, VecDeque<Waiter>>,
     waiting: usize,
     next_id: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct LineKey(Algorithm, Box<[u8]>); // all of a limiter's keys are in one scope
-
-#[derive(Debug, Default)]
-struct Line {
-    tickets: VecDeque<Ticket>,
-}
+struct QueueKey(Algorithm, Box<[u8]>); // all keys of a limiter are in one scope
 
 #[derive(Debug)]
-struct Ticket {
+struct Waiter {
     id: u64,
     limit: Limit,
     cost: Cost,
-    turn: Arc<Notify>,
+    /// Notified when it is first in the queue.
+    first: Arc<Notify>,
 }
 
 impl Waiters {
-    fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn enter<C: Clock>(
         self: &Arc<Self>,
-        lines: &mut Lines,
-        key: LineKey,
-        request: &Request<'_, C>,
-    ) -> PlaceInLine {
-        let (id, turn) = (lines.next_id, Arc::new(Notify::new()));
-        lines.next_id += 1;
-        lines.waiting += 1;
-        let ticket =
-            Ticket { id, limit: request.limit.clone(), cost: request.cost, turn: turn.clone() };
-        lines.by_key.entry(key.clone()).or_default().tickets.push_back(ticket);
-        PlaceInLine { waiters: self.clone(), key, id, turn }
+        queues: &mut Queues,
+        key: QueueKey,
+        request: &KeyRequest<'_, C>,
+    ) -> QueueEntry {
+        let (id, first) = (queues.next_id, Arc::new(Notify::new()));
+        queues.next_id += 1;
+        queues.waiting += 1;
+        let (limit, cost) = (request.limit.clone(), request.cost);
+        let waiter = Waiter { id, limit, cost, first: first.clone() };
+        queues.by_key.entry(key.clone()).or_default().push_back(waiter);
+        QueueEntry { waiters: self.clone(), key, id, first }
     }
 }
 
-/// A place in line. Dropped, also because the future was, it lets the next one step up.
-struct PlaceInLine {
+/// An entry in a queue. Dropped, it leaves the queue.
+struct QueueEntry {
     waiters: Arc<Waiters>,
-    key: LineKey,
+    key: QueueKey,
     id: u64,
-    turn: Arc<Notify>,
+    /// Notified when it is first in the queue.
+    first: Arc<Notify>,
 }
 
-impl PlaceInLine {
+impl QueueEntry {
     fn is_first(&self) -> bool {
-        let lines = self.waiters.lines();
-        let first = lines.by_key.get(&self.key).and_then(|line| line.tickets.front());
-        first.is_some_and(|ticket| ticket.id == self.id)
+        let queues = self.waiters.lock();
+        let first = queues.by_key.get(&self.key).and_then(VecDeque::front);
+        first.is_some_and(|waiter| waiter.id == self.id)
     }
 }
 
-impl Drop for PlaceInLine {
+impl Drop for QueueEntry {
     fn drop(&mut self) {
-        let mut lines = self.waiters.lines();
-        lines.waiting -= 1;
-        let Some(line) = lines.by_key.get_mut(&self.key) else {
+        let mut queues = self.waiters.lock();
+        queues.waiting -= 1;
+        let Some(queue) = queues.by_key.get_mut(&self.key) else {
             return;
         };
-        line.tickets.retain(|ticket| ticket.id != self.id);
-        match line.tickets.front() {
-            Some(next) => next.turn.notify_one(),
+        queue.retain(|waiter| waiter.id != self.id);
+        match queue.front() {
+            Some(next) => next.first.notify_one(),
             None => {
-                lines.by_key.remove(&self.key);
+                queues.by_key.remove(&self.key);
             }
         }
     }
 }
 
-/// A place in a leaky bucket, given back if it is abandoned and nobody is behind it.
-struct PlaceInBucket<'a, C: Clock> {
-    request: Request<'a, C>,
+/// Refunds a charge to a leaky bucket when a delay is cancelled, unless another request came after it.
+struct RefundOnCancel<'a, C: Clock> {
+    request: KeyRequest<'a, C>,
     after: Snapshot,
-    is_abandoned: bool,
+    is_cancelled: bool,
 }
 
-impl<C: Clock> Drop for PlaceInBucket<'_, C> {
+impl<C: Clock> Drop for RefundOnCancel<'_, C> {
     fn drop(&mut self) {
-        if self.is_abandoned {
+        if self.is_cancelled {
             let limiter = self.request.limiter;
             limiter.store.undo_last(&self.request.charge(), &self.after, limiter.now());
         }
     }
 }
 
-/// Why waiting was no use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a request did not wait, or not to the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// It would take longer than the caller is ready to wait.
+    /// The wait would exceed the timeout.
+    #[error("the wait would take {would_take:?}, which is past the deadline")]
     TooLong {
-        /// How long, counting everybody in front.
+        /// How long, counting every request ahead.
         would_take: Duration,
     },
-    /// The cost is above what the limit can ever hold.
+    /// The cost exceeds the capacity of the limit, so no wait helps.
+    #[error("the cost is above the limit of {}, so no wait helps", .0.limit())]
     Never(Decision),
-    /// [`WAITERS_MAX`] are waiting already.
+    /// [`WAITERS_MAX`] requests are waiting already.
+    #[error("{WAITERS_MAX} requests are waiting already")]
     TooManyWaiting,
 }
-
-impl fmt::Display for WaitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLong { would_take } => {
-                write!(f, "the wait would take {would_take:?}, which is past the deadline")
-            }
-            Self::Never(decision) => {
-                let limit = decision.limit();
-                write!(f, "the cost is above the limit of {limit}, so no wait would help")
-            }
-            Self::TooManyWaiting => write!(f, "{WAITERS_MAX} are waiting already"),
-        }
-    }
-}
-
-impl std::error::Error for WaitError {}

@@ -47,7 +47,7 @@ fn the_counter_counts() {
 fn a_check_allocates_nothing() {
     for algorithm in ALGORITHMS.iter().filter(|algorithm| **algorithm != Algorithm::SlidingLog) {
         let limit = Limit::new("5/s".parse().unwrap(), *algorithm).unwrap();
-        let limiter = Limiter::new(limit.clone()).unwrap().with_capacity(1_000);
+        let limiter = Limiter::builder(limit.clone()).unwrap().capacity(1_000).build();
         limiter.check("the clock is set up by the first one");
         let checks = allocations_of(|| {
             // New keys and old ones, allowed and denied, more than there is room for.
@@ -72,7 +72,8 @@ fn a_check_allocates_nothing() {
 
 #[test]
 fn a_log_allocates_only_to_grow() {
-    let limiter = Limiter::new(Limit::sliding_log("100/hour").unwrap()).unwrap().with_capacity(10);
+    let limiter =
+        Limiter::builder(Limit::sliding_log("100/hour").unwrap()).unwrap().capacity(10).build();
     for _ in 0..100 {
         limiter.check("k");
     }

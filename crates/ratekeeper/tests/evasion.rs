@@ -5,7 +5,7 @@ use axum::Router;
 use axum::body::Body;
 use http::{HeaderValue, Request, Response};
 use ratekeeper::policy::NoSources;
-use ratekeeper::{Gate, Policy, RatekeeperLayer};
+use ratekeeper::{Policy, PolicyLimiter, RatekeeperLayer};
 use ratekeeper_testkit::evasion::{POLICY, Spelling, count_as_one, malformed};
 use tower::ServiceExt;
 
@@ -13,7 +13,7 @@ fn app() -> Router {
     let policy = Policy::parse("evasion", POLICY, &NoSources).unwrap_or_else(|e| panic!("{e}"));
     Router::new()
         .fallback(async || "served")
-        .layer(RatekeeperLayer::new(Gate::new(policy).unwrap()))
+        .layer(RatekeeperLayer::new(PolicyLimiter::new(policy).unwrap()))
 }
 
 fn request(uri: &str, host: Option<&str>, spelling: &Spelling) -> Option<Request<Body>> {

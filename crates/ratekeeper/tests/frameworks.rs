@@ -9,8 +9,8 @@ use http_body_util::{BodyExt, Empty, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
-use ratekeeper::http::PeerAddr;
-use ratekeeper::{Gate, Policy, RatekeeperLayer};
+use ratekeeper::tower::PeerAddr;
+use ratekeeper::{Policy, PolicyLimiter, RatekeeperLayer};
 use tokio::net::TcpListener;
 use tower::{Layer, service_fn};
 
@@ -71,7 +71,7 @@ limits:
     rate: 2/hour
 ";
     let policy = Policy::parse("policy.yaml", policy, &ratekeeper::policy::NoSources).unwrap();
-    let layer = RatekeeperLayer::new(Gate::new(policy).unwrap());
+    let layer = RatekeeperLayer::new(PolicyLimiter::new(policy).unwrap());
     let (_, health) = tonic_health::server::health_reporter();
     let (listener, addr) = listen().await;
     let incoming = tonic::transport::server::TcpIncoming::from(listener);

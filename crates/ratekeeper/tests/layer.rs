@@ -10,18 +10,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use ratekeeper::http::{ActualCost, PeerAddr};
 use ratekeeper::policy::NoSources;
-use ratekeeper::{Gate, ManualClock, Policy, RatekeeperLayer};
+use ratekeeper::tower::{ActualCost, PeerAddr};
+use ratekeeper::{ManualClock, Policy, PolicyLimiter, RatekeeperLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Body = Full<Bytes>;
 
-fn gate(policy: &str) -> (Gate, ManualClock) {
+fn limiter(policy: &str) -> (PolicyLimiter, ManualClock) {
     let clock = ManualClock::new();
     let text = format!("version: 1\n{policy}");
     let policy = Policy::parse("policy.yaml", &text, &NoSources).unwrap_or_else(|e| panic!("{e}"));
-    (Gate::with_clock(policy, clock.clone()).unwrap(), clock)
+    (PolicyLimiter::with_clock(policy, clock.clone()).unwrap(), clock)
 }
 
 /// Answers with the status and headers that the request asks for.
@@ -65,8 +65,8 @@ impl Answer {
     }
 }
 
-async fn ask(gate: &Gate, line: &str) -> Answer {
-    let service = RatekeeperLayer::new(gate.clone()).layer(service_fn(echo));
+async fn ask(limiter: &PolicyLimiter, line: &str) -> Answer {
+    let service = RatekeeperLayer::new(limiter.clone()).layer(service_fn(echo));
     let response = service.oneshot(request(line)).await.unwrap();
     let (parts, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
@@ -74,10 +74,10 @@ async fn ask(gate: &Gate, line: &str) -> Answer {
     Answer { status: parts.status, headers: parts.headers, body }
 }
 
-async fn statuses(gate: &Gate, line: &str, times: usize) -> Vec<u16> {
+async fn statuses(limiter: &PolicyLimiter, line: &str, times: usize) -> Vec<u16> {
     let mut statuses = Vec::new();
     for _ in 0..times {
-        statuses.push(ask(gate, line).await.status.as_u16());
+        statuses.push(ask(limiter, line).await.status.as_u16());
     }
     statuses
 }
@@ -90,9 +90,9 @@ answers: { headers: [ratelimit, x-ratelimit] }
 
 #[tokio::test]
 async fn a_refusal_tells_the_true_wait() {
-    let (gate, clock) = gate(CHECKOUT);
-    assert_eq!(statuses(&gate, "POST /checkout", 10).await, [200; 10]);
-    let refused = ask(&gate, "POST /checkout").await;
+    let (limiter, clock) = limiter(CHECKOUT);
+    assert_eq!(statuses(&limiter, "POST /checkout", 10).await, [200; 10]);
+    let refused = ask(&limiter, "POST /checkout").await;
     assert_eq!(refused.status, 429);
     assert_eq!(refused.header("retry-after"), "1");
     assert_eq!(refused.header("ratelimit-policy"), "\"checkout\";q=10;w=2");
@@ -105,64 +105,65 @@ async fn a_refusal_tells_the_true_wait() {
     assert_eq!(body["limit"], "checkout");
     assert_eq!(body["retry_after_ms"], 200);
     clock.advance(Duration::from_micros(199_999));
-    assert_eq!(ask(&gate, "POST /checkout").await.status, 429);
+    assert_eq!(ask(&limiter, "POST /checkout").await.status, 429);
     clock.advance(Duration::from_micros(1));
-    assert_eq!(ask(&gate, "POST /checkout").await.status, 200);
+    assert_eq!(ask(&limiter, "POST /checkout").await.status, 200);
 }
 
 #[tokio::test]
 async fn allowed_answers_tell_what_is_left() {
-    let (gate, _) = gate(CHECKOUT);
-    let answer = ask(&gate, "POST /checkout").await;
+    let (limiter, _) = limiter(CHECKOUT);
+    let answer = ask(&limiter, "POST /checkout").await;
     assert_eq!(answer.header("ratelimit"), "\"checkout\";r=9;t=1");
     assert_eq!(answer.header("x-ratelimit-remaining"), "9");
     assert_eq!(answer.header("retry-after"), "");
-    let other = ask(&gate, "GET /elsewhere").await;
+    let other = ask(&limiter, "GET /elsewhere").await;
     assert_eq!(other.header("ratelimit"), "");
 }
 
 #[tokio::test]
 async fn headers_are_those_that_were_asked_for() {
     let none = CHECKOUT.replace("[ratelimit, x-ratelimit]", "none");
-    let (quiet, _) = gate(&none);
+    let (quiet, _) = limiter(&none);
     let answer = ask(&quiet, "POST /checkout").await;
     assert!(answer.headers.is_empty());
     statuses(&quiet, "POST /checkout", 9).await;
     let refused = ask(&quiet, "POST /checkout").await;
     assert_eq!((refused.header("retry-after"), refused.header("ratelimit")), ("1", ""));
-    let (on_refusals, _) = gate(&CHECKOUT.replace("answers: {", "answers: { on_allowed: false,"));
+    let (on_refusals, _) =
+        limiter(&CHECKOUT.replace("answers: {", "answers: { on_allowed: false,"));
     assert!(ask(&on_refusals, "POST /checkout").await.headers.is_empty());
 }
 
 #[tokio::test]
 async fn the_tightest_limit_speaks_and_a_refusal_charges_none() {
-    let (gate, clock) = gate(
+    let (limiter, clock) = limiter(
         "
 limits:
   - { name: user, per: ip, rate: 3/s burst 3 }
   - { name: all, rate: 100/hour }
 ",
     );
-    assert_eq!(ask(&gate, "GET /").await.header("ratelimit"), "\"user\";r=2;t=1");
-    assert_eq!(statuses(&gate, "GET /", 5).await, [200, 200, 429, 429, 429]);
+    assert_eq!(ask(&limiter, "GET /").await.header("ratelimit"), "\"user\";r=2;t=1");
+    assert_eq!(statuses(&limiter, "GET /", 5).await, [200, 200, 429, 429, 429]);
     // The three that were refused took nothing of the hour's hundred.
     clock.advance(Duration::from_secs(10));
-    let (_, denied) = (ask(&gate, "GET /").await, gate.stats());
+    let (_, denied) = (ask(&limiter, "GET /").await, limiter.telemetry().limits());
     assert_eq!(
         denied.iter().map(|s| (&*s.name, s.allowed, s.denied)).collect::<Vec<_>>(),
         [("all", 4, 0), ("user", 4, 3)]
     );
-    let (gate, _) = self::gate("limits: [{ name: all, rate: 100/hour burst 100 }]");
-    assert_eq!(ask(&gate, "GET /").await.header("ratelimit"), "\"all\";r=99;t=36");
+    let (limiter, _) = self::limiter("limits: [{ name: all, rate: 100/hour burst 100 }]");
+    assert_eq!(ask(&limiter, "GET /").await.header("ratelimit"), "\"all\";r=99;t=36");
 }
 
 #[tokio::test]
 async fn bodies_are_of_the_kind_and_with_the_message_that_was_asked_for() {
     let limit = "limits: [{ name: a, rate: 1/minute burst 1 }]\n";
     let refused = async |answers: &str| {
-        let (gate, _) = gate(&format!("{limit}answers: {answers}"));
-        ask(&gate, "GET /").await;
-        ask(&gate, "GET /").await
+        let (limiter, _) = limiter(&format!("{limit}answers: {answers}"));
+        ask(&limiter, "GET /").await;
+        ask(&limiter, "GET /").await
     };
     let problem = refused("{ body: problem, status: 503 }").await;
     assert_eq!(problem.status, 503);
@@ -175,70 +176,70 @@ async fn bodies_are_of_the_kind_and_with_the_message_that_was_asked_for() {
 
 #[tokio::test]
 async fn a_request_that_must_tell_who_it_is_gets_401() {
-    let (gate, _) = gate(
+    let (limiter, _) = limiter(
         "
 identify: { user: { header: x-user, missing: deny } }
 limits: [{ name: a, per: user, rate: 1/minute }]
 ",
     );
-    assert_eq!(ask(&gate, "GET /").await.status, 401);
-    assert_eq!(statuses(&gate, "GET / x-user=ann", 2).await, [200, 429]);
-    assert_eq!(ask(&gate, "GET / x-user=bob").await.status, 200);
+    assert_eq!(ask(&limiter, "GET /").await.status, 401);
+    assert_eq!(statuses(&limiter, "GET / x-user=ann", 2).await, [200, 429]);
+    assert_eq!(ask(&limiter, "GET / x-user=bob").await.status, 200);
 }
 
 #[tokio::test]
 async fn answers_that_should_not_count_are_given_back() {
-    let (gate, _) = gate("limits: [{ name: a, rate: 2/minute, refund: [304, 5xx] }]");
-    assert_eq!(statuses(&gate, "GET / want-status=304", 5).await, [304; 5]);
-    assert_eq!(statuses(&gate, "GET / want-status=503", 5).await, [503; 5]);
-    assert_eq!(statuses(&gate, "GET / want-status=404", 3).await, [404, 404, 429]);
+    let (limiter, _) = limiter("limits: [{ name: a, rate: 2/minute, refund: [304, 5xx] }]");
+    assert_eq!(statuses(&limiter, "GET / want-status=304", 5).await, [304; 5]);
+    assert_eq!(statuses(&limiter, "GET / want-status=503", 5).await, [503; 5]);
+    assert_eq!(statuses(&limiter, "GET / want-status=404", 3).await, [404, 404, 429]);
 }
 
 #[tokio::test]
 async fn a_cost_that_is_known_afterwards_is_charged_afterwards() {
     let policy = "limits: [{ name: a, rate: 10/minute burst 10, cost: { response_header: x-cost, max: 8 } }]";
-    let (dear, _) = gate(policy);
+    let (dear, _) = limiter(policy);
     assert_eq!(statuses(&dear, "GET / want-cost=8", 3).await, [200, 200, 429]);
-    let (free, _) = gate(policy);
+    let (free, _) = limiter(policy);
     assert_eq!(statuses(&free, "GET / want-cost=0", 30).await, [200; 30]);
-    let (silent, _) = gate(policy);
+    let (silent, _) = limiter(policy);
     assert_eq!(statuses(&silent, "GET /", 11).await.last(), Some(&429));
-    let (lying, _) = gate(policy);
+    let (lying, _) = limiter(policy);
     assert_eq!(statuses(&lying, "GET / want-cost=1000000", 3).await, [200, 200, 429]);
 }
 
 #[tokio::test]
 async fn a_handler_may_say_what_a_request_cost() {
-    let (gate, _) = gate("limits: [{ name: a, rate: 10/minute }]");
-    assert_eq!(statuses(&gate, "GET / want-actual=0", 30).await, [200; 30]);
-    assert_eq!(statuses(&gate, "GET / want-actual=10", 2).await, [200, 429]);
+    let (limiter, _) = limiter("limits: [{ name: a, rate: 10/minute }]");
+    assert_eq!(statuses(&limiter, "GET / want-actual=0", 30).await, [200; 30]);
+    assert_eq!(statuses(&limiter, "GET / want-actual=10", 2).await, [200, 429]);
 }
 
 #[tokio::test]
 async fn shadow_limits_count_and_refuse_nothing() {
-    let (gate, _) = gate(
+    let (limiter, _) = limiter(
         "
 limits:
   - { name: watched, rate: 2/minute, mode: shadow }
   - { name: kept, rate: 4/minute }
 ",
     );
-    assert_eq!(statuses(&gate, "GET /", 5).await, [200, 200, 200, 200, 429]);
-    let stats = gate.stats();
+    assert_eq!(statuses(&limiter, "GET /", 5).await, [200, 200, 200, 200, 429]);
+    let stats = limiter.telemetry().limits();
     let watched = stats.iter().find(|stats| &*stats.name == "watched").unwrap();
     assert_eq!((watched.allowed, watched.denied, watched.shadow_denied), (2, 0, 2));
 }
 
 #[tokio::test]
 async fn a_class_leaves_room_for_the_others() {
-    let (gate, _) = gate(
+    let (limiter, _) = limiter(
         "
 priorities: [{ class: batch, match: { header: { x-job: true } } }]
 limits: [{ name: a, rate: 10/minute, shares: { batch: 30% } }]
 ",
     );
-    assert_eq!(statuses(&gate, "GET / x-job=1", 4).await, [200, 200, 200, 429]);
-    assert_eq!(statuses(&gate, "GET /", 8).await, [200, 200, 200, 200, 200, 200, 200, 429]);
+    assert_eq!(statuses(&limiter, "GET / x-job=1", 4).await, [200, 200, 200, 429]);
+    assert_eq!(statuses(&limiter, "GET /", 8).await, [200, 200, 200, 200, 200, 200, 200, 429]);
 }
 
 #[tokio::test]
@@ -246,13 +247,13 @@ async fn more_limits_than_one_step_takes_are_still_all_or_none() {
     let limits: String = (0..40)
         .map(|i| format!("  - {{ name: l{i}, rate: {}/hour }}\n", if i == 39 { 2 } else { 5 }))
         .collect();
-    let (gate, _) = gate(&format!("limits:\n{limits}"));
-    assert_eq!(statuses(&gate, "GET /", 6).await, [200, 200, 429, 429, 429, 429]);
+    let (limiter, _) = limiter(&format!("limits:\n{limits}"));
+    assert_eq!(statuses(&limiter, "GET /", 6).await, [200, 200, 429, 429, 429, 429]);
     // Had the refused ones been charged to the first limits, these would refuse by now.
     let raised = (0..40).map(|i| format!("  - {{ name: l{i}, rate: 5/hour }}\n"));
     let text = format!("version: 1\nlimits:\n{}", raised.collect::<String>());
-    gate.replace(Policy::parse("p", &text, &NoSources).unwrap()).unwrap();
-    assert_eq!(statuses(&gate, "GET /", 4).await, [200, 200, 200, 429]);
+    limiter.policy().replace(Policy::parse("p", &text, &NoSources).unwrap()).unwrap();
+    assert_eq!(statuses(&limiter, "GET /", 4).await, [200, 200, 200, 429]);
 }
 
 #[tokio::test]
@@ -264,38 +265,42 @@ async fn usage_survives_a_new_policy_and_a_bad_one_changes_nothing() {
             .unwrap();
     };
     write("3/hour");
-    let gate = Gate::open(&path).unwrap();
-    assert_eq!(statuses(&gate, "GET /", 2).await, [200, 200]);
+    let limiter = PolicyLimiter::open(&path).unwrap();
+    assert_eq!(statuses(&limiter, "GET /", 2).await, [200, 200]);
     write("three/hour");
-    let error = gate.reload(&path).unwrap_err().to_string();
+    let error = limiter.policy().reload(&path).unwrap_err().to_string();
     assert!(error.contains("policy.yaml:2:"), "{error}");
-    assert_eq!(gate.loaded().error, Some(error));
-    assert_eq!((gate.loaded().version, gate.loaded().failures), (1, 1));
-    assert_eq!(statuses(&gate, "GET /", 2).await, [200, 429]);
+    assert_eq!(limiter.policy().status().last_error, Some(error));
+    assert_eq!((limiter.policy().status().version, limiter.policy().status().failures), (1, 1));
+    assert_eq!(statuses(&limiter, "GET /", 2).await, [200, 429]);
     write("5/hour");
-    gate.reload(&path).unwrap();
-    assert_eq!((gate.loaded().version, gate.loaded().error), (2, None));
-    assert_eq!(statuses(&gate, "GET /", 3).await, [200, 200, 429]);
+    limiter.policy().reload(&path).unwrap();
+    assert_eq!(
+        (limiter.policy().status().version, limiter.policy().status().last_error),
+        (2, None)
+    );
+    assert_eq!(statuses(&limiter, "GET /", 3).await, [200, 200, 429]);
 }
 
 #[tokio::test]
 async fn another_store_takes_a_restart() {
-    let (gate, _) = gate("limits: [{ name: a, rate: 1/hour }]");
+    let (limiter, _) = limiter("limits: [{ name: a, rate: 1/hour }]");
     let moved =
         "version: 1\nstore: { url: 'redis://127.0.0.1:1' }\nlimits: [{ name: a, rate: 1/hour }]";
-    let refused = gate.replace(Policy::parse("p", moved, &NoSources).unwrap());
-    assert_eq!(refused, Err(ratekeeper::GateError::StoreChanged));
+    let refused = limiter.policy().replace(Policy::parse("p", moved, &NoSources).unwrap());
+    assert_eq!(refused, Err(ratekeeper::PolicyLoadError::StoreChanged));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_queue_holds_requests_instead_of_refusing_them() {
-    let (gate, _) = gate("limits: [{ name: writes, rate: 10/s, when_limited: { queue: 300ms } }]");
+    let (limiter, _) =
+        limiter("limits: [{ name: writes, rate: 10/s, when_limited: { queue: 300ms } }]");
     let start = tokio::time::Instant::now();
     let mut asked = tokio::task::JoinSet::new();
     for _ in 0..6 {
-        let gate = gate.clone();
+        let limiter = limiter.clone();
         asked.spawn(async move {
-            let status = ask(&gate, "POST /").await.status.as_u16();
+            let status = ask(&limiter, "POST /").await.status.as_u16();
             (status, start.elapsed().as_millis())
         });
     }
@@ -309,30 +314,30 @@ async fn a_queue_holds_requests_instead_of_refusing_them() {
 
 #[tokio::test]
 async fn a_request_is_in_flight_until_its_body_is_read() {
-    let (gate, _) = gate("limits: [{ name: exports, per: ip, concurrency: 2 }]");
-    let service = RatekeeperLayer::new(gate.clone()).layer(service_fn(echo));
+    let (limiter, _) = limiter("limits: [{ name: exports, per: ip, concurrency: 2 }]");
+    let service = RatekeeperLayer::new(limiter.clone()).layer(service_fn(echo));
     let first = service.clone().oneshot(request("GET /")).await.unwrap();
     let second = service.clone().oneshot(request("GET /")).await.unwrap();
-    let refused = ask(&gate, "GET /").await;
+    let refused = ask(&limiter, "GET /").await;
     assert_eq!((refused.status.as_u16(), refused.header("retry-after")), (429, ""));
     assert!(refused.body.contains("TOO_MANY_IN_FLIGHT"));
     first.into_body().collect().await.unwrap();
-    assert_eq!(ask(&gate, "GET /").await.status, 200);
+    assert_eq!(ask(&limiter, "GET /").await.status, 200);
     drop(second);
-    assert_eq!(statuses(&gate, "GET /", 3).await, [200; 3]);
+    assert_eq!(statuses(&limiter, "GET /", 3).await, [200; 3]);
 }
 
 #[tokio::test]
 async fn permits_taken_by_a_request_that_is_refused_come_back() {
-    let (gate, _) = gate(
+    let (limiter, _) = limiter(
         "
 limits:
   - { name: flight, concurrency: 1 }
   - { name: rate, rate: 1/hour }
 ",
     );
-    assert_eq!(statuses(&gate, "GET /", 4).await, [200, 429, 429, 429]);
-    let refused = ask(&gate, "GET /").await;
+    assert_eq!(statuses(&limiter, "GET /", 4).await, [200, 429, 429, 429]);
+    let refused = ask(&limiter, "GET /").await;
     assert!(refused.body.contains("\"limit\":\"rate\""), "{}", refused.body);
 }
 
@@ -340,13 +345,13 @@ limits:
 async fn what_the_program_knows_can_be_an_identity() {
     #[derive(Clone)]
     struct Session(&'static str);
-    let (gate, _) = gate(
+    let (limiter, _) = limiter(
         "
 identify: { user: { custom: true, missing: deny } }
 limits: [{ name: a, per: user, rate: 1/hour }]
 ",
     );
-    let layer = RatekeeperLayer::new(gate);
+    let layer = RatekeeperLayer::new(limiter);
     let layer = layer.identify("user", |parts| Some(parts.extensions.get::<Session>()?.0));
     let ask = async |session: Option<Session>| {
         let mut request = request("GET /");
@@ -362,8 +367,8 @@ limits: [{ name: a, per: user, rate: 1/hour }]
 #[tokio::test]
 async fn errors_of_the_service_pass_untouched() {
     let service = service_fn(|_: Request<Body>| async { Err::<Response<Body>, _>("broken") });
-    let (gate, _) = gate("limits: [{ name: a, rate: 1/hour }]");
-    let layer = RatekeeperLayer::new(gate);
+    let (limiter, _) = limiter("limits: [{ name: a, rate: 1/hour }]");
+    let layer = RatekeeperLayer::new(limiter);
     assert_eq!(layer.layer(service).oneshot(request("GET /")).await.unwrap_err(), "broken");
     // What was charged stays charged: the service was called.
     assert_eq!(layer.layer(service).oneshot(request("GET /")).await.unwrap().status(), 429);
@@ -401,9 +406,9 @@ async fn only_a_service_that_is_ready_is_called() {
     // In a queue too, where the call comes later than the question.
     for policy in ["{ name: a, rate: 9/s }", "{ name: a, rate: 9/s, when_limited: { queue: 1s } }"]
     {
-        let (gate, _) = gate(&format!("limits: [{policy}]"));
+        let (limiter, _) = limiter(&format!("limits: [{policy}]"));
         let insists = Insists { is_ready: false, asked: Arc::default() };
-        let mut service = RatekeeperLayer::new(gate).layer(insists);
+        let mut service = RatekeeperLayer::new(limiter).layer(insists);
         let is_ready = service.poll_ready(&mut Context::from_waker(std::task::Waker::noop()));
         assert!(is_ready.is_pending(), "backpressure passes through");
         for _ in 0..5 {
@@ -415,9 +420,10 @@ async fn only_a_service_that_is_ready_is_called() {
 
 #[tokio::test]
 async fn gates_refuse_grpc_calls_as_grpc_has_it() {
-    let (gate, _) = gate("limits: [{ name: a, rate: 1/hour, message: 'zu viel für {limit}' }]");
-    ask(&gate, "POST / content-type=application/grpc").await;
-    let refused = ask(&gate, "POST / content-type=application/grpc").await;
+    let (limiter, _) =
+        limiter("limits: [{ name: a, rate: 1/hour, message: 'zu viel für {limit}' }]");
+    ask(&limiter, "POST / content-type=application/grpc").await;
+    let refused = ask(&limiter, "POST / content-type=application/grpc").await;
     assert_eq!(refused.status, 200);
     assert_eq!(refused.header("grpc-status"), "8");
     assert_eq!(refused.header("grpc-message"), "zu viel f%C3%BCr a");
@@ -434,16 +440,16 @@ async fn a_policy_that_is_watched_is_taken_up_when_it_changes() {
         std::fs::rename(&new, &path).unwrap();
     };
     write("1/hour");
-    let gate = Gate::open(&path).unwrap();
+    let limiter = PolicyLimiter::open(&path).unwrap();
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-    gate.watch(&path, move |reloaded| tell.send(reloaded.is_ok()).unwrap());
-    assert_eq!(statuses(&gate, "GET /", 2).await, [200, 429]);
+    limiter.policy().watch(&path, move |reloaded| tell.send(reloaded.is_ok()).unwrap());
+    assert_eq!(statuses(&limiter, "GET /", 2).await, [200, 429]);
     write("no rate at all");
     assert_eq!(told.recv().await, Some(false));
-    assert_eq!(ask(&gate, "GET /").await.status, 429);
+    assert_eq!(ask(&limiter, "GET /").await.status, 429);
     write("30/hour");
     assert_eq!(told.recv().await, Some(true));
-    assert_eq!(ask(&gate, "GET /").await.status, 200);
-    drop(gate);
-    assert_eq!(told.recv().await, None, "the watch ends with the gate");
+    assert_eq!(ask(&limiter, "GET /").await.status, 200);
+    drop(limiter);
+    assert_eq!(told.recv().await, None, "the watch ends with the limiter");
 }

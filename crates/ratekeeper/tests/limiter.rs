@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use ratekeeper::{
-    ALGORITHMS, Charge, Concurrency, Cost, Limit, LimitError, Limiter, ManualClock, MemoryStore,
+    ALGORITHMS, Charge, ConcurrencyLimit, Cost, Limit, LimitError, Limiter, ManualClock,
+    MemoryStore,
 };
 
 fn manual(limit: Limit) -> (Limiter<ManualClock>, ManualClock) {
     let clock = ManualClock::new();
-    (Limiter::new(limit).unwrap().with_capacity(100).with_clock(clock.clone()), clock)
+    (Limiter::builder(limit).unwrap().capacity(100).clock(clock.clone()).build(), clock)
 }
 
 #[test]
@@ -52,7 +53,7 @@ fn clones_and_limiters_over_one_store_share_what_has_the_same_name() {
     let store = std::sync::Arc::new(MemoryStore::with_capacity(100));
     let named = |rate, name| {
         let limit: Limit = Limit::fixed_window(rate).unwrap().named(name);
-        Limiter::new(limit).unwrap().with_store(store.clone())
+        Limiter::builder(limit).unwrap().store(store.clone()).build()
     };
     let (a, again, other) = (named("1/hour", "a"), named("1/hour", "a"), named("1/hour", "b"));
     assert!(a.check("k").allowed());
@@ -94,7 +95,7 @@ fn several_limits_are_apart_from_the_limiters_own() {
 
 #[test]
 fn permits_come_back_when_dropped_also_by_a_panic() {
-    let bulkhead = Concurrency::new(1).unwrap();
+    let bulkhead = ConcurrencyLimit::new(1).unwrap();
     let panicked = std::thread::scope(|scope| {
         let bulkhead = &bulkhead;
         let holder = scope.spawn(move || {
@@ -105,13 +106,13 @@ fn permits_come_back_when_dropped_also_by_a_panic() {
     });
     assert!(panicked);
     assert!(bulkhead.try_acquire("db").is_some());
-    assert!(Concurrency::new(0).is_err());
+    assert!(ConcurrencyLimit::new(0).is_err());
 }
 
 #[test]
 fn the_system_clock_drives_a_limiter() {
     // Real time, and nothing asserted of how much of it passes.
-    let limiter = Limiter::new("1000000/s").unwrap().with_capacity(10);
+    let limiter = Limiter::builder("1000000/s").unwrap().capacity(10).build();
     let mut denied = 0;
     for _ in 0..3_000_000 {
         denied += u64::from(!limiter.check("k").allowed());

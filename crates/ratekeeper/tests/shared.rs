@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ratekeeper::clock::{Clock, SystemClock};
-use ratekeeper::shared::{BreakerState, StoreState, Why};
+use ratekeeper::shared::{BreakerState, StoreState};
 use ratekeeper::{
-    Answer, Charge, Cost, FailureMode, Limit, RedisConfig, SharedLimiter, StoreError,
+    Applied, Charge, Cost, DegradedReason, FailureMode, Limit, RedisConfig, SharedLimiter,
+    StoreError,
 };
 use ratekeeper_testkit::{Fault, FaultProxy, RedisCluster, RedisServer};
 
@@ -20,12 +21,12 @@ fn limiter(limit: &str, url: &str) -> SharedLimiter {
     SharedLimiter::new(Limit::token_bucket(limit).unwrap().named("test"), store).unwrap()
 }
 
-async fn check(limiter: &SharedLimiter, key: &str) -> Answer {
-    tokio::time::timeout(HANG, limiter.check(key)).await.expect("an answer without a hang")
+async fn check(limiter: &SharedLimiter, key: &str) -> Applied {
+    tokio::time::timeout(HANG, limiter.check(key)).await.expect("a decision without a hang")
 }
 
-/// Asks until the answer is as wished.
-async fn until(limiter: &SharedLimiter, what: &str, wish: impl Fn(&Answer) -> bool) {
+/// Checks until the result is as expected.
+async fn until(limiter: &SharedLimiter, what: &str, wish: impl Fn(&Applied) -> bool) {
     for _ in 0..1_000 {
         if wish(&check(limiter, "until").await) {
             return;
@@ -36,7 +37,7 @@ async fn until(limiter: &SharedLimiter, what: &str, wish: impl Fn(&Answer) -> bo
 }
 
 async fn open_breaker(limiter: &SharedLimiter) {
-    until(limiter, "opened", |_| limiter.breaker() == BreakerState::Open).await;
+    until(limiter, "opened", |_| limiter.breaker_state() == BreakerState::Open).await;
 }
 
 #[tokio::test]
@@ -46,14 +47,14 @@ async fn nodes_that_share_a_store_share_the_limit() {
     let mut admitted = 0;
     for _ in 0..10 {
         for node in [&one, &two] {
-            let answer = check(node, "k").await;
-            assert!(answer.degraded().is_none(), "{answer:?}");
-            admitted += u32::from(answer.allowed());
+            let applied = check(node, "k").await;
+            assert!(applied.degraded().is_none(), "{applied:?}");
+            admitted += u32::from(applied.allowed());
         }
     }
     assert_eq!(admitted, 10);
     assert!(matches!(one.state(), StoreState::Up));
-    assert_eq!(one.stats().answered, 10);
+    assert_eq!(one.stats().store, 10);
 }
 
 #[tokio::test]
@@ -66,7 +67,7 @@ async fn a_reservation_settles_in_the_store() {
     assert_eq!(reservation.settle(20).await.unwrap().remaining(), 80);
     let reservation = reserve(60).await.unwrap_or_else(|_| panic!("now there is"));
     assert_eq!(reservation.cancel().await.unwrap().remaining(), 80);
-    limiter.key("k").cost(Cost::of(150)).charge().await;
+    let _ = limiter.key("k").cost(Cost::of(150)).charge().await;
     assert!(!limiter.key("k").peek().await.allowed(), "a debt");
     limiter.key("k").reset().await.unwrap();
     assert_eq!(limiter.key("k").peek().await.remaining(), 100);
@@ -80,15 +81,17 @@ async fn a_black_hole_costs_a_deadline_and_then_nothing() {
     assert!(check(&limiter, "k").await.degraded().is_none());
 
     proxy.set(Fault::BlackHole);
-    let answer = check(&limiter, "k").await;
-    let degraded = answer.degraded().expect("not the store's answer");
-    assert!(matches!(degraded.why, Why::Failed(ref e) if matches!(**e, StoreError::Deadline(_))));
+    let applied = check(&limiter, "k").await;
+    let degraded = applied.degraded().expect("decided without the store");
+    assert!(
+        matches!(degraded.reason, DegradedReason::Failed(ref e) if matches!(**e, StoreError::Deadline(_)))
+    );
     open_breaker(&limiter).await;
 
     let before = limiter.stats();
     for _ in 0..1_000 {
-        let answer = check(&limiter, "other").await;
-        assert!(matches!(answer.degraded().unwrap().why, Why::NotAsked(_)));
+        let applied = check(&limiter, "other").await;
+        assert!(matches!(applied.degraded().unwrap().reason, DegradedReason::BreakerOpen(_)));
     }
     let after = limiter.stats();
     assert_eq!(after.local, before.local + 1_000);
@@ -96,8 +99,8 @@ async fn a_black_hole_costs_a_deadline_and_then_nothing() {
     assert!(matches!(limiter.state(), StoreState::Down(_)));
 
     proxy.set(Fault::None);
-    until(&limiter, "back", |answer| answer.degraded().is_none()).await;
-    until(&limiter, "closed", |_| limiter.breaker() == BreakerState::Closed).await;
+    until(&limiter, "back", |applied| applied.degraded().is_none()).await;
+    until(&limiter, "closed", |_| limiter.breaker_state() == BreakerState::Closed).await;
     assert!(matches!(limiter.state(), StoreState::Up));
 }
 
@@ -107,18 +110,18 @@ async fn every_fault_has_an_answer_and_passes() {
     let proxy = FaultProxy::start(redis.port());
     let limiter = limiter("1000000/hour", &proxy.url());
     for fault in [Fault::Cut, Fault::Garbage, Fault::HalfOpen, Fault::Delay(2 * DEADLINE)] {
-        until(&limiter, "up", |answer| answer.degraded().is_none()).await;
+        until(&limiter, "up", |applied| applied.degraded().is_none()).await;
         proxy.set(fault);
         for _ in 0..20 {
             assert!(check(&limiter, "k").await.allowed(), "by the share of one node");
         }
         proxy.set(Fault::None);
     }
-    until(&limiter, "up", |answer| answer.degraded().is_none()).await;
+    until(&limiter, "up", |applied| applied.degraded().is_none()).await;
     redis.kill();
     open_breaker(&limiter).await;
     redis.restart();
-    until(&limiter, "up", |answer| answer.degraded().is_none()).await;
+    until(&limiter, "up", |applied| applied.degraded().is_none()).await;
     let stats = limiter.stats();
     assert!(stats.unreachable > 0 && stats.deadlines > 0, "{stats:?}");
 }
@@ -138,9 +141,9 @@ async fn a_fleet_without_its_store_still_holds_the_total() {
     let mut admitted = 0;
     for _ in 0..100 {
         for node in &nodes {
-            let answer = check(node, "k").await;
-            assert_eq!(answer.degraded().expect("no store").nodes, 4);
-            admitted += u32::from(answer.allowed());
+            let applied = check(node, "k").await;
+            assert_eq!(applied.degraded().expect("no store").nodes, 4);
+            admitted += u32::from(applied.allowed());
         }
     }
     assert_eq!(admitted, 100, "a quarter each");
@@ -158,17 +161,17 @@ async fn a_choice_for_each_limit_and_each_request() {
         assert!(limiter.key("k").on_failure(FailureMode::Open).check().await.allowed());
     }
     let two_local = [check(&limiter, "k").await, check(&limiter, "k").await];
-    assert!(two_local.iter().all(|answer| answer.allowed()));
+    assert!(two_local.iter().all(|applied| applied.allowed()));
     assert!(!check(&limiter, "k").await.allowed());
 
     // What one denies is charged to none.
     let limit = limiter.limit();
     let mixed = [
-        (Charge::new(limit, "a"), FailureMode::Local),
-        (Charge::new(limit, "b"), FailureMode::Closed),
+        Charge::new(limit, "a").on_failure(FailureMode::Local),
+        Charge::new(limit, "b").on_failure(FailureMode::Closed),
     ];
     for _ in 0..5 {
-        assert!(!limiter.check_each(&mixed).await.unwrap().allowed());
+        assert!(!limiter.check_all(&mixed).await.unwrap().allowed());
     }
     assert_eq!(limiter.key("a").peek().await.remaining(), 2);
 }
@@ -185,8 +188,8 @@ async fn it_starts_without_a_store_and_says_so() {
     assert!(check(&limiter, "k").await.allowed());
     open_breaker(&limiter).await;
     redis.restart();
-    until(&limiter, "up", |answer| answer.degraded().is_none()).await;
-    until(&limiter, "closed", |_| limiter.breaker() == BreakerState::Closed).await;
+    until(&limiter, "up", |applied| applied.degraded().is_none()).await;
+    until(&limiter, "closed", |_| limiter.breaker_state() == BreakerState::Closed).await;
     let heard = heard.lock().unwrap();
     assert!(heard[0].starts_with("Down"), "{heard:?}");
     assert_eq!(heard.last().map(String::as_str), Some("Up"));
@@ -271,17 +274,17 @@ async fn a_dead_shard_degrades_no_key_of_another() {
         assert!(check(&limiter, key).await.degraded().is_none());
     }
     cluster.nodes()[0].pause();
-    while limiter.breaker() != BreakerState::Open {
+    while limiter.breaker_state() != BreakerState::Open {
         assert!(check(&limiter, &doomed).await.degraded().is_some());
         assert!(check(&limiter, &other).await.degraded().is_none());
     }
     assert!(matches!(limiter.state(), StoreState::Partial { shards_down: 1, .. }));
     // Until the replica has taken over, and its breaker is closed again.
     let mut recovered = 0;
-    while limiter.breaker() != BreakerState::Closed || recovered < 10 {
+    while limiter.breaker_state() != BreakerState::Closed || recovered < 10 {
         recovered += u32::from(check(&limiter, &doomed).await.degraded().is_none());
-        let answer = check(&limiter, &other).await;
-        assert!(answer.degraded().is_none(), "{answer:?}");
+        let applied = check(&limiter, &other).await;
+        assert!(applied.degraded().is_none(), "{applied:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(matches!(limiter.state(), StoreState::Up));

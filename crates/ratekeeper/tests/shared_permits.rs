@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use ratekeeper::shared::{AcquireError, PermitId};
 use ratekeeper::{
-    LeasedStore, Limit, RedisConfig, RedisStore, SharedConcurrency, SharedLimiter, SharedPermit,
+    LeasedStore, Limit, RedisConfig, RedisStore, SharedConcurrencyLimit, SharedLimiter,
+    SharedPermit,
 };
 use ratekeeper_testkit::{RedisServer, wait_until};
 
@@ -15,12 +16,12 @@ fn store(url: &str) -> RedisStore {
     RedisConfig::new(url).with_deadline(Duration::from_secs(2)).open().unwrap()
 }
 
-fn permits(url: &str) -> SharedConcurrency {
-    SharedConcurrency::new("jobs", 3, store(url)).with_lives(Duration::from_millis(900))
+fn permits(url: &str) -> SharedConcurrencyLimit {
+    SharedConcurrencyLimit::new("jobs", 3, store(url)).with_ttl(Duration::from_millis(900))
 }
 
 /// Asks until there is one.
-async fn acquire(of: &SharedConcurrency, key: &str) -> SharedPermit {
+async fn acquire(of: &SharedConcurrencyLimit, key: &str) -> SharedPermit {
     for _ in 0..1_000 {
         if let Ok(permit) = of.acquire(key).await {
             return permit;
@@ -83,7 +84,7 @@ async fn a_permit_that_is_held_for_a_time_is_released_by_whoever_knows_its_id() 
 async fn a_permit_that_was_granted_too_late_is_released() {
     let redis = RedisServer::start();
     let config = RedisConfig::new(&redis.url()).with_deadline(Duration::from_millis(200));
-    let of = SharedConcurrency::new("jobs", 1, config.open().unwrap());
+    let of = SharedConcurrencyLimit::new("jobs", 1, config.open().unwrap());
     drop(acquire(&of, "other").await);
     let hour = Duration::from_secs(3_600);
     redis.command(&["CLIENT", "PAUSE", "500", "ALL"]);

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ratekeeper::{ALGORITHMS, Clock, Concurrency, Cost, Limit, Limiter, Micros, WaitError};
+use ratekeeper::{ALGORITHMS, Clock, ConcurrencyLimit, Cost, Limit, Limiter, Micros, WaitError};
 use tokio::time::Instant;
 
 /// The runtime's own time, which these tests stop and turn.
@@ -19,7 +19,7 @@ impl Clock for TokioClock {
 
 fn limiter(limit: Limit) -> Arc<Limiter<TokioClock>> {
     let clock = TokioClock(Instant::now());
-    Arc::new(Limiter::new(limit).unwrap().with_capacity(100).with_clock(clock))
+    Arc::new(Limiter::builder(limit).unwrap().capacity(100).clock(clock).build())
 }
 
 fn ms(ms: u64) -> Duration {
@@ -195,7 +195,7 @@ async fn an_abandoned_place_in_the_queue_is_given_back_if_nobody_is_behind_it() 
 
 #[tokio::test(start_paused = true)]
 async fn permits_go_to_whoever_has_waited_longest() {
-    let bulkhead = Concurrency::new(1).unwrap();
+    let bulkhead = ConcurrencyLimit::new(1).unwrap();
     let arrivals = Arrivals::new();
     let held = bulkhead.try_acquire("db").unwrap();
     let wait = |who| {
@@ -222,7 +222,7 @@ async fn permits_go_to_whoever_has_waited_longest() {
 
 #[tokio::test(start_paused = true)]
 async fn patience_for_a_permit_ends() {
-    let bulkhead = Concurrency::new(1).unwrap();
+    let bulkhead = ConcurrencyLimit::new(1).unwrap();
     let held = bulkhead.try_acquire("db").unwrap();
     assert!(bulkhead.acquire("db", ms(50)).await.is_none());
     drop(held);
@@ -232,7 +232,7 @@ async fn patience_for_a_permit_ends() {
 
 #[tokio::test]
 async fn permits_never_exceed_the_limit_nor_get_lost_under_cancellation() {
-    let bulkhead = Concurrency::new(3).unwrap();
+    let bulkhead = ConcurrencyLimit::new(3).unwrap();
     let tasks: Vec<_> = (0..200)
         .map(|i| {
             let bulkhead = bulkhead.clone();
@@ -282,15 +282,16 @@ async fn a_wait_that_gets_longer_meanwhile_ends_at_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_over_another_store_has_lines_of_its_own() {
-    let first = limiter(Limit::token_bucket("1/hour").unwrap());
+async fn a_limiter_over_another_store_has_queues_of_its_own() {
+    let limit = || Limit::token_bucket("1/hour").unwrap();
+    let first = limiter(limit());
     assert!(first.check("k").allowed());
     let waiting = tokio::spawn({
         let first = first.clone();
         async move { first.key("k").wait(ms(4_000_000)).await }
     });
     settle().await;
-    let second = (*first).clone().with_capacity(10);
+    let second = limiter(limit());
     assert!(second.key("k").wait(ms(10)).await.is_ok());
     waiting.abort();
 }

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use ratekeeper::Gate;
+use ratekeeper::PolicyLimiter;
 use ratekeeper::policy::Explanation;
 
 use crate::choices::Format;
@@ -79,8 +79,8 @@ impl Explain {
             let explained = policy.explain(&asked.request());
             return self.print(&asked, &explained, &States::default());
         }
-        let gate = Gate::new(policy).map_err(Failure::input)?;
-        let live = gate.live();
+        let gate = PolicyLimiter::new(policy).map_err(Failure::input)?;
+        let live = gate.policy().active();
         let request = asked.request();
         let explained = live.policy().explain(&request);
         let states = States::ask(&gate, &explained)?;

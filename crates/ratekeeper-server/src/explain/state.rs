@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ratekeeper::policy::{AppliedLimit, Explanation, LimitOutcome};
-use ratekeeper::{Decision, Gate};
+use ratekeeper::{Decision, PolicyLimiter};
 use tokio::runtime::Builder;
 
 use crate::failure::Failure;
@@ -28,9 +28,9 @@ pub(super) enum State {
 }
 
 impl States {
-    pub(super) fn ask(gate: &Gate, explained: &Explanation<'_>) -> Result<Self, Failure> {
+    pub(super) fn ask(gate: &PolicyLimiter, explained: &Explanation<'_>) -> Result<Self, Failure> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::io)?;
-        let is_memory = gate.live().policy().store().url.is_none();
+        let is_memory = gate.policy().active().policy().store().url.is_none();
         let each = runtime.block_on(async {
             let mut each = Vec::new();
             for one in applied(explained) {
@@ -53,7 +53,7 @@ pub(super) fn applied<'e>(
 }
 
 /// The first time, it takes a while to connect; after that a store that is silent stays silent.
-async fn state(gate: &Gate, one: &AppliedLimit, is_first: bool) -> State {
+async fn state(gate: &PolicyLimiter, one: &AppliedLimit, is_first: bool) -> State {
     let tries = if is_first { TRIES } else { 1 };
     for n in 0..tries {
         if n > 0 {
@@ -61,8 +61,8 @@ async fn state(gate: &Gate, one: &AppliedLimit, is_first: bool) -> State {
         }
         match gate.peek(one).await {
             None => return State::InFlight,
-            Some((decision, true)) => return State::Told(decision),
-            Some((_, false)) => {}
+            Some(applied) if !applied.is_degraded() => return State::Told(**applied.verdict()),
+            Some(_) => {}
         }
     }
     State::NoAnswer

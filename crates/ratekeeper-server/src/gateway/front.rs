@@ -13,7 +13,7 @@ use http::{HeaderValue, Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
-use ratekeeper::http::{Limited, PeerAddr};
+use ratekeeper::tower::{Limited, PeerAddr};
 use tower_service::Service;
 
 use super::access_log::Entry;
@@ -49,7 +49,7 @@ where
     let is_http1 = request.version() <= Version::HTTP_11;
     let log = shared.access_log.as_ref().map(|log| log.begin(&client, &request, &id, shared.ticks));
 
-    let live = shared.policy.gate().live();
+    let live = shared.policy.gate().policy().active();
     let rules = Rules {
         headers_max: usize::from(shared.bounds.max_headers),
         request_id_header: name,

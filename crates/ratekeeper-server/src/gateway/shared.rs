@@ -81,7 +81,7 @@ pub(super) struct Worker {
 impl Shared {
     /// Is what this peer says about others believed?
     pub(super) fn trusts(&self, peer: IpAddr) -> bool {
-        self.policy.gate().live().policy().client_ip().is_trusted(peer)
+        self.policy.gate().policy().active().policy().client_ip().is_trusted(peer)
     }
 
     /// Counts what was rejected at a bound.

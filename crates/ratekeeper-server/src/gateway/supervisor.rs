@@ -70,7 +70,7 @@ impl Supervisor {
                 let max = shared.descriptors.admin_max;
                 tokio::spawn(admin::serve(listener, admin, tls, max));
             }
-            shared.policy.gate().start();
+            shared.policy.gate().engine().start();
             let files = Files { policy: &shared.policy, tls, admin_tokens };
             until_asked(&mut signals, &files).await;
             shared.drain.end(shared.timeouts.drain, signals.end()).await;

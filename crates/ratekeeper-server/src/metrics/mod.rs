@@ -2,10 +2,10 @@
 
 mod page;
 
-use ratekeeper::Gate;
+use ratekeeper::PolicyLimiter;
 use ratekeeper::shared::{BreakerState, StoreState};
 
-pub(crate) use page::{Labels, Page};
+pub(crate) use page::{CONTENT_TYPE, Labels, Page};
 
 /// One number without labels.
 pub(crate) fn one<'l, V>(value: V) -> [(Labels<'l>, V); 1] {
@@ -13,7 +13,7 @@ pub(crate) fn one<'l, V>(value: V) -> [(Labels<'l>, V); 1] {
 }
 
 /// What a gate has done.
-pub(crate) fn gate(page: &mut Page, gate: &Gate) {
+pub(crate) fn gate(page: &mut Page, gate: &PolicyLimiter) {
     let version = Labels(vec![("version", env!("CARGO_PKG_VERSION"))]);
     page.gauge("ratekeeper_build_info", "Which version this is.", [(version, 1)]);
     decisions(page, gate);
@@ -23,8 +23,8 @@ pub(crate) fn gate(page: &mut Page, gate: &Gate) {
     leases(page, gate);
 }
 
-fn decisions(page: &mut Page, gate: &Gate) {
-    let stats = gate.stats();
+fn decisions(page: &mut Page, gate: &PolicyLimiter) {
+    let stats = gate.telemetry().limits();
     let decisions = stats.iter().flat_map(|limit| {
         let counts = [
             ("allowed", limit.allowed),
@@ -40,47 +40,51 @@ fn decisions(page: &mut Page, gate: &Gate) {
     page.counter(
         "ratekeeper_exempt_total",
         "Requests that no limit applied to.",
-        one(gate.exempt()),
+        one(gate.telemetry().exempt()),
     );
 }
 
-fn policy(page: &mut Page, gate: &Gate) {
-    let loaded = gate.loaded();
+fn policy(page: &mut Page, gate: &PolicyLimiter) {
+    let loaded = gate.policy().status();
     let help = "Policies that have been in force since the start.";
     page.gauge("ratekeeper_policy_version", help, one(loaded.version));
     let help = "When the policy in force was loaded.";
-    let at = loaded.at.get() / 1_000_000;
+    let at = loaded.loaded_at.get() / 1_000_000;
     page.gauge("ratekeeper_policy_loaded_timestamp_seconds", help, one(at));
     let help = "Policies that could not be loaded.";
     page.counter("ratekeeper_policy_failures_total", help, one(loaded.failures));
     let help = "Whether the last policy that was offered is in force.";
-    page.gauge("ratekeeper_policy_ok", help, one(u8::from(loaded.error.is_none())));
+    page.gauge("ratekeeper_policy_ok", help, one(u8::from(loaded.last_error.is_none())));
     let help = "When the last policy that was offered was found wanting; 0 if it is in force.";
     let failed_at = loaded.failed_at.map_or(0, |at| at.get() / 1_000_000);
     page.gauge("ratekeeper_policy_failed_timestamp_seconds", help, one(failed_at));
 }
 
-fn memory(page: &mut Page, gate: &Gate) {
-    let Some(memory) = gate.memory_stats() else { return };
+fn memory(page: &mut Page, gate: &PolicyLimiter) {
+    let Some(memory) = gate.engine().memory_stats() else { return };
     page.gauge("ratekeeper_memory_keys", "Keys in memory.", one(memory.live_keys));
     page.gauge("ratekeeper_memory_bytes", "Memory set aside for keys.", one(memory.memory_bytes));
     let help = "Keys that were given up for want of room.";
     page.counter("ratekeeper_memory_evictions_total", help, one(memory.evictions));
 }
 
-fn store(page: &mut Page, gate: &Gate) {
-    let kind = if gate.memory().is_some() { "memory" } else { "redis" };
-    let took = [(Labels(vec![("store", kind)]), gate.store_time())];
+fn store(page: &mut Page, gate: &PolicyLimiter) {
+    let kind = if gate.engine().is_memory() { "memory" } else { "redis" };
+    let took = [(Labels(vec![("store", kind)]), gate.engine().store_time())];
     page.histogram("ratekeeper_store_duration_seconds", "How long the store took to answer.", took);
-    let (Some(state), Some(fallback)) = (gate.store_state(), gate.fallback_stats()) else { return };
+    let (Some(state), Some(fallback)) =
+        (gate.engine().store_state(), gate.engine().fallback_stats())
+    else {
+        return;
+    };
     let is_up = u8::from(!matches!(state, StoreState::Down(_)));
     page.gauge("ratekeeper_store_up", "Whether the store answers.", one(is_up));
     let by = |who| Labels(vec![("by", who)]);
     let answers = [
-        (by("store"), fallback.answered),
+        (by("store"), fallback.store),
         (by("local"), fallback.local),
-        (by("allow"), fallback.allowed),
-        (by("deny"), fallback.denied),
+        (by("open"), fallback.open),
+        (by("closed"), fallback.closed),
     ];
     page.counter("ratekeeper_answers_total", "Who gave the answers.", answers);
     let kind = |kind| Labels(vec![("kind", kind)]);
@@ -89,16 +93,16 @@ fn store(page: &mut Page, gate: &Gate) {
         (kind("unreachable"), fallback.unreachable),
         (kind("refused"), fallback.refused),
         (kind("misconfigured"), fallback.misconfigured),
-        (kind("nonsense"), fallback.nonsense),
+        (kind("invalid_response"), fallback.invalid_responses),
     ];
     page.counter("ratekeeper_store_errors_total", "Calls to the store that failed.", errors);
     let help = "How often the store was given up for a while.";
-    page.counter("ratekeeper_breaker_opened_total", help, one(fallback.opened));
-    let state = gate.breaker();
+    page.counter("ratekeeper_breaker_opened_total", help, one(fallback.breaker_opened));
+    let state = gate.engine().breaker_state();
     let breaker = [
         ("closed", BreakerState::Closed),
         ("open", BreakerState::Open),
-        ("recovering", BreakerState::Recovering),
+        ("half_open", BreakerState::HalfOpen),
     ];
     let breaker = breaker
         .map(|(name, of)| (Labels(vec![("state", name)]), u8::from(state.as_ref() == Some(&of))));
@@ -114,8 +118,8 @@ fn store(page: &mut Page, gate: &Gate) {
     page.counter("ratekeeper_backlog_dropped_units_total", help, one(fallback.backlog_dropped));
 }
 
-fn leases(page: &mut Page, gate: &Gate) {
-    let Some(leases) = gate.lease_stats() else { return };
+fn leases(page: &mut Page, gate: &PolicyLimiter) {
+    let Some(leases) = gate.engine().lease_stats() else { return };
     let by = |who| Labels(vec![("by", who)]);
     let answers = [(by("lease"), leases.local), (by("store"), leases.asked)];
     let help = "Answers for keys that may be leased, by who gave them.";

@@ -77,6 +77,10 @@ impl Tally {
     fn total(&self) -> u64 {
         self.0.iter().sum()
     }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.total() == 0
+    }
 }
 
 impl DoorMeter {
@@ -127,7 +131,7 @@ impl Meters {
         });
         page.counter("ratekeeper_requests_total", "What the doors were asked.", asked);
         let door = |door| Labels(vec![("door", door)]);
-        let took = all.iter().map(|(name, meter)| (door(name), meter.time.durations()));
+        let took = all.iter().map(|(name, meter)| (door(name), meter.time.counts()));
         let help =
             "From a question to its answer. Questions that come together are answered together.";
         page.histogram("ratekeeper_request_duration_seconds", help, took);

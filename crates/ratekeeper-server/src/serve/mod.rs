@@ -86,7 +86,7 @@ impl Serve {
 
     fn server(&self, environment: &Environment) -> Result<Server, Failure> {
         let policy = Arc::new(self.open_policy(environment)?);
-        policy.gate().near_limit_from(environment.near_limit);
+        policy.gate().telemetry().set_near_limit(environment.near_limit);
         let meters = Meters::new(Arc::clone(policy.top()));
         let envoy = self.envoy_door(environment, &policy, &meters)?;
         let tokens = Tokens::read_if_named(self.tokens.as_deref())?;
@@ -154,7 +154,7 @@ impl Serve {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let mut end = Ends::new()?;
-            server.policy.gate().start();
+            server.policy.gate().engine().start();
             if let Some(listener) = admin {
                 let tls = server.tls.clone().filter(|_| self.is_tls(DoorName::Admin));
                 let max = server.descriptors.admin_max;

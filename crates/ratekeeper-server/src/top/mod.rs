@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ratekeeper::Micros;
-use ratekeeper::gate::{Outcome, Seen};
+use ratekeeper::telemetry::{DecisionEvent, Outcome};
 use serde_json::{Value, json};
 
 use sampler::Sampler;
@@ -61,7 +61,7 @@ impl Default for Top {
 
 impl Top {
     /// Sees a decision of a policy's limit.
-    pub(crate) fn see(&self, seen: &Seen<'_>) {
+    pub(crate) fn see(&self, seen: &DecisionEvent<'_>) {
         self.count(seen.limit, seen.key, seen.outcome == Outcome::Denied, seen.at);
     }
 

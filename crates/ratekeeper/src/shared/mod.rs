@@ -1,16 +1,7 @@
-//! Limits that a fleet shares, over Redis or Valkey, with an answer for when that is gone.
+//! Limits that a fleet shares, over Redis or Valkey, with a fallback for when the store is unavailable.
 
-mod answer;
-mod backlog;
-mod breaker;
-mod fallback;
-#[cfg(test)]
-mod fallback_bounds;
-mod local_share;
+mod key_request;
 mod permits;
-mod random;
-mod request;
-mod status;
 
 use std::sync::Arc;
 
@@ -19,51 +10,50 @@ use ratekeeper_stores::{
     Charge, ChargesError, Op, RedisConfig, RedisStore, RedisUrlError, SharedStore,
 };
 
-pub use answer::{Answer, Degraded, Why};
-pub use breaker::BreakerState;
-pub use permits::{AcquireError, InvalidPermitId, PermitId, SharedConcurrency, SharedPermit};
-pub use request::{NotSettled, SharedRequest, SharedReservation};
-pub use status::{FallbackStats, StoreState};
+use crate::engine::Applied;
+use crate::engine::fallback::Fallback;
+use crate::histogram::DurationCounts;
 
-pub(crate) use fallback::Fallback;
+pub use crate::engine::fallback::{BreakerState, FallbackStats, StoreState};
+pub use key_request::{SettleError, SharedKeyRequest, SharedReservation};
+pub use permits::{AcquireError, InvalidPermitId, PermitId, SharedConcurrencyLimit, SharedPermit};
 
-/// Decides for each key whether one more may pass now, in a store that many nodes share.
+/// Decides per key whether a request may proceed now, in a store that many nodes share.
 ///
 /// ```no_run
 /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
 /// use ratekeeper::SharedLimiter;
 ///
 /// let limiter = SharedLimiter::connect("100/minute", "redis://127.0.0.1:6379")?;
-/// let answer = limiter.check("user:42").await;
-/// if !answer.allowed() {
-///     // answer 429 with Retry-After: answer.retry_after_secs()
+/// let applied = limiter.check("user:42").await;
+/// if !applied.allowed() {
+///     // respond 429 with Retry-After: applied.retry_after_secs()
 /// }
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// # When the store is slow or gone
+/// # When the store is slow or unavailable
 ///
-/// There is always an answer, and never later than the store's deadline (5 ms unless told
-/// otherwise). What it is then, [`FailureMode`] says, for all requests
-/// ([`SharedLimiter::on_failure`]) or for one ([`SharedRequest::on_failure`]); an answer that is not the
-/// store's tells so ([`Answer::degraded`]). After three failures in a row the store is left alone, and
-/// only one probe in the background goes on asking it. When it is back, calls return to it a few at a
-/// time.
+/// There is always a decision, and never later than the store's deadline (5 ms by default). What it is then
+/// is the [`FailureMode`] of the limiter ([`SharedLimiter::on_failure`]) or of the request
+/// ([`SharedKeyRequest::on_failure`]); [`Applied::degraded`] says that the store did not decide. After three
+/// failures in a row the circuit breaker opens: the store is only probed in the background. When it is
+/// available again, the breaker is half-open and lets a few calls at a time through.
 ///
-/// By default each node then decides by its fair share: the limit divided by the number of nodes, which
-/// announce themselves in the store. What the nodes admit by themselves is charged to the store when it
-/// is back, so that a store that fails again and again does not add to the limit. A node that starts
-/// while the store is gone knows of no others and takes the whole limit for itself, unless their number
-/// is given ([`SharedLimiter::with_nodes`]).
+/// By default each node then decides by its share: the limit divided by the number of nodes, which announce
+/// themselves in the store. What the nodes admit by themselves is charged to the store afterwards, so that a
+/// store that fails again and again does not add to the limit. A node that starts while the store is
+/// unavailable knows of no others and takes the whole limit, unless their number is given
+/// ([`SharedLimiter::with_nodes`]).
 ///
-/// It starts without a store. [`SharedLimiter::state`] tells whether it is there, and
-/// [`SharedLimiter::on_change`] when that changes.
+/// A limiter starts without its store. [`SharedLimiter::state`] returns whether the store is available, and
+/// [`SharedLimiter::on_change`] reports changes.
 ///
-/// # When one key is too hot for a call a request
+/// # Hot keys
 ///
-/// Over a [`LeasedStore`](ratekeeper_stores::LeasedStore), hot keys are served from memory, with units
-/// that were charged in the store before; the nodes together never exceed the limit.
+/// Over a [`LeasedStore`](ratekeeper_stores::LeasedStore), hot keys are decided in memory, with units that
+/// were charged to the store before. The nodes together never exceed the limit.
 ///
 /// ```no_run
 /// # fn f() -> Result<(), Box<dyn std::error::Error>> {
@@ -75,7 +65,7 @@ pub(crate) use fallback::Fallback;
 /// # }
 /// ```
 ///
-/// It needs a tokio runtime, from the first call on.
+/// It needs a tokio runtime from the first call on.
 pub struct SharedLimiter<S = RedisStore> {
     limit: Limit,
     on_failure: FailureMode,
@@ -99,8 +89,12 @@ impl<S> std::fmt::Debug for SharedLimiter<S> {
 }
 
 impl SharedLimiter {
-    /// A limiter over the store at this address (see [`RedisConfig::new`]). Takes a [`Limit`], or a
-    /// rate such as `"100/minute"` for a sliding counter. Nothing is connected yet.
+    /// Returns a limiter over the store at this address (see [`RedisConfig::new`]). Takes a [`Limit`], or a
+    /// rate such as `"100/minute"`. The first call connects.
+    ///
+    /// # Errors
+    ///
+    /// If the limit or the address is invalid.
     pub fn connect<L>(limit: L, url: &str) -> Result<Self, ConnectError>
     where
         L: TryInto<Limit>,
@@ -112,7 +106,11 @@ impl SharedLimiter {
 }
 
 impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
-    /// A limiter over a store.
+    /// Returns a limiter over a store.
+    ///
+    /// # Errors
+    ///
+    /// If the limit is invalid.
     pub fn new<L>(limit: L, store: S) -> Result<Self, LimitError>
     where
         L: TryInto<Limit>,
@@ -122,27 +120,33 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
         Ok(Self { limit, on_failure: FailureMode::default(), fallback: Fallback::new(store) })
     }
 
-    /// What to do when the store does not answer, unless a request says otherwise.
+    /// Sets what happens when the store is unavailable, unless a request says otherwise.
     #[must_use]
     pub fn on_failure(self, on_failure: FailureMode) -> Self {
         Self { on_failure, ..self }
     }
 
-    /// The number of nodes to share a limit with when the store is gone, instead of counting them.
+    /// Sets the number of nodes by which limits are divided while the store is unavailable, instead of counting
+    /// the nodes.
     #[must_use]
     pub fn with_nodes(self, nodes: u32) -> Self {
         self.fallback.fix_nodes(nodes);
         self
     }
 
-    /// Calls this whenever the store goes down or comes back, once and for all clones.
+    /// Calls `observer` whenever the store becomes unavailable or available. Clones share it; only the first
+    /// is kept.
     #[must_use]
-    pub fn on_change(self, listener: impl Fn(&StoreState) + Send + Sync + 'static) -> Self {
-        self.fallback.listen(Box::new(listener));
+    pub fn on_change(self, observer: impl Fn(&StoreState) + Send + Sync + 'static) -> Self {
+        self.fallback.on_change(Box::new(observer));
         self
     }
 
-    /// Another limit over the same store, with the same state of its store.
+    /// Returns a limiter with another limit over the same store.
+    ///
+    /// # Errors
+    ///
+    /// If the limit is invalid.
     pub fn with_limit<L>(&self, limit: L) -> Result<Self, LimitError>
     where
         L: TryInto<Limit>,
@@ -151,79 +155,74 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
         Ok(Self { limit: limit.try_into()?, ..self.clone() })
     }
 
-    /// Charges 1 to `key` if that fits.
-    pub async fn check<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Answer {
+    /// Charges 1 to `key` if the limit allows it.
+    pub async fn check<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Applied {
         self.key(key).check().await
     }
 
-    /// Everything else that can be asked about a key.
-    pub fn key<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> SharedRequest<'a, S> {
-        SharedRequest::new(self, key.as_ref())
+    /// Returns a builder for every other operation on a key.
+    pub fn key<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> SharedKeyRequest<'a, S> {
+        SharedKeyRequest::new(self, key.as_ref())
     }
 
-    /// Charges several limits, all of them or none, in one atomic step.
-    pub async fn check_all(&self, charges: &[Charge<'_>]) -> Result<Answer, ChargesError> {
-        let each: Vec<_> = charges.iter().map(|charge| (*charge, self.on_failure)).collect();
-        self.check_each(&each).await
+    /// Charges several limits, all of them or none, in one atomic step. A charge without a
+    /// [`FailureMode`] of its own ([`Charge::on_failure`]) has that of the limiter.
+    ///
+    /// # Errors
+    ///
+    /// If the charges cannot be decided together.
+    pub async fn check_all(&self, charges: &[Charge<'_>]) -> Result<Applied, ChargesError> {
+        let with_mode = |charge: &Charge<'_>| charge.failure_mode().unwrap_or(self.on_failure);
+        let charges: Vec<_> =
+            charges.iter().map(|charge| charge.on_failure(with_mode(charge))).collect();
+        self.fallback.apply(Op::Check, &charges).await
     }
 
-    /// The same, with what to do for each of them when the store does not answer. One that is to be
-    /// denied then denies all.
-    pub async fn check_each(
-        &self,
-        charges: &[(Charge<'_>, FailureMode)],
-    ) -> Result<Answer, ChargesError> {
-        self.fallback.apply(Op::Check, charges).await
-    }
-
-    /// The limit for keys that bring none of their own.
+    /// Returns the limit.
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &S {
-        &self.fallback.store
+        self.fallback.store()
     }
 
-    /// Is the store there?
+    /// Returns whether the store is available.
     pub fn state(&self) -> StoreState {
         self.fallback.state()
     }
 
-    /// Are calls sent to it?
-    pub fn breaker(&self) -> BreakerState {
+    /// Returns the state of the circuit breaker.
+    pub fn breaker_state(&self) -> BreakerState {
         self.fallback.breaker_state()
     }
 
-    /// What has happened so far.
+    /// Returns counters of the store and its fallback.
     pub fn stats(&self) -> FallbackStats {
         self.fallback.stats()
     }
 
-    /// Begins to announce this node and to watch the store, which the first call does otherwise. Must
-    /// be called in a tokio runtime.
+    /// Returns how long calls of the store took, also those that failed.
+    pub fn store_time(&self) -> DurationCounts {
+        self.fallback.store_time()
+    }
+
+    /// Announces this node and watches the store, which the first call does otherwise. Must be called in a
+    /// tokio runtime.
     pub fn start(&self) {
         self.fallback.start();
     }
 }
 
 /// Why a limiter cannot be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
-    /// The limit is at fault.
+    /// The limit is invalid.
+    #[error(transparent)]
     Limit(LimitError),
-    /// The address is at fault.
+    /// The address is invalid.
+    #[error(transparent)]
     Url(RedisUrlError),
 }
-
-impl std::fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Limit(error) => error.fmt(f),
-            Self::Url(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ConnectError {}

@@ -1,4 +1,4 @@
-//! Permits that a fleet shares: at most so many in flight, wherever they are.
+//! Permits that a fleet shares: a limit on how many requests are in flight on all nodes together.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,30 +10,29 @@ use ratekeeper_stores::{RedisStore, StoreError};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
-use super::random::unguessable;
+use crate::random::unguessable_id;
 
-/// How long a permit is held unless it is renewed: so long are those of a holder that has died lost.
-const LIVES: Duration = Duration::from_secs(10);
-/// How often it is tried to release a permit that may have been granted although no reply came, and how
-/// long to wait before the first time. Each further wait is twice as long: 25 seconds in all.
+/// How long a permit is held unless it is renewed. The permits of a process that died expire after it.
+const TTL: Duration = Duration::from_secs(10);
+/// How often the release of a permit is retried that may have been granted although no reply came, and the
+/// first back-off. Each further one is twice as long: 25 seconds in all.
 const RELEASE_TRIES: u32 = 8;
 const RELEASE_AFTER: Duration = Duration::from_millis(100);
-/// So many at a time. Beyond that, permits without a holder stay held until their time is over.
+/// How many of these retries run at a time. Beyond that, such permits stay held until they expire.
 static RELEASING: Semaphore = Semaphore::const_new(1_000);
 
-/// At most so many in flight for each key, in the whole fleet.
+/// Limits how many requests are in flight per key, in the whole fleet.
 ///
-/// A permit is renewed in the background as long as it is there, and given back when it is dropped. If
-/// its holder dies, it comes back by itself after ten seconds, or whatever
-/// [`SharedConcurrency::with_lives`] says. [`SharedConcurrency::hold`] has permits that are bound to a time
-/// instead of a holder.
+/// A permit is renewed in the background while it is held, and released when it is dropped. If its process
+/// dies, it expires after ten seconds ([`SharedConcurrencyLimit::with_ttl`]).
+/// [`SharedConcurrencyLimit::hold`] returns permits that expire at a fixed time instead.
 ///
 /// ```no_run
 /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
-/// use ratekeeper::{RedisConfig, SharedConcurrency};
+/// use ratekeeper::{RedisConfig, SharedConcurrencyLimit};
 ///
 /// let store = RedisConfig::new("redis://127.0.0.1:6379").open()?;
-/// let exports = SharedConcurrency::new("exports", 5, store);
+/// let exports = SharedConcurrencyLimit::new("exports", 5, store);
 /// let permit = exports.acquire("tenant-7").await?;
 /// // … at most five of tenant-7's exports run at a time, on all nodes together …
 /// drop(permit);
@@ -41,56 +40,60 @@ static RELEASING: Semaphore = Semaphore::const_new(1_000);
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct SharedConcurrency {
+pub struct SharedConcurrencyLimit {
     name: Arc<str>,
     max: u64,
-    lives: Duration,
+    ttl: Duration,
     store: RedisStore,
 }
 
-impl fmt::Debug for SharedConcurrency {
+impl fmt::Debug for SharedConcurrencyLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, max, .. } = self;
-        f.debug_struct("SharedConcurrency").field("name", name).field("max", max).finish()
+        f.debug_struct("SharedConcurrencyLimit").field("name", name).field("max", max).finish()
     }
 }
 
-impl SharedConcurrency {
-    /// At most `max` for each key. Those of the same name share their permits.
+impl SharedConcurrencyLimit {
+    /// Returns a limit of `max` per key. Limits of the same name share their permits.
     pub fn new(name: &str, max: u64, store: RedisStore) -> Self {
-        Self { name: name.into(), max, lives: LIVES, store }
+        Self { name: name.into(), max, ttl: TTL, store }
     }
 
-    /// How long a permit is held unless it is renewed; at least a tenth of a second.
+    /// Sets how long a permit is held unless it is renewed; at least a tenth of a second.
     #[must_use]
-    pub fn with_lives(self, lives: Duration) -> Self {
-        Self { lives: lives.max(Duration::from_millis(100)), ..self }
+    pub fn with_ttl(self, ttl: Duration) -> Self {
+        Self { ttl: ttl.max(Duration::from_millis(100)), ..self }
     }
 
-    /// A permit for this key, if there is one.
+    /// Returns a permit for this key.
+    ///
+    /// # Errors
+    ///
+    /// If all permits are held, or the store is unavailable.
     pub async fn acquire<K: AsRef<[u8]> + ?Sized>(
         &self,
         key: &K,
     ) -> Result<SharedPermit, AcquireError> {
-        let id = unguessable();
-        self.take(key.as_ref(), id, self.lives).await?;
+        let id = unguessable_id();
+        self.take(key.as_ref(), id, self.ttl).await?;
         Ok(SharedPermit::new(self.clone(), key.as_ref().into(), id))
     }
 
-    /// A permit that is held for this long, at least a millisecond, or until it is released: also when this
-    /// process is gone. Whoever knows its id can release it, in any process
-    /// ([`SharedConcurrency::release`]).
+    /// Returns a permit that is held for this long, at least a millisecond, or until it is released, even if
+    /// this process exits. Any process that knows its id can release it
+    /// ([`SharedConcurrencyLimit::release`]).
     ///
     /// # Errors
     ///
-    /// If all permits are held, or the store does not answer. In that case it may have granted the permit all the
-    /// same; it is then released in the background, and runs out by itself if that fails too.
+    /// If all permits are held, or the store is unavailable. The store may have granted the permit all the
+    /// same; it is then released in the background, and expires if that fails too.
     pub async fn hold<K: AsRef<[u8]> + ?Sized>(
         &self,
         key: &K,
         valid: Duration,
     ) -> Result<PermitId, AcquireError> {
-        let (key, id) = (key.as_ref(), unguessable());
+        let (key, id) = (key.as_ref(), unguessable_id());
         let taken = self.take(key, id, valid.max(Duration::from_millis(1))).await;
         if let Err(AcquireError::Store(_)) = taken {
             self.release_in_background(key, PermitId(id));
@@ -98,12 +101,11 @@ impl SharedConcurrency {
         taken.map(|()| PermitId(id))
     }
 
-    /// Releases a permit that [`SharedConcurrency::hold`] has given, and returns whether it was still held. A
-    /// permit that was released before, or has run out, stays as it is.
+    /// Releases a permit from [`SharedConcurrencyLimit::hold`], and returns whether it was still held.
     ///
     /// # Errors
     ///
-    /// If the store does not answer.
+    /// If the store is unavailable.
     pub async fn release<K: AsRef<[u8]> + ?Sized>(
         &self,
         key: &K,
@@ -113,32 +115,32 @@ impl SharedConcurrency {
         self.store.release_permit(&name).await
     }
 
-    async fn take(&self, key: &[u8], id: u128, lives: Duration) -> Result<(), AcquireError> {
+    async fn take(&self, key: &[u8], id: u128, ttl: Duration) -> Result<(), AcquireError> {
         let name = PermitName { name: &self.name, key, id };
-        let answer = self.store.acquire_permit(&name, self.max, lives).await;
-        let answer = answer.map_err(AcquireError::Store)?;
-        match answer.is_held {
+        let reply = self.store.acquire_permit(&name, self.max, ttl).await;
+        let reply = reply.map_err(AcquireError::Store)?;
+        match reply.is_held {
             true => Ok(()),
-            false => Err(AcquireError::NoPermits { max: self.max, free_in: answer.free_in }),
+            false => Err(AcquireError::NoPermits { max: self.max, free_in: reply.free_in }),
         }
     }
 
     fn release_in_background(&self, key: &[u8], id: PermitId) {
-        let Ok(turn) = RELEASING.try_acquire() else { return };
-        let (of, key) = (self.clone(), Box::<[u8]>::from(key));
+        let Ok(slot) = RELEASING.try_acquire() else { return };
+        let (limit, key) = (self.clone(), Box::<[u8]>::from(key));
         tokio::spawn(async move {
             for attempt in 0..RELEASE_TRIES {
                 tokio::time::sleep(RELEASE_AFTER * 2_u32.pow(attempt)).await;
-                if of.release(&*key, id).await.is_ok() {
+                if limit.release(&*key, id).await.is_ok() {
                     break;
                 }
             }
-            drop(turn);
+            drop(slot);
         });
     }
 }
 
-/// Names a permit that is held in the store: 128 random bits. As text, 32 hexadecimal digits.
+/// The id of a permit that is held in the store: 128 random bits, written as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PermitId(u128);
 
@@ -158,52 +160,45 @@ impl std::str::FromStr for PermitId {
     }
 }
 
-/// The text is no [`PermitId`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The text is not a [`PermitId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a permit's id has 32 hexadecimal digits")]
 pub struct InvalidPermitId;
 
-impl fmt::Display for InvalidPermitId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a permit's id has 32 hexadecimal digits")
-    }
-}
-
-impl std::error::Error for InvalidPermitId {}
-
-/// The right to be in flight, until it is dropped.
-#[must_use = "dropped, it is given back"]
+/// A permit to be in flight until it is dropped.
+#[must_use = "a permit that is dropped is released"]
 pub struct SharedPermit {
-    held: Arc<Held>,
+    held: Arc<HeldPermit>,
     renewal: AbortHandle,
 }
 
-struct Held {
-    of: SharedConcurrency,
+struct HeldPermit {
+    limit: SharedConcurrencyLimit,
     key: Box<[u8]>,
     id: u128,
     is_lost: AtomicBool,
 }
 
-impl Held {
+impl HeldPermit {
     fn name(&self) -> PermitName<'_> {
-        PermitName { name: &self.of.name, key: &self.key, id: self.id }
+        PermitName { name: &self.limit.name, key: &self.key, id: self.id }
     }
 }
 
 impl fmt::Debug for SharedPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedPermit").field("of", &self.held.of).finish_non_exhaustive()
+        f.debug_struct("SharedPermit").field("limit", &self.held.limit).finish_non_exhaustive()
     }
 }
 
 impl SharedPermit {
-    fn new(of: SharedConcurrency, key: Box<[u8]>, id: u128) -> Self {
-        let held = Arc::new(Held { of, key, id, is_lost: AtomicBool::new(false) });
+    fn new(limit: SharedConcurrencyLimit, key: Box<[u8]>, id: u128) -> Self {
+        let held = Arc::new(HeldPermit { limit, key, id, is_lost: AtomicBool::new(false) });
         let renewal = tokio::spawn(renew(held.clone())).abort_handle();
         Self { held, renewal }
     }
 
-    /// Has it run out because it could not be renewed, and gone to somebody else?
+    /// Returns whether it has expired because it could not be renewed, so that another request may hold it.
     pub fn is_lost(&self) -> bool {
         self.held.is_lost.load(Ordering::Acquire)
     }
@@ -213,47 +208,39 @@ impl Drop for SharedPermit {
     fn drop(&mut self) {
         self.renewal.abort();
         let held = self.held.clone();
-        // Without a runtime it cannot be given back, and comes back by itself.
+        // Without a runtime it cannot be released, and expires.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                let _ = held.of.store.release_permit(&held.name()).await;
+                let _ = held.limit.store.release_permit(&held.name()).await;
             });
         }
     }
 }
 
-async fn renew(held: Arc<Held>) {
+async fn renew(held: Arc<HeldPermit>) {
     loop {
-        tokio::time::sleep(held.of.lives / 3).await;
-        let SharedConcurrency { max, lives, store, .. } = &held.of;
-        // If the store does not answer, the next attempt may still be in time.
-        if let Ok(answer) = store.renew_permit(&held.name(), *max, *lives).await {
-            held.is_lost.store(!answer.is_held, Ordering::Release);
+        tokio::time::sleep(held.limit.ttl / 3).await;
+        let SharedConcurrencyLimit { max, ttl, store, .. } = &held.limit;
+        // If the store is unavailable, the next attempt may still be in time.
+        if let Ok(reply) = store.renew_permit(&held.name(), *max, *ttl).await {
+            held.is_lost.store(!reply.is_held, Ordering::Release);
         }
     }
 }
 
 /// Why there is no permit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AcquireError {
-    /// All of them are held.
+    /// All permits are held.
+    #[error("all {max} permits are held")]
     NoPermits {
         /// How many there are.
         max: u64,
-        /// When the next one becomes free, should its holder have died.
+        /// When the next one expires unless it is renewed.
         free_in: Duration,
     },
-    /// The store does not answer.
+    /// The store is unavailable.
+    #[error(transparent)]
     Store(StoreError),
 }
-
-impl fmt::Display for AcquireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoPermits { max, .. } => write!(f, "all {max} permits are held"),
-            Self::Store(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for AcquireError {}

@@ -17,9 +17,9 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use http_body_util::{Either, Full};
 use pin_project_lite::pin_project;
-use ratekeeper::Gate;
-use ratekeeper::http::{Limited, RATELIMIT_HEADERS};
+use ratekeeper::PolicyLimiter;
 use ratekeeper::policy::WhenLimited;
+use ratekeeper::tower::{Limited, RATELIMIT_HEADERS};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -39,12 +39,12 @@ pub(super) struct StaleLayer {
 
 struct Shared {
     cache: Cache,
-    gate: Gate,
+    gate: PolicyLimiter,
     ticks: Ticks,
 }
 
 impl StaleLayer {
-    pub(super) fn new(gate: Gate, ticks: Ticks) -> Self {
+    pub(super) fn new(gate: PolicyLimiter, ticks: Ticks) -> Self {
         Self { shared: Arc::new(Shared { cache: Cache::default(), gate, ticks }) }
     }
 }
@@ -77,7 +77,7 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let is_wanted = self.shared.gate.live().policy().serves_stale();
+        let is_wanted = self.shared.gate.policy().active().policy().serves_stale();
         let asked = if is_wanted { Asked::of(&request) } else { None };
         StaleFuture { answer: self.inner.call(request), asked, shared: self.shared.clone() }
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use http::HeaderMap;
-use ratekeeper::http::tell_limit;
 use ratekeeper::policy::envoy::{DescriptorQuota, Unit};
+use ratekeeper::tower::set_headers_of;
 
 use super::DoorSettings;
 use super::proto::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse};
@@ -85,7 +85,7 @@ fn headers(turns: &[Turn<'_>], settings: &DoorSettings) -> Vec<HeaderValue> {
         return Vec::new();
     }
     let mut headers = HeaderMap::new();
-    tell_limit(answers, (&quotable(speaker.limit.label()), limit), decision, &mut headers);
+    set_headers_of(answers, (&quotable(speaker.limit.label()), limit), decision, &mut headers);
     let to_wire = |(name, value): (&http::HeaderName, &http::HeaderValue)| HeaderValue {
         key: name.as_str().to_string(),
         value: value.to_str().unwrap_or_default().to_string(),

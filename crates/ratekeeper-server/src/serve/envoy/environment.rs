@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use ratekeeper::gate::NearLimit;
+use ratekeeper::NearLimit;
 
 const ROOT: &str = "/srv/runtime_data/current";
 const GRPC_PORT: u16 = 8081;

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ratekeeper::files::{FILE_BYTES_MAX, LoadError, read_text};
-use ratekeeper::gate::Loaded;
 use ratekeeper::policy::envoy::{EnvoyConfig, EnvoyErrors};
-use ratekeeper::{Micros, PolicyErrors};
+use ratekeeper::{LoadStatus, Micros, PolicyErrors};
 
 use crate::metrics::{Page, one};
 use crate::reload::When;
@@ -27,7 +26,7 @@ pub(super) struct EnvoyFiles {
 
 struct State {
     seen: Result<Texts, String>,
-    loaded: Loaded,
+    loaded: LoadStatus,
 }
 
 /// What was read, and what it says.
@@ -36,35 +35,28 @@ pub(crate) struct Fresh {
     parsed: Result<EnvoyConfig, String>,
 }
 
-impl State {
-    fn failed(&mut self, error: String, now: Micros) {
-        self.loaded.failures += 1;
-        self.loaded.error = Some(error);
-        self.loaded.failed_at = Some(now);
-    }
-}
-
 impl EnvoyFiles {
     /// Reads the folder for the first time.
     pub(super) fn open(folder: &Path, now: Micros) -> Result<(Self, EnvoyConfig), EnvoyErrors> {
         let texts = read(folder).map_err(|errors| EnvoyErrors::from(*errors))?;
         let config = EnvoyConfig::parse(&texts)?;
-        let loaded = Loaded { version: 1, at: now, ..Loaded::default() };
+        let mut loaded = LoadStatus::default();
+        loaded.record_success(now);
         let state = Mutex::new(State { seen: Ok(texts), loaded });
         Ok((Self { folder: folder.to_path_buf(), state }, config))
     }
 
     /// When the files in force were read, and what was wrong with the last that are not.
-    pub(super) fn loaded(&self) -> Loaded {
+    pub(super) fn loaded(&self) -> LoadStatus {
         self.lock().loaded.clone()
     }
 
     pub(super) fn tell_metrics(&self, page: &mut Page) {
         let loaded = self.loaded();
         let help = "Whether the files as they are now are in force.";
-        page.gauge("ratekeeper_envoy_config_ok", help, one(u8::from(loaded.error.is_none())));
+        page.gauge("ratekeeper_envoy_config_ok", help, one(u8::from(loaded.last_error.is_none())));
         let help = "When the files in force were read.";
-        let at = loaded.at.get() / 1_000_000;
+        let at = loaded.loaded_at.get() / 1_000_000;
         page.gauge("ratekeeper_envoy_config_loaded_timestamp_seconds", help, one(at));
         let help = "When the files were found wanting; 0 if they are in force.";
         let failed_at = loaded.failed_at.map_or(0, |at| at.get() / 1_000_000);
@@ -92,7 +84,7 @@ impl EnvoyFiles {
         if is_first {
             tracing::error!("the limits stay as they were:\n{error}");
         }
-        self.lock().failed(error, now);
+        self.lock().loaded.record_failure(error, now);
     }
 
     /// Takes note of what was read, and returns it if it is good.
@@ -101,11 +93,8 @@ impl EnvoyFiles {
         let mut state = self.lock();
         state.seen = texts;
         match &parsed {
-            Ok(_) => {
-                let (version, failures) = (state.loaded.version + 1, state.loaded.failures);
-                state.loaded = Loaded { version, at: now, failures, ..Loaded::default() };
-            }
-            Err(error) => state.failed(error.clone(), now),
+            Ok(_) => state.loaded.record_success(now),
+            Err(error) => state.loaded.record_failure(error.clone(), now),
         }
         match &parsed {
             Ok(config) => {

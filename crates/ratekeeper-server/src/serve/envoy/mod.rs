@@ -24,11 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use ratekeeper::NearLimit;
 use ratekeeper::files::LoadError;
-use ratekeeper::gate::NearLimit;
 use ratekeeper::policy::ResponseSettings;
 use ratekeeper::policy::envoy::{EnvoyConfig, EnvoyErrors};
-use ratekeeper::{ChargesError, Gate};
+use ratekeeper::{ChargesError, PolicyLimiter};
 use serde_json::{Value, json};
 
 pub(crate) use environment::{Environment, Place};
@@ -46,7 +46,7 @@ use turns::Turn;
 
 /// Decides about descriptors.
 pub(crate) struct EnvoyDoor {
-    gate: Gate,
+    gate: PolicyLimiter,
     config: ArcSwap<EnvoyConfig>,
     files: Option<EnvoyFiles>,
     reload: ReloadState,
@@ -109,12 +109,12 @@ impl Reload for EnvoyDoor {
 
     fn apply(&self, fresh: Fresh) -> bool {
         let files = self.files.as_ref();
-        let config = files.and_then(|files| files.take_up(fresh, self.gate.now()));
+        let config = files.and_then(|files| files.take_up(fresh, self.gate.engine().now()));
         config.map(|config| self.replace(config)).is_some()
     }
 
     fn reject(&self, error: &LoadError, is_first: bool) {
-        let now = self.gate.now();
+        let now = self.gate.engine().now();
         self.files.iter().for_each(|files| files.reject(error, is_first, now));
     }
 }
@@ -123,14 +123,14 @@ impl EnvoyDoor {
     /// A door with the limits of a folder.
     pub(crate) fn open(
         folder: &Path,
-        gate: Gate,
+        gate: PolicyLimiter,
         settings: DoorSettings,
     ) -> Result<Self, EnvoyErrors> {
-        let (files, config) = EnvoyFiles::open(folder, gate.now())?;
+        let (files, config) = EnvoyFiles::open(folder, gate.engine().now())?;
         Ok(Self { files: Some(files), ..Self::new(gate, config, settings) })
     }
 
-    fn new(gate: Gate, config: EnvoyConfig, settings: DoorSettings) -> Self {
+    fn new(gate: PolicyLimiter, config: EnvoyConfig, settings: DoorSettings) -> Self {
         let limit_meters =
             ArcSwap::from_pointee(LimitMeters::new(&config, &LimitMeters::default()));
         let config = ArcSwap::from_pointee(config);
@@ -196,9 +196,9 @@ impl EnvoyDoor {
             "domains": domains,
             "limits": limits,
             "version": files.version,
-            "loaded_at_us": files.at.get(),
+            "loaded_at_us": files.loaded_at.get(),
             "failures": files.failures,
-            "error": files.error,
+            "error": files.last_error,
             "failed_at_us": files.failed_at.map(|at| at.get()),
         })
     }
@@ -214,13 +214,13 @@ impl EnvoyDoor {
         request: &RateLimitRequest,
         parent: Option<Parent>,
     ) -> Result<RateLimitResponse, Invalid> {
-        let (began, mut about) = (self.gate.now(), About::default());
+        let (began, mut about) = (self.gate.engine().now(), About::default());
         let decided = self.decide(request, &mut about).await;
         let outcome = match &decided {
             Ok(answer) => Outcome::of(!answer.is_over_limit()),
             Err(_) => Outcome::Error,
         };
-        let ended = self.gate.now();
+        let ended = self.gate.engine().now();
         self.meters.grpc.record(&Tally::one(outcome), ended.since(began));
         if trace::is_on() {
             let About { limit, is_degraded } = about;
@@ -275,7 +275,7 @@ impl EnvoyDoor {
     /// Counts what the limits have said. One that was not charged because another refused has said
     /// nothing.
     fn note(&self, turns: &[Turn<'_>], passes: bool) {
-        let (meters, now) = (self.limit_meters.load(), self.gate.now());
+        let (meters, now) = (self.limit_meters.load(), self.gate.engine().now());
         for turn in turns.iter().filter(|turn| turn.is_take()) {
             let (meter, is_over) = (meters.of(turn.limit), turn.is_over_limit());
             match (is_over, turn.is_shadow) {

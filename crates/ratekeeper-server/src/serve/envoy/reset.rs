@@ -26,7 +26,7 @@ impl EnvoyDoor {
         let mut names = Vec::new();
         for turn in &turns {
             let Some(charge) = turn.charge() else { continue };
-            let reset = self.gate.reset(&charge).await;
+            let reset = self.gate.engine().reset(&charge).await;
             reset.map_err(|error| ResetError::Store(error.to_string()))?;
             names.push(turn.limit.label().to_string());
         }

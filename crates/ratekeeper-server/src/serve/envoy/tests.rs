@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ratekeeper::policy::NoSources;
 use ratekeeper::policy::envoy::EnvoyConfig;
-use ratekeeper::{ALGORITHMS, Gate, ManualClock, Micros, Policy};
+use ratekeeper::{ALGORITHMS, ManualClock, Micros, Policy, PolicyLimiter};
 use serde_json::{Value as Json, json};
 
 use super::{DoorSettings, EnvoyDoor};
@@ -36,7 +36,7 @@ fn bench_of(text: &str, settings: DoorSettings) -> Bench {
     let policy = Policy::parse("policy", "version: 1\nlimits: []", &NoSources).unwrap();
     // Half a minute into a window.
     let clock = ManualClock::at(Micros::new(1_800_000_030_000_000));
-    let gate = Gate::with_clock(policy, clock.clone()).unwrap();
+    let gate = PolicyLimiter::with_clock(policy, clock.clone()).unwrap();
     Bench { door: EnvoyDoor::new(gate, config(text), settings), clock }
 }
 
@@ -336,7 +336,7 @@ fn what_is_wrong_with_the_files_is_known_until_it_is_put_right() {
     let path = folder.path().join("limits.yaml");
     std::fs::write(&path, FILE).unwrap();
     let policy = Policy::parse("policy", "version: 1\nlimits: []", &NoSources).unwrap();
-    let gate = Gate::new(policy).unwrap();
+    let gate = PolicyLimiter::new(policy).unwrap();
     let door = EnvoyDoor::open(folder.path(), gate, DoorSettings::default()).unwrap();
     let error = || door.tell()["error"].as_str().map(str::to_string);
     assert_eq!(error(), None);

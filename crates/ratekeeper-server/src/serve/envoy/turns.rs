@@ -1,11 +1,12 @@
 //! The limits of a request, each charged in its turn: those that are enforced all or none, then the
 //! others.
 
-use ratekeeper::gate::{Decided, Receipt};
 use ratekeeper::policy::envoy::{
     Descriptor, DescriptorLimit, DescriptorQuota, MatchedLimits, Unit,
 };
-use ratekeeper::{CHARGES_MAX, Charge, ChargesError, Cost, Decision, Gate, Limit, Op, Wait};
+use ratekeeper::{
+    CHARGES_MAX, Charge, ChargesError, Cost, Decision, Limit, Op, PolicyLimiter, Wait,
+};
 use smallvec::SmallVec;
 
 use super::Invalid;
@@ -28,11 +29,11 @@ pub(super) struct Turn<'m> {
 
 pub(super) type Turns<'m> = SmallVec<[Turn<'m>; 2]>;
 
-/// Some turns, by where they stand.
-type Places = SmallVec<[usize; 4]>;
+/// The indices of some turns.
+type Indices = SmallVec<[usize; 4]>;
 
 /// The most limits of a request: more than anybody configures, and a bound on what one may cost.
-const TURNS_MAX: usize = 256;
+const TURNS_MAX: usize = CHARGES_MAX;
 
 /// What a descriptor wants of its limits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -166,105 +167,48 @@ impl<'m> Turn<'m> {
     }
 
     /// Does it refuse whatever was used?
-    fn is_closed(&self) -> bool {
+    fn denies_all(&self) -> bool {
         matches!(self.limit.quota(), DescriptorQuota::DenyAll(_))
     }
 }
 
-/// Asks all limits. Nothing is charged unless all that are enforced have enough.
-pub(super) async fn decide(gate: &Gate, turns: &mut [Turn<'_>]) -> Result<(), Invalid> {
+/// Decides by all limits. Nothing is charged unless all that are enforced allow it.
+pub(super) async fn decide(gate: &PolicyLimiter, turns: &mut [Turn<'_>]) -> Result<(), Invalid> {
     check_count(turns)?;
-    let (enforced, others): (Places, Places) =
-        (0..turns.len()).partition(|at| turns[*at].is_enforced());
-    let is_closed = enforced.iter().any(|at| turns[*at].is_closed());
-    let passes = !is_closed && take(gate, turns, &enforced).await?;
-    if is_closed {
-        for part in enforced.chunks(CHARGES_MAX) {
-            step(gate, Op::Peek, turns, part).await?;
-        }
-    }
-    for at in others {
-        let op = match turns[at].hits {
+    let (enforced, others): (Indices, Indices) =
+        (0..turns.len()).partition(|index| turns[*index].is_enforced());
+    let denies_all = enforced.iter().any(|index| turns[*index].denies_all());
+    let op = if denies_all { Op::Peek } else { Op::Check };
+    let passes = apply(gate, op, turns, &enforced).await? && !denies_all;
+    for index in others {
+        let op = match turns[index].hits {
             Hits::GiveBack(_) if passes => Op::refund_latest(),
             Hits::Take(_) if passes => Op::Check,
             _ => Op::Peek,
         };
-        step(gate, op, turns, &[at]).await?;
+        apply(gate, op, turns, &[index]).await?;
     }
     Ok(())
 }
 
-/// Charges all of them or none; more than one step can take are charged step by step, and given
-/// back if a later one refuses.
-async fn take(gate: &Gate, turns: &mut [Turn<'_>], all: &[usize]) -> Result<bool, ChargesError> {
-    let mut charged: SmallVec<[(&[usize], Receipt); 1]> = SmallVec::new();
-    for part in all.chunks(CHARGES_MAX) {
-        let Some(done) = step(gate, Op::Check, turns, part).await? else { continue };
-        if done.is_allowed {
-            charged.push((part, done.receipt));
-            continue;
-        }
-        for (part, receipt) in &charged {
-            refund(gate, turns, part, receipt).await;
-        }
-        // The part that refused has said so, and is not asked again.
-        let others = all.chunks(CHARGES_MAX).filter(|other| other[0] != part[0]);
-        for other in others {
-            step(gate, Op::Peek, turns, other).await?;
-        }
-        return Ok(false);
-    }
-    Ok(true)
-}
-
-/// Refunds a part that was charged before another one was denied.
-async fn refund(gate: &Gate, turns: &mut [Turn<'_>], places: &[usize], receipt: &Receipt) {
-    let refund = Op::Refund { charged_at: receipt.at() };
-    for turn in places.iter().map(|at| &turns[*at]) {
-        let Some(charge) = turn.charge() else { continue };
-        // What cannot be refunded stays charged.
-        let _ = gate.correct(refund, &charge, receipt).await;
-    }
-}
-
-/// What came of a step.
-struct Done {
-    is_allowed: bool,
-    receipt: Receipt,
-}
-
-/// Does this with those at these places, in one step.
-async fn step(
-    gate: &Gate,
+/// Applies `op` to the rates among these limits, all of them or none. Returns whether all allow it.
+async fn apply(
+    gate: &PolicyLimiter,
     op: Op,
     turns: &mut [Turn<'_>],
-    places: &[usize],
-) -> Result<Option<Done>, ChargesError> {
-    let rate = |at: &usize| Some((*at, turns[*at].charge()?));
-    let (places, charges): (Places, SmallVec<[_; 4]>) = places.iter().filter_map(rate).unzip();
+    indices: &[usize],
+) -> Result<bool, ChargesError> {
+    let rate = |index: &usize| Some((*index, turns[*index].charge()?));
+    let (indices, charges): (Indices, SmallVec<[_; 4]>) = indices.iter().filter_map(rate).unzip();
     if charges.is_empty() {
-        return Ok(None);
+        return Ok(true);
     }
-    if let (Some(store), [charge]) = (gate.memory(), &charges[..]) {
-        let at = gate.now();
-        let decision = gate.timed(|| store.apply_one(op, charge, at));
-        turns[places[0]].decision = Some(decision);
-        return Ok(Some(Done { is_allowed: decision.allowed(), receipt: Receipt::of_store(at) }));
+    let applied = gate.engine().apply(op, &charges).await?;
+    for (index, decision) in indices.into_iter().zip(applied.decisions()) {
+        turns[index].decision = Some(*decision);
+        turns[index].is_degraded = applied.is_degraded();
     }
-    let Decided { verdict, receipt } = match gate.memory() {
-        Some(store) => {
-            let verdict = gate.timed(|| store.apply_now(op, &charges, gate.now()))?;
-            let receipt = Receipt::of_store(verdict.at());
-            Decided { verdict, receipt }
-        }
-        // In a box: what waits for a store is large, and would be moved about with every request.
-        None => Box::pin(gate.apply(op, &charges)).await?,
-    };
-    for (at, decision) in places.into_iter().zip(verdict.decisions()) {
-        turns[at].decision = Some(*decision);
-        turns[at].is_degraded = receipt.is_degraded();
-    }
-    Ok(Some(Done { is_allowed: verdict.allowed(), receipt }))
+    Ok(applied.allowed())
 }
 
 /// Which limit speaks for all of them, and whether a store was missing.

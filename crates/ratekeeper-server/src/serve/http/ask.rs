@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ratekeeper::policy::attributes::{Target, request_host};
 use ratekeeper::policy::json::{JsonError, check_unique_members};
-use ratekeeper::{Cost, Limit};
+use ratekeeper::{Charge, Cost, Limit};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use smallvec::{SmallVec, smallvec};
@@ -91,6 +91,10 @@ impl Question {
 }
 
 impl Check {
+    pub(super) fn charge(&self) -> Charge<'_> {
+        Charge::new(&self.limit, &self.key).cost(self.cost)
+    }
+
     /// A check, and other fields that may stand beside it.
     pub(super) fn read(object: &Map<String, Value>, others: &[&str]) -> Result<Self, Wrong> {
         only(object, &[&["key", "rate", "algorithm", "cost", "name"], others].concat())?;

@@ -6,9 +6,9 @@
 
 use http::header::HOST;
 use http::{HeaderMap, Request, StatusCode};
-use ratekeeper::gate::Admission;
-use ratekeeper::policy::Headers;
+use ratekeeper::Admission;
 use ratekeeper::policy::attributes::{Target, request_host};
+use ratekeeper::policy::{Headers, ResponseSettings};
 
 use super::HttpDoor;
 use super::ask::Described;
@@ -113,6 +113,7 @@ pub(super) async fn answer<B>(
         Ok(described) => described,
         Err((code, message)) => return wrong(StatusCode::FORBIDDEN, code, &message),
     };
+    let (policy, now) = (door.gate.policy().active(), door.gate.engine().now());
     let deciding = {
         let headers = Original(asked.headers());
         let request = ratekeeper::policy::RequestAttributes {
@@ -123,32 +124,30 @@ pub(super) async fn answer<B>(
             headers: &headers,
             peer: Some(peer),
             custom: &|_| None,
-            unix_secs: door.now_us() / 1_000_000,
+            unix_secs: now.get() / 1_000_000,
         };
-        door.gate.decide(&request)
+        door.gate.decide_under(policy.clone(), &request, now)
     };
     let admission = deciding.await;
-    let mut reply = told(door, &admission, denied);
+    let mut reply = told(policy.policy().response_settings(), &admission, denied);
     if trace::is_on() {
         reply.extensions_mut().insert(about(&admission));
     }
     reply
 }
 
-fn told(door: &HttpDoor, admission: &Admission, denied: StatusCode) -> Reply {
-    let live = door.gate.live();
-    let answers = live.policy().response_settings();
+fn told(answers: &ResponseSettings, admission: &Admission, denied: StatusCode) -> Reply {
     match admission {
         Admission::Exempt => empty(StatusCode::OK, HeaderMap::new()),
         Admission::Admitted(admitted) => {
             let mut headers = HeaderMap::new();
-            if let Some(speaker) = admitted.speaker() {
-                ratekeeper::http::tell(answers, speaker, &mut headers);
+            if let Some(speaker) = admitted.binding() {
+                ratekeeper::tower::set_limit_headers(answers, speaker, &mut headers);
             }
             empty(StatusCode::OK, headers)
         }
         Admission::Refused(refusal) => {
-            let mut reply = ratekeeper::http::refuse(answers, refusal, false);
+            let mut reply = ratekeeper::tower::refuse(answers, refusal, false);
             if *reply.status_mut() != StatusCode::UNAUTHORIZED {
                 *reply.status_mut() = denied;
             }
@@ -161,7 +160,7 @@ fn about(admission: &Admission) -> About {
     match admission {
         Admission::Exempt => About::default(),
         Admission::Admitted(admitted) => About {
-            limit: admitted.speaker().map(|speaker| speaker.rule.name().to_string()),
+            limit: admitted.binding().map(|speaker| speaker.rule.name().to_string()),
             is_degraded: admitted.is_degraded,
         },
         Admission::Refused(refusal) => {

@@ -11,13 +11,13 @@ pub(super) const HELD_MAX: usize = 100_000;
 pub(super) enum Thing {
     Reservation(Box<Reserved>),
     /// Given back when it is dropped.
-    Permit(#[expect(dead_code, reason = "held for what its drop does")] ratekeeper::gate::InFlight),
+    Permit(#[expect(dead_code, reason = "held for what its drop does")] ratekeeper::Permit),
 }
 
 /// An estimate that was charged.
 pub(super) struct Reserved {
     pub(super) check: super::ask::Check,
-    pub(super) receipt: ratekeeper::gate::Receipt,
+    pub(super) receipt: ratekeeper::Receipt,
 }
 
 /// Things by their ids.

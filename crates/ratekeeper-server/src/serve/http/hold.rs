@@ -5,13 +5,13 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use ratekeeper::gate::HeldPermit;
-use ratekeeper::{Charge, Cost, Op};
+use ratekeeper::HeldPermit;
+use ratekeeper::{Cost, Op};
 use serde_json::{Map, Value, json};
 
 use super::HttpDoor;
 use super::ask::{self, Check};
-use super::check::decide_one;
+use super::check::{apply, with_limit_headers};
 use super::held::{Reserved, Thing};
 use super::permit_id::StoredPermit;
 use super::reply::{Reply, Told, json, wrong};
@@ -38,21 +38,23 @@ pub(super) async fn reserve(door: &HttpDoor, body: &[u8]) -> Result<Reply, Strin
     let object = ask::object(body)?;
     let check = Check::read(&object, &["valid_ms"])?;
     let deadline = deadline_us(door, valid(&object)?);
-    let one = decide_one(door, Op::Check, &check, check.cost).await?;
-    if !one.decision.allowed() {
-        return Ok(one.told(&check, StatusCode::TOO_MANY_REQUESTS));
+    let applied = apply(door, Op::Check, std::slice::from_ref(&check)).await?;
+    let told = Told::of(&check.limit, &applied, applied.is_degraded());
+    if !applied.allowed() {
+        let denied = told.answer(StatusCode::TOO_MANY_REQUESTS);
+        return Ok(with_limit_headers(denied, &check.limit, &applied));
     }
-    let reserved = Reserved { check: check.clone(), receipt: one.receipt.clone() };
+    let receipt = applied.receipt();
+    let reserved = Reserved { check: check.clone(), receipt: receipt.clone() };
     let thing = Thing::Reservation(Box::new(reserved));
     let Some(id) = door.held.put(thing, deadline, door.now_us()) else {
         // It could never be settled.
-        let refund = Op::Refund { charged_at: one.receipt.at() };
-        let charge = Charge::new(&check.limit, &check.key).cost(check.cost);
-        let _ = door.gate.correct(refund, &charge, &one.receipt).await;
+        let refund = Op::Refund { charged_at: receipt.at() };
+        let _ = door.gate.engine().correct(refund, &check.charge(), &receipt).await;
         return Ok(too_many_held());
     };
-    let told = Told::of(&check.limit, &one.decision, one.is_degraded()).reserved(id);
-    Ok(one.headed(&check, told.answer(StatusCode::OK)))
+    let reply = told.reserved(id).answer(StatusCode::OK);
+    Ok(with_limit_headers(reply, &check.limit, &applied))
 }
 
 fn too_many_held() -> Reply {
@@ -75,11 +77,10 @@ pub(super) async fn settle(door: &HttpDoor, body: &[u8]) -> Result<Reply, String
     let Reserved { check, receipt } = &*reserved;
     let correction = Op::correction(check.cost, actual, receipt.at());
     let (op, cost) = correction.unwrap_or((Op::Peek, Cost::ONE));
-    let charge = Charge::new(&check.limit, &check.key).cost(cost);
-    match door.gate.correct(op, &charge, receipt).await {
-        Ok(decided) => {
-            door.note(op, check, &decided.verdict);
-            let told = Told::of(&check.limit, &decided.verdict, decided.is_degraded());
+    match door.gate.engine().correct(op, &check.charge().cost(cost), receipt).await {
+        Ok(applied) => {
+            door.note(op, check, &applied);
+            let told = Told::of(&check.limit, &applied, applied.is_degraded());
             Ok(told.answer(StatusCode::OK))
         }
         Err(error) => {
@@ -100,7 +101,7 @@ pub(super) async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, Strin
     let max = max.ok_or("\"max\" is missing: how many may be in flight, at least 1")?;
     let valid = valid(&object)?;
     let name = checked_name(ask::text(&object, "name")?.unwrap_or(DEFAULT_NAME))?;
-    let permit = door.gate.hold(name, key.as_bytes(), max, valid).await;
+    let permit = door.gate.engine().hold(name, key.as_bytes(), max, valid).await;
     door.tell(name, &key, permit.is_some());
     let id = match permit {
         None => {
@@ -125,7 +126,7 @@ pub(super) async fn release(door: &HttpDoor, body: &[u8]) -> Result<Reply, Strin
     let id = ask::text(&object, "permit")?.ok_or("the permit's id is missing")?;
     let was_held = match StoredPermit::read(id)? {
         Some(StoredPermit { id, name, key }) => {
-            match door.gate.release(name, key.as_bytes(), id).await {
+            match door.gate.engine().release(name, key.as_bytes(), id).await {
                 Ok(was_held) => was_held,
                 Err(error) => return Ok(not_released(&error)),
             }
@@ -157,7 +158,7 @@ mod tests {
 
     use http_body_util::BodyExt;
     use ratekeeper::policy::NoSources;
-    use ratekeeper::{Gate, Policy};
+    use ratekeeper::{Policy, PolicyLimiter};
 
     use super::super::held::HELD_MAX;
     use super::*;
@@ -179,7 +180,7 @@ mod tests {
     async fn a_flood_of_permits_is_refused_at_the_cap() {
         let policy = Policy::parse("none", "version: 1\nlimits: []\n", &NoSources).unwrap();
         let meters = Meters::new(Arc::default());
-        let door = HttpDoor::new(Gate::new(policy).unwrap(), Arc::default(), None, meters);
+        let door = HttpDoor::new(PolicyLimiter::new(policy).unwrap(), Arc::default(), None, meters);
         let (_, first) = flood(&door, 0).await;
         for n in 1..HELD_MAX {
             let (status, why) = flood(&door, n).await;

@@ -32,7 +32,7 @@ where
 {
     let purpose = Purpose::of(request.uri().path());
     let parent = Parent::of(request.headers());
-    let (meters, began) = (&door.meters, door.gate.now());
+    let (meters, began) = (&door.meters, door.gate.engine().now());
     let mut reply = routes::answer(door, request, peer).await;
     let meter = if purpose == Purpose::Auth { &meters.auth } else { &meters.http };
     let outcome = purpose.outcome(&reply);
@@ -40,7 +40,7 @@ where
         meter.count(outcome);
         return reply;
     }
-    let ended = door.gate.now();
+    let ended = door.gate.engine().now();
     meter.record(&Tally::one(outcome), ended.since(began));
     if trace::is_on() {
         let About { limit, is_degraded } = reply.extensions_mut().remove().unwrap_or_default();

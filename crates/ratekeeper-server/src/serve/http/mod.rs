@@ -18,7 +18,7 @@ mod routes;
 
 use std::sync::Arc;
 
-use ratekeeper::{Clock, Decision, Gate, Op, SystemClock};
+use ratekeeper::{Clock, Decision, Op, PolicyLimiter, SystemClock};
 
 use super::envoy::EnvoyDoor;
 use super::meters::Meters;
@@ -30,7 +30,7 @@ pub(crate) use connection::Worker;
 
 /// What the HTTP door needs to answer.
 pub(crate) struct HttpDoor {
-    gate: Gate,
+    gate: PolicyLimiter,
     /// Reservations and permits that callers hold.
     held: Held,
     /// Decides about descriptors, if there are limits for them.
@@ -42,7 +42,7 @@ pub(crate) struct HttpDoor {
 
 impl HttpDoor {
     pub(crate) fn new(
-        gate: Gate,
+        gate: PolicyLimiter,
         tokens: Arc<Tokens>,
         envoy: Option<Arc<EnvoyDoor>>,
         meters: Arc<Meters>,
@@ -58,7 +58,7 @@ impl HttpDoor {
     }
 
     fn tell(&self, name: &str, key: &str, is_allowed: bool) {
-        self.meters.top.count(name, key.as_bytes(), !is_allowed, self.gate.now());
+        self.meters.top.count(name, key.as_bytes(), !is_allowed, self.gate.engine().now());
     }
 
     /// Gives back what was held for too long.

@@ -9,7 +9,7 @@ use super::ask::Described;
 use super::reply::{Reply, Told};
 
 pub(super) async fn answer(door: &HttpDoor, described: &Described) -> Reply {
-    let live = door.gate.live();
+    let live = door.gate.policy().active();
     let resolved = match live.policy().resolve(&described.request(door.now_us())) {
         Resolution::Charged(applied) => Ok(applied),
         Resolution::Exempt(_) => Err((true, "exempt".to_string())),
@@ -27,14 +27,12 @@ pub(super) async fn answer(door: &HttpDoor, described: &Described) -> Reply {
 async fn looked_at(door: &HttpDoor, applied: &[AppliedLimit]) -> Reply {
     let (mut each, mut speaker) = (Vec::new(), None::<(Decision, Told<'_>)>);
     for one in applied.iter().filter(|one| one.is_enforced) {
-        let (Amount::Rate(limit), Some((decision, is_store))) =
-            (one.amount(), door.gate.peek(one).await)
-        else {
+        let (Amount::Rate(limit), Some(applied)) = (one.amount(), door.gate.peek(one).await) else {
             continue;
         };
-        let told = Told::of(limit, &decision, !is_store);
-        if speaker.as_ref().is_none_or(|(known, _)| decision.strictness() > known.strictness()) {
-            speaker = Some((decision, told.clone()));
+        let told = Told::of(limit, &applied, applied.is_degraded());
+        if speaker.as_ref().is_none_or(|(known, _)| applied.strictness() > known.strictness()) {
+            speaker = Some((**applied.verdict(), told.clone()));
         }
         each.push(told);
     }

@@ -113,7 +113,7 @@ fn millis_up(span: Duration) -> u64 {
 
 /// Says in headers what a limit says.
 pub(super) fn tell(limit: &Limit, decision: &Decision, headers: &mut HeaderMap) {
-    ratekeeper::http::tell_limit(
+    ratekeeper::tower::set_headers_of(
         &ResponseSettings::default(),
         (limit.name(), limit),
         decision,

@@ -31,7 +31,7 @@ pub(super) async fn answer(door: &HttpDoor, body: &[u8]) -> Result<Reply, String
 
 /// Permits stay with those who hold them.
 async fn of_request(door: &HttpDoor, described: &Described) -> Result<Vec<String>, StoreError> {
-    let live = door.gate.live();
+    let live = door.gate.policy().active();
     let applied = match live.policy().resolve(&described.request(door.now_us())) {
         Resolution::Charged(applied) => applied,
         Resolution::Exempt(_) | Resolution::MissingIdentity { .. } => Vec::new(),
@@ -50,7 +50,7 @@ async fn reset<'a>(
 ) -> Result<Vec<String>, StoreError> {
     let mut names = Vec::new();
     for charge in charges {
-        door.gate.reset(&charge).await?;
+        door.gate.engine().reset(&charge).await?;
         names.push(charge.limit().name().to_string());
     }
     Ok(names)

@@ -1,18 +1,24 @@
 //! Serves one connection.
+//!
+//! Commands that have arrived together are executed in one go, and their replies leave in one write. If the
+//! store is shared, commands are sent to it in their order, none waits for the reply to the one before, and
+//! replies leave in order.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ratekeeper_stores::MemoryStore;
+use futures_util::{FutureExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::task::unconstrained;
 
 use super::RespDoor;
 use super::codec::{Parsed, Protocol, ProtocolError, Reply, Spans, parse};
 use super::commands::{Call, Flow, Step, begin};
 use super::limits::Limits;
+use super::pending::PendingReplies;
 use super::session::Session;
 use super::wire::{Read, Wire};
 use crate::accept::Door;
@@ -84,54 +90,74 @@ impl Worker {
         if !session.is_trusted {
             wire.expect_password();
         }
-        match self.door.gate.memory() {
-            Some(store) => self.serve_from(store, &mut wire, &mut session).await?,
-            None => self.serve_by_asking(&mut wire, &mut session).await?,
-        }
+        self.serve_commands(&mut wire, &mut session).await?;
         wire.close().await
     }
 
-    async fn serve_from<S>(
-        &self,
-        store: &MemoryStore,
-        wire: &mut Wire<S>,
-        session: &mut Session,
-    ) -> io::Result<()>
+    async fn serve_commands<S>(&self, wire: &mut Wire<S>, session: &mut Session) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        while wire.read().await? == Read::More {
-            loop {
-                let stop = self.answer(store, wire, session);
+        let mut pending = PendingReplies::default();
+        let mut is_open = true;
+        loop {
+            let stop = match is_open {
+                true => self.execute(wire, session, &mut pending),
+                false => Stop::Input,
+            };
+            is_open &= stop != Stop::Close;
+            if !wire.output.is_empty() {
                 wire.flush().await?;
-                match stop {
-                    Stop::Input => break,
-                    Stop::Output => {}
-                    Stop::Close => return Ok(()),
+            }
+            let wants_input = is_open && stop == Stop::Input;
+            if pending.is_empty() {
+                if !is_open || wants_input && wire.read().await? != Read::More {
+                    return Ok(());
                 }
+                continue;
+            }
+            // Not constrained by the runtime's budget: it would defer commands that exceed it, and wake
+            // them in reverse order.
+            tokio::select! {
+                Some(reply) = unconstrained(pending.next()) => {
+                    wire.output.extend_from_slice(&reply);
+                    while wire.output.len() < OUTPUT_MAX {
+                        let Some(Some(reply)) = unconstrained(pending.next()).now_or_never() else { break };
+                        wire.output.extend_from_slice(&reply);
+                    }
+                }
+                read = wire.read(), if wants_input => is_open = read? == Read::More,
             }
         }
-        Ok(())
     }
 
-    /// Works off the commands that have come. They came together, so it is the same moment for all.
-    fn answer<S>(&self, store: &MemoryStore, wire: &mut Wire<S>, session: &mut Session) -> Stop
+    /// Executes the commands that have arrived. They arrived together, so it is the same time for all.
+    fn execute<S>(
+        &self,
+        wire: &mut Wire<S>,
+        session: &mut Session,
+        pending: &mut PendingReplies,
+    ) -> Stop
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         let Desk { limits, spans } = &mut *desk;
-        let (now, door) = (self.door.gate.now(), &*self.door);
+        let (now, door) = (self.door.gate.engine().now(), &*self.door);
         let (mut at, mut tally) = (0, Tally::default());
+        let mut queued = Vec::new();
         let stop = loop {
-            if wire.output.len() >= OUTPUT_MAX {
+            if wire.output.len() >= OUTPUT_MAX || pending.is_full() {
                 break Stop::Output;
             }
+            // A reply must not overtake those that are pending.
+            let out = if pending.is_empty() { &mut wire.output } else { &mut queued };
             let len = match parse(&mut wire.input[at..], spans) {
                 Ok(Parsed::Command(len)) => len,
                 Ok(Parsed::Part) => break Stop::Input,
                 Err(error) => {
-                    complain(error, &mut wire.output);
+                    complain(error, out);
+                    pending.push_ready(&mut queued);
                     break Stop::Close;
                 }
             };
@@ -140,30 +166,39 @@ impl Worker {
             if args.len() == 0 {
                 continue;
             }
-            let before = wire.output.len();
-            let call = Call { args, door, session: &mut *session, out: &mut wire.output };
+            let before = out.len();
+            let call = Call { args, door, session: &mut *session, out: &mut *out };
             match begin(call, limits) {
-                Step::Asks(ask) => {
-                    let reply = Reply::new(&mut wire.output, session.protocol);
-                    let outcome = ask.settle((&door.gate, store), now, reply);
-                    door.note(ask.limit, ask.key, outcome, now);
-                    door.trace(ask.limit, outcome, false, now);
-                    tally.add(outcome);
-                }
-                Step::Answered(flow) => {
-                    tally.add(of_answer(&wire.output[before..]));
+                Step::Rate(command) => match command.run(door.gate.engine(), now).try_now() {
+                    Ok(finished) => {
+                        let mut reply = Reply::new(out, session.protocol);
+                        let outcome = finished.write(command.action, command.format, &mut reply);
+                        door.note(command.limit, command.key, outcome, now);
+                        door.trace(command.limit, outcome, finished.is_degraded(), now);
+                        tally.add(outcome);
+                    }
+                    Err(running) => {
+                        pending.push(&self.door, &command, running, session.protocol, now);
+                    }
+                },
+                Step::Replied(flow) => {
+                    tally.add(of_answer(&out[before..]));
                     if flow == Flow::Close {
+                        pending.push_ready(&mut queued);
                         break Stop::Close;
                     }
                 }
             }
+            pending.push_ready(&mut queued);
         };
         wire.work_off(at);
         if session.is_trusted {
             wire.welcome();
         }
-        // Their answers leave together, so it took as long for each of them.
-        door.meter.record(&tally, door.gate.now().since(now));
+        // Their replies leave together, so it took as long for each of them.
+        if !tally.is_empty() {
+            door.meter.record(&tally, door.gate.engine().now().since(now));
+        }
         stop
     }
 }

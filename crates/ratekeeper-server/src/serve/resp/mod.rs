@@ -2,11 +2,9 @@
 //! our own for every algorithm.
 //!
 //! `connection` serves a connection: it reads what has come, `codec` finds
-//! the commands in it, `commands` knows what they mean, and `ask` puts the question to the store. With
-//! counts in memory, all commands that have come together are answered in one go, with one write. A
-//! store elsewhere is asked for many at once (`pipeline`), and answers leave in order.
+//! the commands in it, `commands` knows what they mean, and `rate_command` applies those that are about a
+//! limit. Replies that a shared store has not given yet wait in `pending`.
 
-mod ask;
 mod codec;
 mod commands;
 mod connection;
@@ -14,7 +12,8 @@ mod connection;
 pub(crate) mod fuzzing;
 mod limits;
 mod passwords;
-mod pipeline;
+mod pending;
+mod rate_command;
 mod session;
 mod watch;
 mod wire;
@@ -25,7 +24,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper::Gate;
+use ratekeeper::PolicyLimiter;
 use ratekeeper_core::{Limit, Micros};
 
 use super::meters::{DoorMeter, Meters, Outcome};
@@ -47,7 +46,7 @@ pub(crate) struct Bounds {
 
 /// What all connections of this door share.
 pub(crate) struct RespDoor {
-    gate: Gate,
+    gate: PolicyLimiter,
     passwords: Passwords,
     bounds: Bounds,
     began: Micros,
@@ -57,8 +56,13 @@ pub(crate) struct RespDoor {
 }
 
 impl RespDoor {
-    pub(crate) fn new(gate: Gate, passwords: Passwords, bounds: Bounds, seats: Arc<Seats>) -> Self {
-        let began = gate.now();
+    pub(crate) fn new(
+        gate: PolicyLimiter,
+        passwords: Passwords,
+        bounds: Bounds,
+        seats: Arc<Seats>,
+    ) -> Self {
+        let began = gate.engine().now();
         let (meter, top) = (Arc::default(), Arc::default());
         Self { gate, passwords, bounds, began, seats, meter, top }
     }
@@ -78,7 +82,7 @@ impl RespDoor {
                 outcome: outcome.name(),
                 is_degraded,
                 began,
-                ended: self.gate.now(),
+                ended: self.gate.engine().now(),
                 parent: None,
             });
         }

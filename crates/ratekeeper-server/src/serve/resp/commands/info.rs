@@ -59,7 +59,7 @@ fn lines(of: &[(&str, &dyn std::fmt::Display)]) -> String {
 
 fn server(call: &Call<'_, '_>) -> String {
     let door = call.door;
-    let uptime_s = door.gate.now().since(door.began).as_secs();
+    let uptime_s = door.gate.engine().now().since(door.began).as_secs();
     lines(&[
         ("redis_version", &AS_REDIS),
         ("server_name", &"ratekeeper"),
@@ -77,7 +77,7 @@ fn clients(call: &Call<'_, '_>) -> String {
 }
 
 fn memory(call: &Call<'_, '_>) -> String {
-    let Some(stats) = call.door.gate.memory_stats() else { return String::new() };
+    let Some(stats) = call.door.gate.engine().memory_stats() else { return String::new() };
     lines(&[
         ("live_keys", &stats.live_keys),
         ("evicted_keys", &stats.evictions),
@@ -95,14 +95,14 @@ fn stats(call: &Call<'_, '_>) -> String {
 }
 
 fn store(call: &Call<'_, '_>) -> String {
-    let state = match call.door.gate.store_state() {
+    let state = match call.door.gate.engine().store_state() {
         None => "memory".to_string(),
-        Some(StoreState::Unknown) => "unknown".to_string(),
         Some(StoreState::Up) => "up".to_string(),
         Some(StoreState::Partial { shards_down, error }) => {
             format!("partial: {shards_down} shards down: {error}")
         }
         Some(StoreState::Down(error)) => format!("down: {error}"),
+        Some(_) => "unknown".to_string(),
     };
     lines(&[("store", &state)])
 }

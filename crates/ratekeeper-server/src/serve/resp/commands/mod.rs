@@ -13,9 +13,9 @@ use std::ops::RangeInclusive;
 use ratekeeper::policy::suggest;
 
 use super::RespDoor;
-use super::ask::Ask;
 use super::codec::{Args, Reply};
 use super::limits::Limits;
+use super::rate_command::RateCommand;
 use super::session::Session;
 
 /// As much of a client's own words as an error repeats.
@@ -37,7 +37,7 @@ pub(super) struct Command {
 #[derive(Clone, Copy)]
 pub(super) enum Handler {
     /// It is about a key, and asks the store.
-    Key(for<'a> fn(Args<'a>, &'a mut Limits) -> Result<Ask<'a>, String>),
+    Key(for<'a> fn(Args<'a>, &'a mut Limits) -> Result<RateCommand<'a>, String>),
     /// It is answered here.
     Here(fn(&mut Call<'_, '_>) -> Flow),
 }
@@ -76,8 +76,8 @@ pub(super) enum Flow {
 
 /// How far a command has come.
 pub(super) enum Step<'a> {
-    Answered(Flow),
-    Asks(Ask<'a>),
+    Replied(Flow),
+    Rate(RateCommand<'a>),
 }
 
 /// Every command. The first are found first.
@@ -108,14 +108,14 @@ pub(super) fn begin<'a>(mut call: Call<'a, '_>, limits: &'a mut Limits) -> Step<
         Ok(command) => match command.handler {
             Handler::Here(answer) => answer(&mut call),
             Handler::Key(read) => match read(call.args, limits) {
-                Ok(ask) => return Step::Asks(ask),
+                Ok(command) => return Step::Rate(command),
                 Err(why) => call.error(&format!("ERR {why}")),
             },
         },
         Err(Rejected::Told(why)) => call.error(&why),
         Err(Rejected::Attack) => Flow::Close,
     };
-    Step::Answered(flow)
+    Step::Replied(flow)
 }
 
 enum Rejected {

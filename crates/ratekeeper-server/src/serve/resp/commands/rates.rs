@@ -1,12 +1,12 @@
 //! Commands of our own, for every algorithm: `RK.CHECK` and its like.
 
-use ratekeeper_core::{Algorithm, Cost};
+use ratekeeper::{Algorithm, Cost, Op};
 
 use super::numbers::whole;
 use super::{Command, Handler, quote};
-use crate::serve::resp::ask::{Ask, Deed, Form};
 use crate::serve::resp::codec::Args;
 use crate::serve::resp::limits::{Asked, Limits};
+use crate::serve::resp::rate_command::{Action, RateCommand, ReplyFormat};
 
 const USAGE: &str = "key rate [ALGORITHM name] [COST n] [NAME name]";
 
@@ -17,25 +17,25 @@ const fn command(name: &'static str, summary: &'static str, handler: Handler) ->
 pub(super) const CHECK: Command = command(
     "RK.CHECK",
     "Charges if it fits.",
-    Handler::Key(|args, limits| ask(Deed::Check, args, limits)),
+    Handler::Key(|args, limits| read(Action::Apply(Op::Check), args, limits)),
 );
 
 pub(super) const PEEK: Command = command(
     "RK.PEEK",
     "Says what a check would say, and changes nothing.",
-    Handler::Key(|args, limits| ask(Deed::Peek, args, limits)),
+    Handler::Key(|args, limits| read(Action::Apply(Op::Peek), args, limits)),
 );
 
 pub(super) const CHARGE: Command = command(
     "RK.CHARGE",
     "Charges whether it fits or not; what does not fit is a debt.",
-    Handler::Key(|args, limits| ask(Deed::Charge, args, limits)),
+    Handler::Key(|args, limits| read(Action::Apply(Op::Charge), args, limits)),
 );
 
 pub(super) const REFUND: Command = command(
     "RK.REFUND",
     "Gives back what was charged a moment ago.",
-    Handler::Key(|args, limits| ask(Deed::Refund, args, limits)),
+    Handler::Key(|args, limits| read(Action::Apply(Op::refund_latest()), args, limits)),
 );
 
 pub(super) const RESET: Command = Command {
@@ -44,11 +44,15 @@ pub(super) const RESET: Command = Command {
     ..command(
         "RK.RESET",
         "Makes the key as good as new.",
-        Handler::Key(|args, limits| ask(Deed::Reset, args, limits)),
+        Handler::Key(|args, limits| read(Action::Reset, args, limits)),
     )
 };
 
-fn ask<'a>(deed: Deed, args: Args<'a>, limits: &'a mut Limits) -> Result<Ask<'a>, String> {
+fn read<'a>(
+    action: Action,
+    args: Args<'a>,
+    limits: &'a mut Limits,
+) -> Result<RateCommand<'a>, String> {
     let mut asked = Asked { rate: args.at(2), algorithm: None, name: None };
     let mut cost = Cost::ONE;
     let mut at = 3;
@@ -60,15 +64,15 @@ fn ask<'a>(deed: Deed, args: Args<'a>, limits: &'a mut Limits) -> Result<Ask<'a>
                 asked.algorithm = Some(read_algorithm(value)?);
             }
             () if option.eq_ignore_ascii_case(b"NAME") => asked.name = Some(value),
-            () if option.eq_ignore_ascii_case(b"COST") && deed != Deed::Reset => {
+            () if option.eq_ignore_ascii_case(b"COST") && action != Action::Reset => {
                 cost = read_cost(value)?;
             }
-            () => return Err(unknown_option(deed, option)),
+            () => return Err(unknown_option(action, option)),
         }
         at += 2;
     }
     let limit = limits.rate(asked)?;
-    Ok(Ask { deed, limit, key: args.at(1), cost, form: Form::Named })
+    Ok(RateCommand { action, limit, key: args.at(1), cost, format: ReplyFormat::Named })
 }
 
 fn read_algorithm(text: &[u8]) -> Result<Algorithm, String> {
@@ -80,9 +84,9 @@ fn read_cost(text: &[u8]) -> Result<Cost, String> {
     Cost::try_from(whole("the cost", text)?).map_err(|error| error.to_string())
 }
 
-fn unknown_option(deed: Deed, option: &[u8]) -> String {
-    let options = match deed {
-        Deed::Reset => "ALGORITHM and NAME",
+fn unknown_option(action: Action, option: &[u8]) -> String {
+    let options = match action {
+        Action::Reset => "ALGORITHM and NAME",
         _ => "ALGORITHM, COST and NAME",
     };
     format!("syntax error: unknown option '{}'; there is {options}", quote(option))

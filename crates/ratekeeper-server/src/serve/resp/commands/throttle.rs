@@ -4,13 +4,13 @@
 //! otherwise means that it was allowed. What differs: a negative quantity is an error, and rates that
 //! redis-cell rounds or refuses are exact.
 
-use ratekeeper_core::Cost;
+use ratekeeper::{Cost, Op};
 
 use super::numbers::whole;
 use super::{Command, Handler};
-use crate::serve::resp::ask::{Ask, Deed, Form};
 use crate::serve::resp::codec::Args;
 use crate::serve::resp::limits::{Limits, Throttle};
+use crate::serve::resp::rate_command::{Action, RateCommand, ReplyFormat};
 
 pub(super) const CL_THROTTLE: Command = Command {
     name: "CL.THROTTLE",
@@ -22,7 +22,7 @@ pub(super) const CL_THROTTLE: Command = Command {
 };
 
 #[inline]
-fn throttle<'a>(args: Args<'a>, limits: &'a mut Limits) -> Result<Ask<'a>, String> {
+fn throttle<'a>(args: Args<'a>, limits: &'a mut Limits) -> Result<RateCommand<'a>, String> {
     let numbers = Throttle {
         max_burst: whole("max_burst", args.at(2))?,
         count: whole("count", args.at(3))?,
@@ -30,9 +30,9 @@ fn throttle<'a>(args: Args<'a>, limits: &'a mut Limits) -> Result<Ask<'a>, Strin
     };
     let quantity = args.get(5).map_or(Ok(1), |text| whole("quantity", text))?;
     let limit = limits.throttle(numbers)?;
-    let (deed, cost, form) = match Cost::new(quantity) {
-        Some(cost) => (Deed::Check, cost, Form::Throttle),
-        None => (Deed::Peek, Cost::ONE, Form::ThrottlePeek),
+    let (action, cost, format) = match Cost::new(quantity) {
+        Some(cost) => (Action::Apply(Op::Check), cost, ReplyFormat::Throttle),
+        None => (Action::Apply(Op::Peek), Cost::ONE, ReplyFormat::ThrottlePeek),
     };
-    Ok(Ask { deed, limit, key: args.at(1), cost, form })
+    Ok(RateCommand { action, limit, key: args.at(1), cost, format })
 }

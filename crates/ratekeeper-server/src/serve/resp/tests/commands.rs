@@ -36,11 +36,14 @@ impl Bench {
         let args = spans.of(&input);
         let call = Call { args, door: &self.door, session: &mut self.session, out: &mut out };
         let flow = match begin(call, &mut self.limits) {
-            Step::Answered(flow) => flow,
-            Step::Asks(ask) => {
-                let gate = &self.door.gate;
-                let (store, now) = (gate.memory().unwrap(), gate.now());
-                ask.settle((gate, store), now, Reply::new(&mut out, self.session.protocol));
+            Step::Replied(flow) => flow,
+            Step::Rate(command) => {
+                let engine = self.door.gate.engine();
+                let Ok(finished) = command.run(engine, engine.now()).try_now() else {
+                    unreachable!("the store is in memory")
+                };
+                let mut reply = Reply::new(&mut out, self.session.protocol);
+                finished.write(command.action, command.format, &mut reply);
                 Flow::GoOn
             }
         };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ratekeeper::policy::NoSources;
-use ratekeeper::{Gate, ManualClock, Policy};
+use ratekeeper::{ManualClock, Policy, PolicyLimiter};
 use ratekeeper_core::Micros;
 
 use super::{Bounds, Passwords, RespDoor};
@@ -29,7 +29,7 @@ fn door(passwords: &[&str]) -> (Arc<RespDoor>, ManualClock) {
 fn door_of(policy: &str, now: Micros, passwords: &[&str]) -> (Arc<RespDoor>, ManualClock) {
     let clock = ManualClock::at(now);
     let policy = Policy::parse("test", policy, &NoSources).unwrap();
-    let gate = Gate::with_clock(policy, clock.clone()).unwrap();
+    let gate = PolicyLimiter::with_clock(policy, clock.clone()).unwrap();
     let passwords = Passwords::new(Tokens::of(passwords).into());
     (Arc::new(RespDoor::new(gate, passwords, BOUNDS, Seats::new(10))), clock)
 }

@@ -1,0 +1,164 @@
+//! A command about one limit and one key: how it is applied, and how the reply is written.
+
+use std::sync::Arc;
+
+use ratekeeper::{Applied, Charge, ChargesError, Cost, Decision, Engine, Limit, MaybeReady, Op};
+use ratekeeper::{Micros, StoreError, Wait};
+
+use super::codec::Reply;
+use crate::serve::meters::Outcome;
+
+/// A command about one limit and one key.
+pub(super) struct RateCommand<'a> {
+    pub(super) action: Action,
+    pub(super) limit: &'a Arc<Limit>,
+    pub(super) key: &'a [u8],
+    pub(super) cost: Cost,
+    pub(super) format: ReplyFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Apply(Op),
+    Reset,
+}
+
+/// How a decision is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReplyFormat {
+    /// Five integers, as redis-cell has them.
+    Throttle,
+    /// The same for a quantity of 0, which is never denied.
+    ThrottlePeek,
+    /// Names and values.
+    Named,
+}
+
+/// The result of a command, there already or not.
+pub(super) enum Running {
+    Apply(MaybeReady<Result<Applied, ChargesError>>),
+    Reset(MaybeReady<Result<(), StoreError>>),
+}
+
+/// The result of a command.
+pub(super) enum Finished {
+    Applied(Result<Applied, ChargesError>),
+    Reset(Result<(), StoreError>),
+}
+
+impl RateCommand<'_> {
+    /// Applies the command at a time that was read from the engine's clock.
+    #[inline]
+    pub(super) fn run(&self, engine: &Engine, now: Micros) -> Running {
+        let charge = Charge::new(self.limit, self.key).cost(self.cost);
+        match self.action {
+            Action::Apply(op) => Running::Apply(engine.apply_at(op, &[charge], now)),
+            Action::Reset => Running::Reset(engine.reset(&charge)),
+        }
+    }
+}
+
+impl Running {
+    /// Returns the result if it is there; otherwise this, to be awaited.
+    #[expect(clippy::result_large_err, reason = "a box would be an allocation per command")]
+    #[inline]
+    pub(super) fn try_now(self) -> Result<Finished, Self> {
+        match self {
+            Self::Apply(applying) => applying.try_now().map(Finished::Applied).map_err(Self::Apply),
+            Self::Reset(resetting) => resetting.try_now().map(Finished::Reset).map_err(Self::Reset),
+        }
+    }
+
+    pub(super) async fn finish(self) -> Finished {
+        match self {
+            Self::Apply(applying) => Finished::Applied(applying.await),
+            Self::Reset(resetting) => Finished::Reset(resetting.await),
+        }
+    }
+}
+
+impl Finished {
+    /// Writes the reply. Only a check counts as allowed or denied.
+    #[inline]
+    pub(super) fn write(
+        &self,
+        action: Action,
+        format: ReplyFormat,
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        match self {
+            Self::Applied(Ok(applied)) => {
+                format.write(applied, applied.is_degraded(), reply);
+                match action {
+                    Action::Apply(Op::Check) => Outcome::of(applied.allowed()),
+                    _ => Outcome::Other,
+                }
+            }
+            Self::Reset(Ok(())) => {
+                reply.ok();
+                Outcome::Other
+            }
+            Self::Applied(Err(error)) => write_error(error, reply),
+            Self::Reset(Err(error)) => write_error(error, reply),
+        }
+    }
+
+    pub(super) fn is_degraded(&self) -> bool {
+        matches!(self, Self::Applied(Ok(applied)) if applied.is_degraded())
+    }
+}
+
+#[cold]
+fn write_error(error: &dyn std::error::Error, reply: &mut Reply<'_>) -> Outcome {
+    reply.error(&format!("ERR {error}"));
+    Outcome::Error
+}
+
+impl ReplyFormat {
+    #[inline]
+    fn write(self, decision: &Decision, is_degraded: bool, reply: &mut Reply<'_>) {
+        match self {
+            Self::Throttle => write_throttle(decision, decision.wait(), reply),
+            Self::ThrottlePeek => write_throttle(decision, Wait::None, reply),
+            Self::Named => write_named(decision, is_degraded, reply),
+        }
+    }
+}
+
+#[inline]
+fn write_throttle(decision: &Decision, wait: Wait, reply: &mut Reply<'_>) {
+    let (limited, retry_after) = match wait {
+        Wait::None => (0, -1),
+        Wait::Micros(us) => (1, us.div_ceil(1_000_000) as i64),
+        Wait::Never => (1, -1),
+    };
+    reply.array(5);
+    reply.integer(limited);
+    reply.count(decision.limit());
+    reply.count(decision.remaining());
+    reply.integer(retry_after);
+    reply.count((decision.reset_after().as_micros() as u64).div_ceil(1_000_000));
+}
+
+fn write_named(decision: &Decision, is_degraded: bool, reply: &mut Reply<'_>) {
+    reply.map(8);
+    reply.text("allowed");
+    reply.boolean(decision.allowed());
+    reply.text("limit");
+    reply.count(decision.limit());
+    reply.text("remaining");
+    reply.count(decision.remaining());
+    reply.text("retry_after_ms");
+    reply.integer(match decision.wait() {
+        Wait::Micros(us) => us.div_ceil(1_000) as i64,
+        Wait::None | Wait::Never => -1,
+    });
+    reply.text("reset_after_ms");
+    reply.count((decision.reset_after().as_micros() as u64).div_ceil(1_000));
+    reply.text("delay_ms");
+    reply.count((decision.delay().as_micros() as u64).div_ceil(1_000));
+    reply.text("never");
+    reply.boolean(decision.exceeds_capacity());
+    reply.text("degraded");
+    reply.boolean(is_degraded);
+}

@@ -1,0 +1,166 @@
+//! What becomes of a request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ratekeeper_core::{Decision, Limit};
+use ratekeeper_policy::{Amount, AppliedLimit, Headers, LimitRule, MissingReason};
+use ratekeeper_stores::{Charge, Op};
+use smallvec::SmallVec;
+
+use crate::engine::{Engine, InFlightPermit, Receipt};
+
+/// What becomes of a request.
+#[derive(Debug)]
+#[must_use = "a refused request must not proceed"]
+pub enum Admission {
+    /// No limit applies to it.
+    Exempt,
+    /// It may proceed.
+    Admitted(Box<Admitted>),
+    /// It may not.
+    Refused(Box<Refusal>),
+}
+
+impl Admission {
+    /// Returns whether the request may proceed.
+    #[must_use]
+    pub fn is_admitted(&self) -> bool {
+        !matches!(self, Self::Refused(_))
+    }
+}
+
+pub(crate) type Permits = SmallVec<[InFlightPermit; 1]>;
+
+/// A request that may proceed. It is in flight until this is dropped.
+#[derive(Debug)]
+#[must_use = "dropped, the request is no longer in flight"]
+pub struct Admitted {
+    pub(crate) limits: Vec<AppliedLimit>,
+    /// By limit: when and where it was charged, if the charge can still be corrected.
+    pub(crate) receipts: SmallVec<[Option<Receipt>; 2]>,
+    /// The index of the binding limit, and its decision.
+    pub(crate) binding: Option<(usize, Decision)>,
+    /// How long to delay the request before it proceeds.
+    pub delay: Duration,
+    /// Whether it was decided without the store, which is unavailable.
+    pub is_degraded: bool,
+    pub(crate) permits: Permits,
+    pub(crate) engine: Arc<Engine>,
+}
+
+/// The limit that decided about a request: when denied, the one with the longest wait; when allowed, the one
+/// with the least remaining.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct BindingLimit<'a> {
+    /// The limit of the policy.
+    pub rule: &'a Arc<LimitRule>,
+    /// Its numbers for this client.
+    pub limit: &'a Limit,
+    /// Its decision.
+    pub decision: &'a Decision,
+}
+
+/// A request that may not proceed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// The limit that refused.
+    pub rule: Arc<LimitRule>,
+    /// Why.
+    pub reason: RefusalReason,
+    /// Whether it was decided without the store, which is unavailable.
+    pub is_degraded: bool,
+}
+
+/// Why a request may not proceed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum RefusalReason {
+    /// A rate limit denied it.
+    RateLimited {
+        /// The numbers of the limit for this client.
+        limit: Limit,
+        /// The decision.
+        decision: Decision,
+    },
+    /// Too many requests are in flight.
+    TooManyInFlight {
+        /// How many may be.
+        max: u64,
+    },
+    /// It lacks an identity that a limit requires.
+    MissingIdentity {
+        /// The identity.
+        identity: String,
+        /// Why it is missing.
+        why: MissingReason,
+    },
+    /// More rate limits apply to it than can be charged in one step.
+    TooManyLimits {
+        /// How many can be.
+        max: usize,
+    },
+}
+
+impl Refusal {
+    /// Returns the binding limit, if it is a rate limit.
+    pub fn binding(&self) -> Option<BindingLimit<'_>> {
+        match &self.reason {
+            RefusalReason::RateLimited { limit, decision } => {
+                Some(BindingLimit { rule: &self.rule, limit, decision })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Admitted {
+    /// Returns the binding rate limit.
+    pub fn binding(&self) -> Option<BindingLimit<'_>> {
+        let (index, decision) = self.binding.as_ref()?;
+        let limit = &self.limits[*index];
+        Some(BindingLimit { rule: &limit.rule, limit: rate_of(limit)?, decision })
+    }
+
+    /// Returns whether the request holds a permit of a concurrency limit.
+    #[must_use]
+    pub fn holds_permits(&self) -> bool {
+        !self.permits.is_empty()
+    }
+
+    /// Corrects the charge to the cost that the response states, by the rule of each limit. A limit for
+    /// which the response states none keeps its charge.
+    pub fn settle(&mut self, status: u16, headers: &dyn Headers) {
+        self.correct(|limit| limit.rule.response_cost(status, headers));
+    }
+
+    /// Corrects the charge of every limit that has not been settled to this cost. 0 refunds it.
+    pub fn settle_as(&mut self, actual: u64) {
+        self.correct(|_| Some(actual));
+    }
+
+    fn correct(&mut self, actual: impl Fn(&AppliedLimit) -> Option<u64>) {
+        for (limit, slot) in self.limits.iter().zip(&mut self.receipts) {
+            let Some(actual) = slot.as_ref().and_then(|_| actual(limit)) else { continue };
+            let (Some(receipt), Some(charge)) = (slot.take(), charge_of(limit)) else { continue };
+            if let Some((op, cost)) = Op::correction(limit.cost, actual, receipt.at()) {
+                self.engine.correct_in_background(op, &charge.cost(cost), &receipt);
+            }
+        }
+    }
+}
+
+/// Returns what a request is charged to a limit; `None` for a concurrency limit.
+pub(crate) fn charge_of(limit: &AppliedLimit) -> Option<Charge<'_>> {
+    let charge = Charge::new(rate_of(limit)?, limit.key.as_bytes());
+    Some(charge.cost(limit.cost).on_failure(limit.rule.on_failure()))
+}
+
+pub(crate) fn rate_of(limit: &AppliedLimit) -> Option<&Limit> {
+    match limit.amount() {
+        Amount::Rate(rate) => Some(rate),
+        Amount::Concurrency { .. } => None,
+    }
+}

@@ -1,0 +1,116 @@
+//! The result of applying charges: a verdict, and where it was made.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use ratekeeper_core::Micros;
+use ratekeeper_stores::{StoreError, Verdict};
+
+/// A verdict, and whether the store gave it. Reads like the [`Verdict`] it holds.
+#[derive(Clone, Debug)]
+#[must_use = "a request may proceed only if it is allowed"]
+pub struct Applied {
+    verdict: Verdict,
+    degraded: Option<Degraded>,
+}
+
+impl Applied {
+    pub(crate) fn by_store(verdict: Verdict) -> Self {
+        Self { verdict, degraded: None }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn without_store(verdict: Verdict, degraded: Degraded) -> Self {
+        Self { verdict, degraded: Some(degraded) }
+    }
+
+    /// Returns the decisions.
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    /// Returns why the store did not decide, if it did not.
+    pub fn degraded(&self) -> Option<&Degraded> {
+        self.degraded.as_ref()
+    }
+
+    /// Returns whether it was decided without the store.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.degraded.is_some()
+    }
+
+    /// Returns when and where the charges were made, to correct them later.
+    pub fn receipt(&self) -> Receipt {
+        Receipt { at: self.verdict.at(), degraded: self.degraded.clone() }
+    }
+}
+
+impl Deref for Applied {
+    type Target = Verdict;
+
+    fn deref(&self) -> &Verdict {
+        &self.verdict
+    }
+}
+
+/// When and where a charge was made. A correction goes to the same place.
+#[derive(Clone, Debug)]
+pub struct Receipt {
+    at: Micros,
+    degraded: Option<Degraded>,
+}
+
+impl Receipt {
+    /// Returns when the charge was made, by the clock of where it was made.
+    pub fn at(&self) -> Micros {
+        self.at
+    }
+
+    /// Returns whether the charge was made in this process because the store was unavailable.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.degraded.is_some()
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn degraded(&self) -> Option<&Degraded> {
+        self.degraded.as_ref()
+    }
+}
+
+/// Why the store did not decide.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Degraded {
+    /// What went wrong.
+    pub reason: DegradedReason,
+    /// The number of nodes that the limit was divided by, under [`FailureMode::Local`](crate::FailureMode::Local).
+    pub nodes: u32,
+}
+
+#[cfg(feature = "redis")]
+impl Degraded {
+    pub(crate) fn new(reason: DegradedReason, nodes: u32) -> Self {
+        Self { reason, nodes }
+    }
+}
+
+/// Whether the store was called.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum DegradedReason {
+    /// It was called, and failed.
+    Failed(Arc<StoreError>),
+    /// It was not called, because the circuit breaker is open after this error.
+    BreakerOpen(Arc<StoreError>),
+}
+
+impl DegradedReason {
+    /// Returns what went wrong.
+    pub fn error(&self) -> &StoreError {
+        match self {
+            Self::Failed(error) | Self::BreakerOpen(error) => error,
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Bounds on what a fleet admits while its store fails and recovers, in virtual time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use ratekeeper_core::{FailureMode, Limit, Micros};
+use ratekeeper_stores::{
+    ApplyFailure, Charge, MemoryStore, Op, OwnedCharge, SharedStore, Store, StoreError, Verdict,
+};
+use tokio::sync::oneshot;
+
+use super::Fallback;
+use crate::clock::{Clock, ManualClock};
+
+/// How the store fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failing {
+    /// Calls never arrive.
+    Gone,
+    /// Calls wait, and are carried out when it goes on.
+    Stalled,
+    /// Calls are carried out, but the replies come too late.
+    Slow,
+}
+
+#[derive(Clone)]
+struct FlakyStore(Arc<Inner>);
+
+struct Inner {
+    store: MemoryStore,
+    clock: ManualClock,
+    failing: Failing,
+    is_up: AtomicBool,
+    waiting: Mutex<Vec<Waiting>>,
+}
+
+/// A call that has not been carried out yet.
+struct Waiting {
+    op: Op,
+    charge: OwnedCharge,
+    reply: oneshot::Sender<Option<Micros>>,
+}
+
+impl FlakyStore {
+    fn new(failing: Failing, clock: ManualClock) -> Self {
+        let (store, waiting) = (MemoryStore::new(), Mutex::default());
+        Self(Arc::new(Inner { store, clock, failing, is_up: AtomicBool::new(true), waiting }))
+    }
+
+    fn set_up(&self, is_up: bool) {
+        self.0.is_up.store(is_up, Ordering::Relaxed);
+        let waiting = std::mem::take(&mut *self.0.waiting.lock().unwrap());
+        for Waiting { op, charge, reply } in waiting {
+            let _ = reply.send(self.charged_at(op, &charge.as_charge()));
+        }
+    }
+
+    fn charged_at(&self, op: Op, charge: &Charge<'_>) -> Option<Micros> {
+        let now = self.0.clock.now();
+        let verdict = self.0.store.apply_now(op, &[*charge], now).unwrap();
+        (op == Op::Charge || verdict.allowed()).then_some(now)
+    }
+
+    fn check_up(&self) -> Result<(), StoreError> {
+        match self.0.is_up.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Err(StoreError::Deadline(Duration::from_millis(5))),
+        }
+    }
+}
+
+impl Store for FlakyStore {
+    async fn apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, StoreError> {
+        self.try_apply(op, charges, now).await.map_err(|failure| failure.error)
+    }
+
+    async fn reset(&self, _: &Charge<'_>) -> Result<(), StoreError> {
+        unreachable!("keys are not reset here")
+    }
+}
+
+impl SharedStore for FlakyStore {
+    async fn announce(&self, _: &str, _: Duration) -> Result<u32, StoreError> {
+        self.check_up().map(|()| 1)
+    }
+
+    async fn try_apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        _: Micros,
+    ) -> Result<Verdict, ApplyFailure> {
+        let Err(error) = self.check_up() else {
+            return Ok(self.0.store.apply_now(op, charges, self.0.clock.now()).unwrap());
+        };
+        let (reply, receiver) = oneshot::channel();
+        match self.0.failing {
+            Failing::Gone => drop(reply.send(None)),
+            Failing::Stalled => {
+                let charge = (&charges[0]).into();
+                self.0.waiting.lock().unwrap().push(Waiting { op, charge, reply });
+            }
+            Failing::Slow => drop(reply.send(self.charged_at(op, &charges[0]))),
+        }
+        let late = Box::pin(async move { receiver.await.ok().flatten() });
+        Err(ApplyFailure { error, shard: 0, late: Some(late) })
+    }
+
+    async fn probe(&self, _: usize) -> Result<(), StoreError> {
+        self.check_up()
+    }
+}
+
+struct Case {
+    limit: Limit,
+    failing: Failing,
+    nodes: usize,
+    /// How long the store is up and down in turns, in milliseconds.
+    phases_ms: Vec<u64>,
+    /// For each millisecond, the nodes that get a request.
+    seed: u64,
+}
+
+/// When requests were admitted, in milliseconds from the start.
+fn admitted_in(case: &Case) -> Vec<u64> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_time().start_paused(true).build().unwrap().block_on(async {
+        let clock = ManualClock::at(Micros::new(1_000_000_000_000));
+        let store = FlakyStore::new(case.failing, clock.clone());
+        let fleet: Vec<_> =
+            (0..case.nodes).map(|_| Fallback::with_clock(store.clone(), clock.clone())).collect();
+        fleet.iter().for_each(|node| node.fix_nodes(case.nodes as u32));
+        let (mut admitted, mut random, mut ms) = (Vec::new(), case.seed | 1, 0);
+        for (i, phase_ms) in case.phases_ms.iter().enumerate() {
+            store.set_up(i % 2 == 0);
+            for _ in 0..*phase_ms {
+                for _ in 0..3 {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    let node = &fleet[random as usize % case.nodes];
+                    let charge = Charge::new(&case.limit, "k").on_failure(FailureMode::Local);
+                    let applied = node.apply(Op::Check, &[charge]).await.unwrap();
+                    if applied.allowed() {
+                        admitted.push(ms);
+                    }
+                }
+                clock.advance(Duration::from_millis(1));
+                tokio::time::advance(Duration::from_millis(1)).await;
+                ms += 1;
+            }
+        }
+        admitted
+    })
+}
+
+/// The most that was admitted in any time beyond what flows in that time.
+fn most_beyond_flow(admitted: &[u64], per_ms: f64) -> f64 {
+    let (mut lowest, mut most) = (f64::MAX, 0_f64);
+    for (count, ms) in admitted.iter().enumerate() {
+        let flow = *ms as f64 * per_ms;
+        lowest = lowest.min(count as f64 - flow);
+        most = most.max(count as f64 + 1.0 - flow - lowest);
+    }
+    most
+}
+
+fn failing() -> impl Strategy<Value = Failing> {
+    prop_oneof![Just(Failing::Gone), Just(Failing::Stalled), Just(Failing::Slow)]
+}
+
+fn phases() -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec(prop_oneof![1..20_u64, 50..300_u64], 2..14)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_store_that_flaps_admits_at_most_two_bursts_more(
+        failing in failing(), nodes in 1..6_usize, phases_ms in phases(), seed in any::<u64>(),
+    ) {
+        let limit = Limit::token_bucket("400/s burst 100").unwrap();
+        let case = Case { limit, failing, nodes, phases_ms, seed };
+        let most = most_beyond_flow(&admitted_in(&case), 0.4);
+        // Each share has a burst of at least one.
+        prop_assert!(most <= 300.0 + nodes as f64, "{most}");
+    }
+
+    #[test]
+    fn a_store_that_flaps_admits_at_most_twice_the_count_of_a_window(
+        failing in failing(), nodes in 1..6_usize, phases_ms in phases(), seed in any::<u64>(),
+    ) {
+        let limit = Limit::fixed_window("50/s").unwrap();
+        let case = Case { limit, failing, nodes, phases_ms, seed };
+        let mut windows = std::collections::BTreeMap::new();
+        for ms in admitted_in(&case) {
+            *windows.entry(ms / 1_000).or_insert(0_usize) += 1;
+        }
+        prop_assert!(windows.values().all(|count| *count <= 100), "{windows:?}");
+    }
+}
+
+#[test]
+fn a_store_that_stalls_for_two_fifths_of_the_time_admits_what_the_limit_says_over_time() {
+    for failing in [Failing::Gone, Failing::Stalled, Failing::Slow] {
+        let limit = Limit::token_bucket("400/s burst 100").unwrap();
+        let phases_ms = [150, 100].repeat(40);
+        let admitted = admitted_in(&Case { limit, failing, nodes: 4, phases_ms, seed: 7 }).len();
+        // Ten seconds of 400, and no more than two bursts beside the limit's own.
+        assert!((3_000..=4_300).contains(&admitted), "{failing:?}: {admitted}");
+    }
+}
+
+/// A node of so many whose calls miss their deadline every other time, and the store's clock.
+async fn missing_every_other_deadline(nodes: u32, calls: u64) -> (FlakyStore, Limit, u64) {
+    let clock = ManualClock::at(Micros::new(1_000_000_000_000));
+    let store = FlakyStore::new(Failing::Slow, clock.clone());
+    let node = Fallback::with_clock(store.clone(), clock.clone());
+    node.fix_nodes(nodes);
+    let limit = Limit::token_bucket("1000/hour").unwrap();
+    let mut admitted = 0;
+    for call in 0..calls {
+        store.set_up(call % 2 == 0);
+        let charge = Charge::new(&limit, "k").on_failure(FailureMode::Local);
+        admitted += u64::from(node.apply(Op::Check, &[charge]).await.unwrap().allowed());
+    }
+    store.set_up(true);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    (store, limit, admitted)
+}
+
+fn used(store: &FlakyStore, limit: &Limit) -> u64 {
+    let charge = Charge::new(limit, "k");
+    let verdict = store.0.store.apply_now(Op::Peek, &[charge], store.0.clock.now()).unwrap();
+    limit.quota() - verdict.remaining()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_charge_whose_reply_comes_late_is_not_made_twice() {
+    let (store, limit, admitted) = missing_every_other_deadline(1, 40).await;
+    assert_eq!((admitted, used(&store, &limit)), (40, 40));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_charge_for_a_request_that_was_denied_is_refunded() {
+    // A share of two, which the store's first decisions use up.
+    let (store, limit, admitted) = missing_every_other_deadline(500, 40).await;
+    assert_eq!((admitted, used(&store, &limit)), (21, 21));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_admitted_without_the_store_is_charged_when_it_is_back() {
+    let clock = ManualClock::at(Micros::new(1_000_000_000_000));
+    let store = FlakyStore::new(Failing::Gone, clock.clone());
+    let node = Fallback::with_clock(store.clone(), clock);
+    let limit = Limit::token_bucket("1000/hour").unwrap();
+    store.set_up(false);
+    for _ in 0..10 {
+        let charge = Charge::new(&limit, "k").on_failure(FailureMode::Local);
+        let applied = node.apply(Op::Check, &[charge]).await.unwrap();
+        assert!(applied.allowed() && applied.degraded().is_some());
+    }
+    assert_eq!((used(&store, &limit), node.stats().backlog_keys), (0, 1));
+    store.set_up(true);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let stats = node.stats();
+    assert_eq!((used(&store, &limit), stats.backlog_keys, stats.backlog_reported), (10, 0, 10));
+}

@@ -1,0 +1,89 @@
+//! The store of a policy: Redis, with or without leases of hot keys.
+
+use std::time::Duration;
+
+use ratekeeper_core::Micros;
+use ratekeeper_stores::{
+    ApplyFailure, Charge, LeaseStats, LeasedStore, Op, RedisStore, SharedStore, Store, StoreError,
+    Verdict,
+};
+
+pub(crate) enum FleetStore {
+    Direct(RedisStore),
+    Leased(LeasedStore<RedisStore>),
+}
+
+impl FleetStore {
+    /// The connection that permits use, which are never leased.
+    pub(super) fn redis(&self) -> &RedisStore {
+        match self {
+            Self::Direct(store) => store,
+            Self::Leased(store) => store.store(),
+        }
+    }
+
+    pub(super) fn lease_stats(&self, now: Micros) -> Option<LeaseStats> {
+        match self {
+            Self::Direct(_) => None,
+            Self::Leased(store) => Some(store.stats(now)),
+        }
+    }
+
+    pub(super) async fn return_leases(&self, now: Micros) {
+        if let Self::Leased(store) = self {
+            store.return_all(now).await;
+        }
+    }
+}
+
+/// Calls the same method of the store that it is.
+macro_rules! delegate {
+    ($self:ident, $store:ident => $call:expr) => {
+        match $self {
+            FleetStore::Direct($store) => $call,
+            FleetStore::Leased($store) => $call,
+        }
+    };
+}
+
+impl Store for FleetStore {
+    async fn apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, StoreError> {
+        delegate!(self, store => store.apply(op, charges, now).await)
+    }
+
+    async fn reset(&self, charge: &Charge<'_>) -> Result<(), StoreError> {
+        delegate!(self, store => store.reset(charge).await)
+    }
+}
+
+impl SharedStore for FleetStore {
+    async fn announce(&self, node: &str, lives: Duration) -> Result<u32, StoreError> {
+        delegate!(self, store => store.announce(node, lives).await)
+    }
+
+    async fn try_apply(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, ApplyFailure> {
+        delegate!(self, store => store.try_apply(op, charges, now).await)
+    }
+
+    fn shards(&self) -> usize {
+        delegate!(self, store => store.shards())
+    }
+
+    fn shard_of(&self, key: &[u8]) -> usize {
+        delegate!(self, store => store.shard_of(key))
+    }
+
+    async fn probe(&self, shard: usize) -> Result<(), StoreError> {
+        delegate!(self, store => store.probe(shard).await)
+    }
+}

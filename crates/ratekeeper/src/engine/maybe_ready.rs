@@ -1,0 +1,62 @@
+//! A result that is there already, or a future of it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The result of a decision: there already if the store is in memory, a future if the store is shared.
+///
+/// Await it where waiting is no concern. Code that serves many requests in one go, such as a pipeline of
+/// commands, takes the result at once with [`MaybeReady::try_now`].
+#[must_use = "a shared store is not called until it is awaited"]
+pub struct MaybeReady<T>(State<T>);
+
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "memory is never pending"))]
+enum State<T> {
+    Ready(Option<T>),
+    Pending(Pin<Box<dyn Future<Output = T> + Send>>),
+}
+
+impl<T> MaybeReady<T> {
+    #[inline]
+    pub(crate) fn ready(result: T) -> Self {
+        Self(State::Ready(Some(result)))
+    }
+
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "memory is never pending"))]
+    pub(crate) fn pending(future: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(State::Pending(Box::pin(future)))
+    }
+
+    /// Returns the result if it is there; otherwise this, to be awaited.
+    ///
+    /// # Errors
+    ///
+    /// If a shared store has to be waited for.
+    #[inline]
+    pub fn try_now(self) -> Result<T, Self> {
+        match self.0 {
+            State::Ready(Some(result)) => Ok(result),
+            state => Err(Self(state)),
+        }
+    }
+}
+
+impl<T: Unpin> Future for MaybeReady<T> {
+    type Output = T;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        match &mut self.0 {
+            State::Ready(result) => Poll::Ready(result.take().expect("polled after it was ready")),
+            State::Pending(future) => future.as_mut().poll(context),
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for MaybeReady<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let is_ready = matches!(self.0, State::Ready(_));
+        f.debug_struct("MaybeReady").field("is_ready", &is_ready).finish()
+    }
+}

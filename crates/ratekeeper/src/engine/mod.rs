@@ -1,0 +1,28 @@
+//! The one path from charges to a verdict.
+//!
+//! Every listener, the gateway and the tower layer decide by `Engine::apply`. Whether the store is in memory
+//! or shared, what happens when it is unavailable, and where a correction goes is known here only.
+
+mod applied;
+#[cfg(feature = "policy")]
+mod apply;
+#[cfg(feature = "redis")]
+pub(crate) mod fallback;
+#[cfg(all(feature = "policy", feature = "redis"))]
+pub(crate) mod fleet_store;
+#[cfg(feature = "policy")]
+mod maybe_ready;
+#[cfg(feature = "policy")]
+mod permits;
+
+pub use applied::{Applied, Degraded, DegradedReason, Receipt};
+#[cfg(feature = "policy")]
+pub use apply::Engine;
+#[cfg(feature = "policy")]
+pub(crate) use apply::EngineStore;
+#[cfg(feature = "policy")]
+pub use maybe_ready::MaybeReady;
+#[cfg(feature = "policy")]
+pub use permits::HeldPermit;
+#[cfg(feature = "policy")]
+pub(crate) use permits::{InFlightPermit, PermitRequest};

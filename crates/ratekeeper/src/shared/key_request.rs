@@ -1,0 +1,164 @@
+//! Operations on one key in a shared store.
+
+use ratekeeper_core::{Cost, FailureMode, Limit, Micros};
+use ratekeeper_stores::{Charge, Op, SharedStore, StoreError};
+
+use super::SharedLimiter;
+use crate::engine::Applied;
+
+/// A request for one key, from [`SharedLimiter::key`].
+pub struct SharedKeyRequest<'a, S> {
+    limiter: &'a SharedLimiter<S>,
+    limit: &'a Limit,
+    key: &'a [u8],
+    cost: Cost,
+    on_failure: FailureMode,
+}
+
+impl<'a, S: SharedStore + Send + Sync + 'static> SharedKeyRequest<'a, S> {
+    pub(super) fn new(limiter: &'a SharedLimiter<S>, key: &'a [u8]) -> Self {
+        let (limit, on_failure) = (&limiter.limit, limiter.on_failure);
+        Self { limiter, limit, key, cost: Cost::ONE, on_failure }
+    }
+
+    /// Sets the cost, which is 1 otherwise.
+    #[must_use]
+    pub fn cost(self, cost: Cost) -> Self {
+        Self { cost, ..self }
+    }
+
+    /// Decides by this limit instead of the limiter's. The key's usage carries over.
+    #[must_use]
+    pub fn limit(self, limit: &'a Limit) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// Sets what happens when the store is unavailable.
+    #[must_use]
+    pub fn on_failure(self, on_failure: FailureMode) -> Self {
+        Self { on_failure, ..self }
+    }
+
+    /// Charges the cost if the limit allows it.
+    pub async fn check(self) -> Applied {
+        self.apply(Op::Check).await
+    }
+
+    /// Returns what a check would decide, without charging.
+    pub async fn peek(self) -> Applied {
+        self.apply(Op::Peek).await
+    }
+
+    /// Charges the cost even if it exceeds the limit. The excess is a debt.
+    pub async fn charge(self) -> Applied {
+        self.apply(Op::Charge).await
+    }
+
+    /// Refunds what was charged at that time ([`Verdict::at`](crate::Verdict::at)), as far as it still counts.
+    pub async fn refund(self, charged_at: Micros) -> Applied {
+        self.apply(Op::Refund { charged_at }).await
+    }
+
+    /// Deletes the key's state.
+    ///
+    /// # Errors
+    ///
+    /// If the store is unavailable.
+    pub async fn reset(self) -> Result<(), StoreError> {
+        self.limiter.fallback.reset(&self.to_charge()).await
+    }
+
+    /// Charges an estimate, to be settled with the actual cost.
+    ///
+    /// # Errors
+    ///
+    /// The denial, if the limit does not allow it.
+    ///
+    /// ```no_run
+    /// # async fn f(limiter: ratekeeper::SharedLimiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// use ratekeeper::Cost;
+    ///
+    /// if let Ok(reservation) = limiter.key("ann").cost(Cost::of(2_000)).reserve().await {
+    ///     // … it took only 700 …
+    ///     reservation.settle(700).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn reserve(self) -> Result<SharedReservation<S>, Applied> {
+        let applied = self.apply(Op::Check).await;
+        if !applied.allowed() {
+            return Err(applied);
+        }
+        Ok(SharedReservation {
+            limiter: self.limiter.clone(),
+            limit: self.limit.clone().named(self.limiter.limit.name()),
+            key: self.key.into(),
+            cost: self.cost,
+            applied,
+        })
+    }
+
+    async fn apply(&self, op: Op) -> Applied {
+        let applied = self.limiter.fallback.apply(op, &[self.to_charge()]).await;
+        applied.expect("a single charge can always be decided")
+    }
+
+    fn to_charge(&self) -> Charge<'a> {
+        let scope = self.limiter.limit.scope();
+        let charge = Charge::new(self.limit, self.key).cost(self.cost).within(scope);
+        charge.on_failure(self.on_failure)
+    }
+}
+
+/// A charged estimate, from [`SharedKeyRequest::reserve`]. Dropped, it keeps its charge.
+#[must_use = "settle it or cancel it; dropped, it keeps its charge"]
+pub struct SharedReservation<S> {
+    limiter: SharedLimiter<S>,
+    limit: Limit,
+    key: Box<[u8]>,
+    cost: Cost,
+    applied: Applied,
+}
+
+impl<S: SharedStore + Send + Sync + 'static> SharedReservation<S> {
+    /// Returns the verdict that admitted it.
+    pub fn applied(&self) -> &Applied {
+        &self.applied
+    }
+
+    /// Corrects the charge to the actual cost, where it was made.
+    ///
+    /// # Errors
+    ///
+    /// If the store is unavailable. The estimate then stays charged.
+    pub async fn settle(self, actual: u64) -> Result<Applied, SettleError> {
+        let receipt = self.applied.receipt();
+        let correction = Op::correction(self.cost, actual, receipt.at());
+        let (op, cost) = correction.unwrap_or((Op::Peek, Cost::ONE));
+        let charge = Charge::new(&self.limit, &self.key).cost(cost);
+        let settled = self.limiter.fallback.correct(op, charge, &receipt).await;
+        settled.map_err(|error| SettleError { charged: self.cost, error })
+    }
+
+    /// Refunds the whole estimate.
+    ///
+    /// # Errors
+    ///
+    /// If the store is unavailable. The estimate then stays charged.
+    pub async fn cancel(self) -> Result<Applied, SettleError> {
+        self.settle(0).await
+    }
+}
+
+/// The store was unavailable when a reservation was settled, so the estimate stays charged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the reservation could not be settled and keeps its charge of {}", charged.get())]
+#[non_exhaustive]
+pub struct SettleError {
+    /// The estimate, which stays charged.
+    pub charged: Cost,
+    /// What went wrong.
+    #[source]
+    pub error: StoreError,
+}

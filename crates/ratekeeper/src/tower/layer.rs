@@ -1,0 +1,273 @@
+//! The tower layer.
+
+use std::sync::{Arc, Once};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, Request, Response, header};
+use http_body::Body;
+use ratekeeper_policy::attributes::{HostError, request_host};
+use ratekeeper_policy::{Headers, Policy, PolicyErrors};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::body::ResponseBody;
+use super::future::ResponseFuture;
+use super::peer::peer;
+use super::response::{bad_request, refuse};
+use crate::admission::Admission;
+use crate::engine::MaybeReady;
+use crate::policy_handle::{ActivePolicy, PolicyLoadError};
+use crate::policy_limiter::PolicyLimiter;
+
+/// Returns a layer that enforces one limit: a rate, and what it is counted per.
+///
+/// ```
+/// # fn f() -> Result<(), Box<dyn std::error::Error>> {
+/// use axum::{Router, routing::get};
+///
+/// let app: Router = Router::new()
+///     .route("/", get(|| async { "hello" }))
+///     .layer(ratekeeper::layer("100/minute per ip")?);
+/// # Ok(()) }
+/// ```
+///
+/// In axum the address of a client is known if the service is made by
+/// `into_make_service_with_connect_info::<SocketAddr>()`. Where it is not known, all clients count as one.
+/// For what else a limit can be per, see [`Policy::one_line`].
+///
+/// # Errors
+///
+/// If the line cannot be parsed.
+pub fn layer(line: &str) -> Result<RatekeeperLayer, PolicyErrors> {
+    let limiter = PolicyLimiter::new(Policy::one_line(line)?);
+    Ok(RatekeeperLayer::new(limiter.expect("a policy of one line has its store in memory")))
+}
+
+type CustomIdentity = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
+
+/// A tower layer that enforces a policy.
+///
+/// A request whose host is malformed or ambiguous is rejected with 400, whatever the policy says: see
+/// [`request_host`].
+///
+/// ```no_run
+/// # fn f() -> Result<(), Box<dyn std::error::Error>> {
+/// use ratekeeper::{PolicyLimiter, RatekeeperLayer};
+///
+/// #[derive(Clone)]
+/// struct Session { user: String }
+///
+/// let limiter = PolicyLimiter::open("policy.yaml")?;
+/// let layer = RatekeeperLayer::new(limiter)
+///     // What the file cannot know: `identify: { user: { custom: true } }`
+///     .identify("user", |request| Some(request.extensions.get::<Session>()?.user.clone()));
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct RatekeeperLayer {
+    config: Arc<LayerConfig>,
+}
+
+struct LayerConfig {
+    limiter: PolicyLimiter,
+    custom: Vec<(String, Arc<CustomIdentity>)>,
+    warned: Once,
+}
+
+impl RatekeeperLayer {
+    /// Returns a layer that enforces the policy of this limiter.
+    pub fn new(limiter: PolicyLimiter) -> Self {
+        Self { config: Arc::new(LayerConfig { limiter, custom: Vec::new(), warned: Once::new() }) }
+    }
+
+    /// Returns a layer that enforces the policy in this file.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or its policy is invalid.
+    pub fn open(path: impl AsRef<std::path::Path>) -> Result<Self, PolicyLoadError> {
+        Ok(Self::new(PolicyLimiter::open(path)?))
+    }
+
+    /// Supplies an identity that the policy leaves to the program (`custom: true`). `find` returns `None` if
+    /// a request has none.
+    #[must_use]
+    pub fn identify<V: Into<Vec<u8>>>(
+        self,
+        name: &str,
+        find: impl Fn(&Parts) -> Option<V> + Send + Sync + 'static,
+    ) -> Self {
+        let mut custom = self.config.custom.clone();
+        custom.push((name.to_string(), Arc::new(move |parts| find(parts).map(Into::into))));
+        let (limiter, warned) = (self.config.limiter.clone(), Once::new());
+        Self { config: Arc::new(LayerConfig { limiter, custom, warned }) }
+    }
+
+    /// Returns the limiter, to replace its policy or to read its counters.
+    pub fn limiter(&self) -> &PolicyLimiter {
+        &self.config.limiter
+    }
+}
+
+impl std::fmt::Debug for RatekeeperLayer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let limiter = &self.config.limiter;
+        f.debug_struct("RatekeeperLayer").field("limiter", limiter).finish_non_exhaustive()
+    }
+}
+
+impl<S> Layer<S> for RatekeeperLayer {
+    type Service = Ratekeeper<S>;
+
+    fn layer(&self, inner: S) -> Ratekeeper<S> {
+        Ratekeeper { inner, config: self.config.clone() }
+    }
+}
+
+/// A service behind a policy, from [`RatekeeperLayer`].
+#[derive(Clone)]
+pub struct Ratekeeper<S> {
+    inner: S,
+    config: Arc<LayerConfig>,
+}
+
+impl<S> Ratekeeper<S> {
+    /// Returns the inner service.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// Returns the inner service.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// Returns the inner service.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S: std::fmt::Debug> std::fmt::Debug for Ratekeeper<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ratekeeper").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl<S, Q, R> Service<Request<Q>> for Ratekeeper<S>
+where
+    S: Service<Request<Q>, Response = Response<R>> + Clone,
+    R: Body<Data = Bytes>,
+{
+    type Response = Response<ResponseBody<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, Q, S::Future, R>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
+        let (parts, body) = request.into_parts();
+        let is_grpc = is_grpc(&parts.headers);
+        let policy = self.config.active_policy(&parts);
+        let deciding = match self.config.decide(policy.clone(), &parts) {
+            Ok(deciding) => deciding,
+            Err(error) => {
+                return ResponseFuture::refused(bad_request(error).map(ResponseBody::own));
+            }
+        };
+        let request = Request::from_parts(parts, body);
+        match deciding.try_now() {
+            Ok(Admission::Exempt) => {
+                ResponseFuture::calling(self.inner.call(request), policy, None)
+            }
+            Ok(Admission::Refused(refusal)) => {
+                let refused = refuse(policy.policy().response_settings(), &refusal, is_grpc);
+                ResponseFuture::refused(refused.map(ResponseBody::own))
+            }
+            Ok(Admission::Admitted(admitted)) if admitted.delay.is_zero() => {
+                ResponseFuture::calling(self.inner.call(request), policy, Some(admitted))
+            }
+            Ok(admission) => {
+                let admission = std::future::ready(admission);
+                ResponseFuture::waiting(self.take_ready(), request, policy, is_grpc, admission)
+            }
+            Err(deciding) => {
+                ResponseFuture::waiting(self.take_ready(), request, policy, is_grpc, deciding)
+            }
+        }
+    }
+}
+
+impl<S: Clone> Ratekeeper<S> {
+    /// Takes the service that `poll_ready` found ready, and leaves a clone.
+    fn take_ready(&mut self) -> S {
+        let clone = self.inner.clone();
+        std::mem::replace(&mut self.inner, clone)
+    }
+}
+
+impl LayerConfig {
+    /// Returns the policy that an outer layer has put into the extensions of the request, so that all layers
+    /// see the same; otherwise the active one.
+    fn active_policy(&self, parts: &Parts) -> Arc<ActivePolicy> {
+        let known = parts.extensions.get::<Arc<ActivePolicy>>().cloned();
+        known.unwrap_or_else(|| self.limiter.policy().active())
+    }
+
+    /// Decides about a request, unless it is ambiguous which host it is for.
+    fn decide(
+        &self,
+        policy: Arc<ActivePolicy>,
+        parts: &Parts,
+    ) -> Result<MaybeReady<Admission>, HostError> {
+        let custom = |name: &str| {
+            let (_, find) = self.custom.iter().find(|(known, _)| known == name)?;
+            find(parts)
+        };
+        let peer = peer(&parts.extensions);
+        if peer.is_none() && policy.policy().counts_client_ips() {
+            self.warned.call_once(warn_of_missing_peer);
+        }
+        let now = self.limiter.engine().now();
+        let host_lines = parts.headers.get_all(header::HOST).iter().map(|host| host.as_bytes());
+        let authority = parts.uri.authority().map(|authority| authority.as_str());
+        let request = ratekeeper_policy::RequestAttributes {
+            method: parts.method.as_str(),
+            host: request_host(authority, host_lines)?,
+            path: parts.uri.path(),
+            query: parts.uri.query(),
+            headers: &InMap(&parts.headers),
+            peer,
+            custom: &custom,
+            unix_secs: now.get() / 1_000_000,
+        };
+        Ok(self.limiter.decide_under(policy, &request, now))
+    }
+}
+
+#[cold]
+fn warn_of_missing_peer() {
+    tracing::warn!(
+        "the policy counts per client address, but requests have none, so all clients count as one; \
+         in axum, serve app.into_make_service_with_connect_info::<SocketAddr>() and use the feature \
+         \"axum\" of ratekeeper; elsewhere, put ratekeeper::tower::PeerAddr into the request's extensions"
+    );
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(header::CONTENT_TYPE);
+    content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// The headers of an `http` request or response.
+pub(super) struct InMap<'a>(pub(super) &'a HeaderMap);
+
+impl Headers for InMap<'_> {
+    fn each<'h>(&'h self, name: &str, show: &mut dyn FnMut(&'h [u8])) {
+        self.0.get_all(name).iter().for_each(|value| show(value.as_bytes()));
+    }
+}

@@ -1,0 +1,18 @@
+//! A tower layer that enforces a policy, and the responses to requests that it refuses.
+
+mod body;
+mod future;
+mod layer;
+mod peer;
+mod response;
+
+pub use body::ResponseBody;
+pub use future::ResponseFuture;
+pub use layer::{Ratekeeper, RatekeeperLayer, layer};
+pub use peer::PeerAddr;
+pub use response::{Limited, RATELIMIT_HEADERS, refuse, set_headers_of, set_limit_headers};
+
+/// The actual cost of a request, which a handler puts into the extensions of its response. The charge is
+/// corrected to it; 0 refunds the charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActualCost(pub u64);

@@ -1,0 +1,251 @@
+//! The one place where decisions become HTTP headers and responses.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use ratekeeper_core::{Decision, Limit};
+use ratekeeper_policy::attributes::HostError;
+use ratekeeper_policy::{BodyKind, ResponseSettings, WhenLimited};
+use serde_json::json;
+
+use crate::admission::{BindingLimit, Refusal, RefusalReason};
+
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// Every header that states what remains of a limit.
+pub const RATELIMIT_HEADERS: [HeaderName; 5] =
+    [RATELIMIT, RATELIMIT_POLICY, X_LIMIT, X_REMAINING, X_RESET];
+const GRPC_RESOURCE_EXHAUSTED: u64 = 8;
+const GRPC_UNAUTHENTICATED: u64 = 16;
+const PROBLEM: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+/// In the extensions of a response that is a refusal: which limit refused, and what it does with requests
+/// that it refuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limited {
+    /// The name of the limit.
+    pub limit: std::sync::Arc<str>,
+    /// What it does with requests that it refuses.
+    pub when_limited: WhenLimited,
+}
+
+/// Sets the rate limit headers by the decision of the binding limit.
+pub fn set_limit_headers(
+    settings: &ResponseSettings,
+    binding: BindingLimit<'_>,
+    headers: &mut HeaderMap,
+) {
+    let BindingLimit { rule, limit, decision } = binding;
+    set_headers_of(settings, (rule.name(), limit), decision, headers);
+}
+
+/// Sets the rate limit headers by the decision of a limit that is in no policy, and its name.
+pub fn set_headers_of(
+    settings: &ResponseSettings,
+    (name, limit): (&str, &Limit),
+    decision: &Decision,
+    headers: &mut HeaderMap,
+) {
+    if let Some(secs) = decision.retry_after_secs() {
+        set_number(headers, RETRY_AFTER, secs);
+    }
+    let reset = secs_up(decision.reset_after());
+    if settings.ratelimit {
+        let window = secs_up(window(limit));
+        let (quota, remaining) = (limit.quota(), decision.remaining());
+        set(headers, RATELIMIT_POLICY, item(name, [(";q=", quota), (";w=", window)]));
+        set(headers, RATELIMIT, item(name, [(";r=", remaining), (";t=", reset)]));
+    }
+    if settings.x_ratelimit {
+        set_number(headers, X_LIMIT, limit.quota());
+        set_number(headers, X_REMAINING, decision.remaining());
+        set_number(headers, X_RESET, reset);
+    }
+}
+
+/// How long it takes until the whole quota is available again.
+fn window(limit: &Limit) -> Duration {
+    let (rate, quota) = (limit.rate(), limit.quota());
+    if !limit.algorithm().has_burst() {
+        return rate.period();
+    }
+    let micros = rate.period().as_micros() * u128::from(quota) / u128::from(rate.count());
+    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+fn secs_up(span: Duration) -> u64 {
+    span.as_secs() + u64::from(span.subsec_nanos() > 0)
+}
+
+/// A quoted name and two numbers. Written for every response, so without the formatter.
+fn item(name: &str, numbers: [(&str, u64); 2]) -> String {
+    let mut text = String::with_capacity(name.len() + 48);
+    text.push('"');
+    text.push_str(name);
+    text.push('"');
+    let mut digits = itoa::Buffer::new();
+    for (parameter, number) in numbers {
+        text.push_str(parameter);
+        text.push_str(digits.format(number));
+    }
+    text
+}
+
+fn set(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.insert(name, value);
+    }
+}
+
+fn set_number(headers: &mut HeaderMap, name: HeaderName, value: u64) {
+    headers.insert(name, HeaderValue::from(value));
+}
+
+/// Returns the response to a request that was refused: a gRPC status if it is a gRPC request.
+pub fn refuse(settings: &ResponseSettings, refusal: &Refusal, is_grpc: bool) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    let headers = response.headers_mut();
+    let mut wait = None;
+    if let Some(binding) = refusal.binding() {
+        set_limit_headers(settings, binding, headers);
+        wait = binding.decision.retry_after();
+    }
+    let message = message(settings, refusal);
+    match is_grpc {
+        true => refuse_grpc(&mut response, refusal, &message),
+        false => {
+            let body = body(settings.body, refusal, &message, wait);
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type(settings.body)));
+            *response.status_mut() = status(settings, refusal);
+            *response.body_mut() = body;
+        }
+    }
+    let (limit, when_limited) = (refusal.rule.shared_name().clone(), refusal.rule.when_limited());
+    response.extensions_mut().insert(Limited { limit, when_limited });
+    response
+}
+
+/// Returns the response to a request whose host is malformed or ambiguous.
+pub(super) fn bad_request(error: HostError) -> Response<Bytes> {
+    let body = json!({ "code": "BAD_REQUEST", "message": error.to_string() });
+    let mut response = Response::new(body.to_string().into());
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    let content_type = HeaderValue::from_static(content_type(BodyKind::Json));
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+fn status(settings: &ResponseSettings, refusal: &Refusal) -> StatusCode {
+    match &refusal.reason {
+        RefusalReason::MissingIdentity { .. } => StatusCode::UNAUTHORIZED,
+        _ => StatusCode::from_u16(settings.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS),
+    }
+}
+
+/// A response of headers only, with the status that gRPC has in trailers. gRPC clients would take an HTTP 429
+/// for an unavailable server.
+fn refuse_grpc(response: &mut Response<Bytes>, refusal: &Refusal, message: &str) {
+    let code = match &refusal.reason {
+        RefusalReason::MissingIdentity { .. } => GRPC_UNAUTHENTICATED,
+        _ => GRPC_RESOURCE_EXHAUSTED,
+    };
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    set_number(headers, HeaderName::from_static("grpc-status"), code);
+    set(headers, HeaderName::from_static("grpc-message"), escape(message));
+}
+
+/// Percent-encodes all but printable ASCII, as gRPC requires.
+fn escape(message: &str) -> String {
+    message.bytes().fold(String::new(), |mut escaped, byte| {
+        match byte {
+            b' '..=b'~' if byte != b'%' => escaped.push(char::from(byte)),
+            _ => {
+                let _ = write!(escaped, "%{byte:02X}");
+            }
+        }
+        escaped
+    })
+}
+
+fn code(refusal: &Refusal) -> &'static str {
+    match &refusal.reason {
+        RefusalReason::RateLimited { .. } => "RATE_LIMITED",
+        RefusalReason::TooManyInFlight { .. } => "TOO_MANY_IN_FLIGHT",
+        RefusalReason::MissingIdentity { .. } => "IDENTITY_REQUIRED",
+        RefusalReason::TooManyLimits { .. } => "TOO_MANY_LIMITS",
+    }
+}
+
+fn message(settings: &ResponseSettings, refusal: &Refusal) -> String {
+    let name = refusal.rule.name();
+    let (secs, quota) = match &refusal.reason {
+        RefusalReason::MissingIdentity { identity, .. } => {
+            return format!(
+                "This request needs a valid identity: {identity} is missing or invalid."
+            );
+        }
+        RefusalReason::TooManyInFlight { max } => (None, *max),
+        RefusalReason::TooManyLimits { max } => {
+            return format!("More than {max} limits apply to this request.");
+        }
+        RefusalReason::RateLimited { limit, decision } => {
+            (decision.retry_after_secs(), limit.quota())
+        }
+    };
+    let template = refusal.rule.message().or(settings.message.as_deref());
+    match (template, secs) {
+        (Some(template), _) => {
+            let secs = secs.map_or("a few".to_string(), |secs| secs.to_string());
+            let filled = template.replace("{limit}", name).replace("{retry_after}", &secs);
+            filled.replace("{quota}", &quota.to_string())
+        }
+        (None, Some(1)) => "Too many requests. Try again in 1 second.".into(),
+        (None, Some(secs)) => format!("Too many requests. Try again in {secs} seconds."),
+        (None, None) if matches!(refusal.reason, RefusalReason::TooManyInFlight { .. }) => {
+            "Too many requests in flight. Try again when others have completed.".into()
+        }
+        (None, None) => "This request costs more than the limit can ever allow.".into(),
+    }
+}
+
+fn content_type(kind: BodyKind) -> &'static str {
+    match kind {
+        BodyKind::Json => "application/json",
+        BodyKind::Problem => "application/problem+json",
+        BodyKind::Text => "text/plain; charset=utf-8",
+    }
+}
+
+fn body(kind: BodyKind, refusal: &Refusal, message: &str, wait: Option<Duration>) -> Bytes {
+    let name = refusal.rule.name();
+    // Rounded up, so that a client who waits this long is not early.
+    let retry_after_ms = wait.map(|wait| wait.as_micros().div_ceil(1_000) as u64);
+    let body = match (kind, &refusal.reason) {
+        (BodyKind::Text, _) => return format!("{message}\n").into(),
+        (BodyKind::Json, _) => json!({
+            "code": code(refusal),
+            "message": message,
+            "retry_after_ms": retry_after_ms,
+            "limit": name,
+        }),
+        (BodyKind::Problem, RefusalReason::MissingIdentity { .. }) => {
+            json!({ "type": "about:blank", "title": "Unauthorized", "status": 401, "detail": message })
+        }
+        (BodyKind::Problem, _) => json!({
+            "type": PROBLEM,
+            "title": "Too Many Requests",
+            "detail": message,
+            "violated-policies": [name],
+            "retry_after_ms": retry_after_ms,
+        }),
+    };
+    body.to_string().into()
+}
