@@ -9,8 +9,8 @@ mod near;
 mod seen;
 mod sources;
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -19,7 +19,7 @@ use ratekeeper_policy::{Policy, PolicyErrors, RequestAttributes, Resolution, Sou
 use ratekeeper_stores::{Charge, ChargesError, MemoryStore, Op, StoreError, Verdict};
 
 use crate::clock::{Clock, SystemClock};
-use crate::files::{self, Loader, POLICY_BYTES_MAX, read_text};
+use crate::files::{FileStamps, POLICY_BYTES_MAX, Reloader, read_text};
 use crate::histogram::{Durations, Sampled};
 
 pub use admission::{Admission, Admitted, Receipt, Refusal, Refused, Speaker};
@@ -34,10 +34,8 @@ pub use sources::FileSources;
 use backend::Backend;
 use meter::Meters;
 
-/// How often a policy that is watched is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long it may take to read one.
-const READ_WITHIN: Duration = Duration::from_secs(5);
+/// How often a policy that is watched is checked for changes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A policy over a store: decides about requests, and can be given another policy at any time
 /// without losing a count.
@@ -67,6 +65,8 @@ pub(crate) struct Inner {
     /// How long the store took, if it is in this process.
     memory_time: Sampled,
     clock: Box<dyn Clock>,
+    /// The file of [`Gate::open`], and how it and those that it refers to were when they were read.
+    opened: OnceLock<(PathBuf, FileStamps)>,
 }
 
 impl std::fmt::Debug for Gate {
@@ -87,13 +87,18 @@ impl Gate {
         let meters = Meters::default();
         let live = ArcSwap::from_pointee(Live::new(policy, &meters, None));
         meters.loaded(clock.now());
-        let (memory_time, clock) = (Sampled::default(), Box::new(clock));
-        Ok(Self { inner: Arc::new(Inner { live, backend, meters, memory_time, clock }) })
+        let (memory_time, clock, opened) = (Sampled::default(), Box::new(clock), OnceLock::new());
+        let inner = Inner { live, backend, meters, memory_time, clock, opened };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// A gate that keeps the policy in this file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, GateError> {
-        Self::new(read_policy(path.as_ref(), &FileSources::beside(path.as_ref()))?)
+        let path = path.as_ref();
+        let (policy, stamps) = read_anew(path);
+        let gate = Self::new(policy?)?;
+        let _ = gate.inner.opened.set((path.to_path_buf(), stamps));
+        Ok(gate)
     }
 
     /// Keeps another policy from now on. Counts are kept under the names of limits, so that usage
@@ -125,8 +130,8 @@ impl Gate {
 
     /// Looks at the file, and at those that it refers to, every second for as long as there is this gate,
     /// and reads it again when one has changed. Whatever comes of that goes to `tell`. Must be called
-    /// in a tokio runtime, and reads the file once before it returns; later it is read on a thread of
-    /// its own, within five seconds.
+    /// in a tokio runtime. The file is read on a thread of its own, within five seconds; it
+    /// is read at once, and not reported, unless it is the file of [`Gate::open`].
     ///
     /// ```no_run
     /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
@@ -145,28 +150,26 @@ impl Gate {
         tell: impl Fn(Result<(), GateError>) + Send + 'static,
     ) {
         let (inner, path) = (Arc::downgrade(&self.inner), path.as_ref().to_path_buf());
-        let mut seen = FileSources::beside(&path);
-        // What else the policy refers to is known once it has been read.
-        let _ = read_policy(&path, &seen);
+        let name = path.display().to_string();
+        let opened = self.inner.opened.get().filter(|(opened, _)| *opened == path);
+        let (stamps, is_read) = (opened.map(|(_, stamps)| stamps.clone()), opened.is_some());
+        let read = move || read_anew(&path);
         tokio::spawn(async move {
-            let (loader, mut is_late) = (Loader::default(), false);
+            let reloader = Reloader::new(stamps.unwrap_or_default());
+            if !is_read {
+                // Which files the policy refers to is known once it has been read.
+                let _ = reloader.reload(read.clone()).await;
+            }
             loop {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
                 let Some(inner) = inner.upgrade() else { return };
                 let gate = Gate { inner };
-                let (file, before) = (path.clone(), seen.clone());
-                let look = move || (is_late || before.have_changed()).then(|| read_anew(&file));
-                match loader.load(READ_WITHIN, look).await {
-                    Ok(files::Loaded { value: None, .. }) => {}
-                    Ok(files::Loaded { value: Some((policy, sources)), .. }) => {
-                        (seen, is_late) = (sources, false);
-                        tell(gate.offer(policy));
-                    }
-                    // It hangs still, which has been told.
-                    Err(_) if is_late => {}
-                    Err(error) => {
-                        is_late = true;
-                        let name = path.display().to_string();
+                match reloader.reload_if_changed(read.clone()).await {
+                    None => {}
+                    Some(Ok(loaded)) => tell(gate.offer(loaded.value)),
+                    // Reported already.
+                    Some(Err(error)) if error.is_repeated => {}
+                    Some(Err(error)) => {
                         tell(gate.offer(Err(PolicyErrors::unreadable(&name, error))));
                     }
                 }
@@ -476,10 +479,10 @@ impl Inner {
     }
 }
 
-/// A policy file as it is now, and what it refers to.
-fn read_anew(path: &Path) -> (Result<Policy, PolicyErrors>, FileSources) {
+/// A policy file as it is now, and the stamps of all files that it refers to.
+fn read_anew(path: &Path) -> (Result<Policy, PolicyErrors>, FileStamps) {
     let sources = FileSources::beside(path);
-    (read_policy(path, &sources), sources)
+    (read_policy(path, &sources), sources.stamps())
 }
 
 /// Deadlines, the choice when it is down, and the number of keys are not where it is; but they are

@@ -1,13 +1,11 @@
 //! What a policy refers to: files beside it, and the environment.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use ratekeeper_policy::Sources;
 
-use crate::files::{FILE_BYTES_MAX, read};
+use crate::files::{FILE_BYTES_MAX, FileStamps, read};
 
 /// How much all files that a policy refers to may have together.
 const ALL_BYTES_MAX: u64 = 16 << 20;
@@ -22,26 +20,21 @@ pub struct FileSources {
 
 #[derive(Debug)]
 struct Seen {
-    files: Vec<(PathBuf, Stamp)>,
+    stamps: FileStamps,
     bytes_left: u64,
 }
-
-/// When a file was written and how long it was, if it was there.
-type Stamp = Option<(SystemTime, u64)>;
 
 impl FileSources {
     /// For a policy in this file.
     pub fn beside(policy: &Path) -> Self {
         let folder = policy.parent().unwrap_or(Path::new(".")).to_path_buf();
-        let files = vec![(policy.to_path_buf(), stamp(policy))];
-        Self { folder, seen: Arc::new(Mutex::new(Seen { files, bytes_left: ALL_BYTES_MAX })) }
+        let stamps = FileStamps::of([policy]);
+        Self { folder, seen: Arc::new(Mutex::new(Seen { stamps, bytes_left: ALL_BYTES_MAX })) }
     }
 
-    /// Is the policy, or a file that it referred to, no longer as it was when it was read?
-    pub fn have_changed(&self) -> bool {
-        // Not while it is locked: a file may take its time.
-        let files = self.seen().files.clone();
-        files.iter().any(|(path, seen)| *seen != stamp(path))
+    /// Returns the stamps of the policy and of the files that it has referred to so far.
+    pub fn stamps(&self) -> FileStamps {
+        self.seen().stamps.clone()
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -52,9 +45,7 @@ impl FileSources {
 impl Sources for FileSources {
     fn file(&self, name: &str) -> Result<Vec<u8>, String> {
         let path = self.folder.join(name);
-        // Before it is read, so that what changes meanwhile is noticed.
-        let stamped = (path.clone(), stamp(&path));
-        self.seen().files.push(stamped);
+        self.seen().stamps.add(&path);
         let bytes = read(&path, FILE_BYTES_MAX);
         let bytes = bytes.map_err(|error| format!("{}: {error}", path.display()))?;
         let mut seen = self.seen();
@@ -68,9 +59,4 @@ impl Sources for FileSources {
     fn variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok()
     }
-}
-
-fn stamp(path: &Path) -> Stamp {
-    let metadata = fs::metadata(path).ok()?;
-    Some((metadata.modified().ok()?, metadata.len()))
 }

@@ -5,12 +5,12 @@ use ratekeeper::gate::{Admission, Decided, Receipt, Refused, Speaker};
 use ratekeeper::policy::ResponseSettings;
 use ratekeeper::{Charge, Cost, Decision, Op, Verdict};
 
-use super::HttpDoor;
+use super::HttpApi;
 use super::ask::{Check, Described, Question};
 use super::peek;
 use super::reply::{self, Reply, Told};
 
-pub(super) async fn answer(door: &HttpDoor, body: &[u8], op: Op) -> Result<Reply, String> {
+pub(super) async fn answer(door: &HttpApi, body: &[u8], op: Op) -> Result<Reply, String> {
     match Question::read(body)? {
         Question::Checks(checks) => check_all(door, &checks, op).await,
         Question::Request(described) if op == Op::Peek => {
@@ -20,7 +20,7 @@ pub(super) async fn answer(door: &HttpDoor, body: &[u8], op: Op) -> Result<Reply
     }
 }
 
-async fn check_all(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Reply, String> {
+async fn check_all(door: &HttpApi, checks: &[Check], op: Op) -> Result<Reply, String> {
     if let [check] = checks {
         let one = decide_one(door, op, check, check.cost).await?;
         return Ok(one.told(check, status(op, one.decision.allowed())));
@@ -36,7 +36,7 @@ fn status(op: Op, is_allowed: bool) -> StatusCode {
     }
 }
 
-async fn check_several(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Reply, String> {
+async fn check_several(door: &HttpApi, checks: &[Check], op: Op) -> Result<Reply, String> {
     let charges: Vec<_> = checks.iter().map(charge).collect();
     let decided = door.gate.apply(op, &charges).await.map_err(|error| error.to_string())?;
     let (verdict, is_degraded) = (&decided.verdict, decided.is_degraded());
@@ -51,7 +51,7 @@ async fn check_several(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Repl
 }
 
 /// Of those that were refused, the one that refused speaks for all: the others were not charged.
-fn note_all(door: &HttpDoor, op: Op, checks: &[Check], verdict: &Verdict) {
+fn note_all(door: &HttpApi, op: Op, checks: &[Check], verdict: &Verdict) {
     match verdict.allowed() {
         true => checks.iter().for_each(|check| door.note(op, check, verdict)),
         false => door.note(op, &checks[verdict.decided_by()], verdict),
@@ -65,7 +65,7 @@ pub(super) struct One {
 }
 
 pub(super) async fn decide_one(
-    door: &HttpDoor,
+    door: &HttpApi,
     op: Op,
     check: &Check,
     cost: Cost,
@@ -75,7 +75,7 @@ pub(super) async fn decide_one(
     Ok(one)
 }
 
-async fn ask_one(door: &HttpDoor, op: Op, check: &Check, cost: Cost) -> Result<One, String> {
+async fn ask_one(door: &HttpApi, op: Op, check: &Check, cost: Cost) -> Result<One, String> {
     let charge = Charge::new(&check.limit, &check.key).cost(cost);
     if let Some(store) = door.gate.memory() {
         let at = door.gate.now();
@@ -110,7 +110,7 @@ fn charge(check: &Check) -> Charge<'_> {
 }
 
 /// A request that the policy judges.
-async fn judge(door: &HttpDoor, described: &Described) -> Reply {
+async fn judge(door: &HttpApi, described: &Described) -> Reply {
     let deciding = door.gate.decide(&described.request(door.now_us()));
     judged(&deciding.await)
 }

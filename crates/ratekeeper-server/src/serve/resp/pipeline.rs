@@ -13,7 +13,7 @@ use tokio::task::unconstrained;
 use super::ask::{OwnedAsk, Settled};
 use super::codec::{Parsed, parse};
 use super::commands::{Call, Flow, Step, begin};
-use super::connection::{Desk, OUTPUT_MAX, Worker, complain, of_answer};
+use super::connection::{Buffers, OUTPUT_MAX, RespHandler, complain, of_answer};
 use super::session::Session;
 use super::wire::{Read, Wire};
 use crate::serve::meters::Tally;
@@ -31,7 +31,7 @@ enum Next {
     Nothing,
 }
 
-impl Worker {
+impl RespHandler {
     /// Questions are put in the order of their commands, and answers leave in that order. No question
     /// waits for the answer to the one before. Only a server that has to be taught a script first, or for
     /// which thousands wait to be sent (in a cluster, a hundred), may see a few in another order.
@@ -104,8 +104,8 @@ impl Worker {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        let Desk { limits, spans } = &mut *desk;
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let Buffers { limits, spans } = &mut *buffers;
         let mut out = Vec::new();
         loop {
             let len = match parse(&mut wire.input, spans) {
@@ -118,7 +118,7 @@ impl Worker {
             };
             let args = spans.of(&wire.input);
             if args.len() == 0 {
-                wire.work_off(len);
+                wire.consume(len);
                 continue;
             }
             let call = Call { args, door: &self.door, session: &mut *session, out: &mut out };
@@ -129,9 +129,9 @@ impl Worker {
                     Next::Answer(out, flow)
                 }
             };
-            wire.work_off(len);
+            wire.consume(len);
             if session.is_trusted {
-                wire.welcome();
+                wire.confirm();
             }
             return next;
         }

@@ -1,5 +1,4 @@
-//! What stands before everything else: it knows the client, refuses what cannot be passed on, and
-//! sees every answer off.
+//! One request of a client: its id, what it may not contain, its access log line, and its response.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -20,72 +19,72 @@ use super::access_log::Entry;
 use super::check::{Rules, check};
 use super::client::Client;
 use super::error::ProxyError;
-use super::proxy::AnsweredBy;
-use super::shared::{Overload, Worker};
-use crate::accept::OwnedPlace;
-use crate::drain::Stage;
+use super::proxy::ServedBy;
+use super::state::{Overload, WorkerState};
+use crate::listener::OwnedInFlightPermit;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Answers one request of a client, whatever happens.
-pub(super) async fn answer<S, B>(
-    worker: Arc<Worker>,
+/// Responds to one request of a client, whatever happens.
+pub(super) async fn handle<S, B>(
+    worker: Arc<WorkerState>,
     client: Arc<Client>,
     service: S,
     mut request: Request<Incoming>,
-) -> Result<Response<FrontBody<B>>, Infallible>
+) -> Result<Response<ClientBody<B>>, Infallible>
 where
     S: Service<Request<Incoming>, Response = Response<B>>,
     S::Error: Into<BoxError>,
 {
-    let shared = &worker.shared;
-    let in_flight = InFlight::begin(&client, shared.in_flight.enter_owned());
-    let name = &shared.request_id_header;
+    let gateway = &worker.gateway;
+    let in_flight = RequestGuard::new(&client, gateway.in_flight.try_acquire_owned());
+    let name = &gateway.request_id_header;
     let id = match client.is_trusted {
         true => worker.ids.take_over(request.headers(), name),
         false => worker.ids.make(),
     };
     request.headers_mut().insert(name, id.clone());
     let is_http1 = request.version() <= Version::HTTP_11;
-    let log = shared.access_log.as_ref().map(|log| log.begin(&client, &request, &id, shared.ticks));
+    let log =
+        gateway.access_log.as_ref().map(|log| log.begin(&client, &request, &id, gateway.ticks));
 
-    let live = shared.policy.gate().live();
+    let live = gateway.policy.gate().live();
     let rules = Rules {
-        headers_max: usize::from(shared.bounds.max_headers),
+        headers_max: usize::from(gateway.bounds.max_headers),
         request_id_header: name,
         policy: live.policy(),
-        default_host: &shared.upstreams[0].host,
+        default_host: &gateway.upstreams[0].host,
     };
     let checked = check(&mut request, &rules);
     drop(live);
-    let answered = match checked {
-        Ok(()) if in_flight.place.is_none() => {
-            shared.note_overload(Overload::InFlight);
+    let result = match checked {
+        Ok(()) if in_flight.permit.is_none() => {
+            gateway.note_overload(Overload::InFlight);
             Err(ProxyError::Overloaded(Overload::InFlight))
         }
         Ok(()) => call(service, client, request).await,
         Err(error) => Err(error),
     };
-    in_flight.client.activity.note_answer();
-    let mut response = answered.unwrap_or_else(|error| error.into_response(is_http1));
+    in_flight.client.note_response();
+    let mut response = result.unwrap_or_else(|error| error.into_response(is_http1));
     response.headers_mut().insert(name, id);
-    if is_http1 && shared.drain.stage() > Stage::Serve {
+    if is_http1 && gateway.drain.is_draining() {
         response.headers_mut().entry(CONNECTION).or_insert(HeaderValue::from_static("close"));
     }
     let log = log.map(|mut entry| {
-        let by = response.extensions_mut().remove::<AnsweredBy>();
+        let by = response.extensions_mut().remove::<ServedBy>();
         let limit = response.extensions_mut().remove::<Limited>().map(|limited| limited.limit);
-        entry.answered(response.status(), by.map(|AnsweredBy(name)| name), limit);
+        entry.respond(response.status(), by.map(|ServedBy(name)| name), limit);
         entry
     });
-    Ok(response.map(|what| FrontBody { what, log, in_flight }))
+    Ok(response.map(|content| ClientBody { content, log, in_flight }))
 }
 
 async fn call<S, B>(
     mut service: S,
     client: Arc<Client>,
     mut request: Request<Incoming>,
-) -> Result<Response<What<B>>, ProxyError>
+) -> Result<Response<Content<B>>, ProxyError>
 where
     S: Service<Request<Incoming>, Response = Response<B>>,
     S::Error: Into<BoxError>,
@@ -95,68 +94,68 @@ where
     request.extensions_mut().insert(client);
     poll_fn(|cx| service.poll_ready(cx)).await.map_err(failed)?;
     let response = service.call(request).await.map_err(failed)?;
-    Ok(response.map(|body| What::Passed { body }))
+    Ok(response.map(|body| Content::Passed { body }))
 }
 
-/// Counts a request until its answer is sent or given up.
-struct InFlight {
+/// Counts a request until its response is sent or given up.
+struct RequestGuard {
     client: Arc<Client>,
-    /// Whether a part of the answer waits for the client.
-    is_owed: bool,
-    /// `None` for one too many.
-    place: Option<OwnedPlace>,
+    /// Whether a part of the response waits for the client to read it.
+    is_unread: bool,
+    /// `None` beyond the in-flight limit.
+    permit: Option<OwnedInFlightPermit>,
 }
 
-impl InFlight {
-    fn begin(client: &Arc<Client>, place: Option<OwnedPlace>) -> Self {
-        client.activity.begin_request();
-        Self { client: Arc::clone(client), is_owed: false, place }
+impl RequestGuard {
+    fn new(client: &Arc<Client>, permit: Option<OwnedInFlightPermit>) -> Self {
+        client.conn.begin_request();
+        Self { client: Arc::clone(client), is_unread: false, permit }
     }
 
-    fn owe(&mut self) {
-        self.is_owed = true;
-        self.client.activity.owe();
+    fn begin_unread(&mut self) {
+        self.is_unread = true;
+        self.client.conn.begin_unread();
     }
 
-    fn settle(&mut self) {
-        if std::mem::take(&mut self.is_owed) {
-            self.client.activity.settle();
+    fn end_unread(&mut self) {
+        if std::mem::take(&mut self.is_unread) {
+            self.client.conn.end_unread();
         }
     }
 }
 
-impl Drop for InFlight {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.settle();
-        self.client.activity.end_request();
+        self.end_unread();
+        self.client.conn.end_request();
     }
 }
 
 pin_project! {
-    /// An answer's body, on its last step.
-    pub(super) struct FrontBody<B> {
+    /// The body of a response on its way to the client.
+    pub(super) struct ClientBody<B> {
         #[pin]
-        what: What<B>,
+        content: Content<B>,
         log: Option<Box<Entry>>,
-        in_flight: InFlight,
+        in_flight: RequestGuard,
     }
 }
 
 pin_project! {
-    #[project = WhatProjected]
-    enum What<B> {
+    #[project = ContentProjected]
+    enum Content<B> {
         Own { bytes: Option<Bytes> },
         Passed { #[pin] body: B },
     }
 }
 
-impl<B> From<Bytes> for What<B> {
+impl<B> From<Bytes> for Content<B> {
     fn from(bytes: Bytes) -> Self {
         Self::Own { bytes: Some(bytes) }
     }
 }
 
-impl<B> Body for FrontBody<B>
+impl<B> Body for ClientBody<B>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -169,13 +168,15 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.project();
-        this.in_flight.settle();
-        let polled = match this.what.project() {
-            WhatProjected::Own { bytes } => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-            WhatProjected::Passed { body } => body.poll_frame(cx).map_err(Into::into),
+        this.in_flight.end_unread();
+        let polled = match this.content.project() {
+            ContentProjected::Own { bytes } => {
+                Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b))))
+            }
+            ContentProjected::Passed { body } => body.poll_frame(cx).map_err(Into::into),
         };
         if let Poll::Ready(Some(Ok(frame))) = &polled {
-            this.in_flight.owe();
+            this.in_flight.begin_unread();
             if let Some(entry) = this.log {
                 entry.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
             }
@@ -184,18 +185,18 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.what {
-            What::Own { bytes } => bytes.is_none(),
-            What::Passed { body } => body.is_end_stream(),
+        match &self.content {
+            Content::Own { bytes } => bytes.is_none(),
+            Content::Passed { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.what {
-            What::Own { bytes } => {
+        match &self.content {
+            Content::Own { bytes } => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
             }
-            What::Passed { body } => body.size_hint(),
+            Content::Passed { body } => body.size_hint(),
         }
     }
 }
