@@ -125,7 +125,7 @@ fn a_certificate_that_cannot_be_used_is_told_at_once() {
     let (code, told) = run(&path(&dir, CERTIFICATE), &path(&dir, CERTIFICATE));
     assert!(code == Some(2) && told.contains("it contains no private key"), "{told}");
     let (code, told) = run(&path(&dir, CA), &path(&dir, KEY));
-    assert!(code == Some(2) && told.contains("does not go with"), "{told}");
+    assert!(code == Some(2) && told.contains("does not match"), "{told}");
 }
 
 /// An upstream over TLS that answers every connection once.
