@@ -1,7 +1,6 @@
-//! The side door for those who run the server: health, metrics, the policy and its errors.
+//! The admin listener: health, metrics, the policy and its errors.
 
-use std::convert::Infallible;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::TcpListener as StdListener;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,94 +9,102 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use ratekeeper::shared::StoreState;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::accept::{self, Door, Port, Room, Seats};
-use crate::drain::Drain;
+use crate::listener::tls::Tls;
+use crate::listener::{
+    self, Accepted, ConnectionHandler, ConnectionLimit, Drain, InFlightLimit, ListenerConfig,
+    Ticks, serve_http1, too_many_connections,
+};
 use crate::metrics::{self, Page};
-use crate::patient::{Patient, Pulse};
-use crate::policy_file::PolicyFile;
-use crate::reload::reload;
-use crate::tls::Tls;
+use crate::reload::{LoadStatus, PolicyFile, reload};
 use crate::tokens::Tokens;
 
 const HELP: &str = "\
-GET  /healthz           is the process there?
-GET  /readyz            may it be sent requests?
-GET  /metrics           numbers, in Prometheus' format
-GET  /v1/policy         the policy in force, and what was wrong with the last one that is not
-GET  /v1/envoy          the limits for Envoy, and what is wrong with their files
-GET  /v1/top?n=20       the keys that are asked about most, and those that are denied most
-POST /v1/policy/reload  read the policy file again
+GET  /healthz           liveness
+GET  /readyz            readiness: whether requests may be sent
+GET  /metrics           metrics, in Prometheus' format
+GET  /v1/policy         the active policy, and why the last reload failed
+GET  /v1/envoy          the limits for Envoy, and why the last reload failed
+GET  /v1/top?n=20       the most frequent keys, and the most frequently denied
+POST /v1/policy/reload  reload the policy file
 ";
 
-/// What the side door needs to know.
+/// What the admin listener shows.
 pub(crate) struct Admin {
     pub(crate) policy: Arc<PolicyFile>,
-    /// Who may ask for more than health, if not everybody.
+    /// Needed for everything but health checks.
     pub(crate) tokens: Arc<Tokens>,
-    /// Is the server still taking requests?
+    /// Whether the server accepts requests.
     pub(crate) is_serving: Box<dyn Fn() -> bool + Send + Sync>,
     /// Metrics beside those of the policy.
     pub(crate) more_metrics: Box<dyn Fn(&mut Page) + Send + Sync>,
     /// The limits for Envoy, if there are any.
-    pub(crate) envoy: Option<Told>,
+    pub(crate) envoy: Option<StatusReport>,
 }
 
-/// Tells how something is at present.
-pub(crate) type Told = Box<dyn Fn() -> Value + Send + Sync>;
+/// Returns the current status of something.
+pub(crate) type StatusReport = Box<dyn Fn() -> Value + Send + Sync>;
 
-impl Door for Admin {
-    const PROTOCOLS: &'static [&'static [u8]] = &[b"http/1.1"];
+/// Serves the connections of the admin listener.
+struct AdminHandler {
+    admin: Arc<Admin>,
+    http: http1::Builder,
+    drain: Drain,
+    ticks: Ticks,
+}
 
-    async fn serve<S>(self: Arc<Self>, stream: S, _: SocketAddr)
+impl ConnectionHandler for AdminHandler {
+    const ALPN: &'static [&'static [u8]] = &[b"http/1.1"];
+
+    async fn serve<S>(self: Arc<Self>, stream: S, accepted: Accepted)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let pulse = Pulse::new();
-        let io = TokioIo::new(Patient::new(stream, Arc::clone(&pulse)));
-        let service = service_fn(move |request: Request<Incoming>| {
-            let (admin, pulse) = (Arc::clone(&self), Arc::clone(&pulse));
-            async move {
-                pulse.begin_answer();
-                let answer = answer(&admin, &request).await;
-                pulse.end_answer();
-                Ok::<_, Infallible>(answer)
-            }
-        });
-        let mut http = http1::Builder::new();
-        http.header_read_timeout(None);
-        // A client that goes away is no news.
-        let _ = http.serve_connection(io, service).await;
+        let admin = Arc::clone(&self.admin);
+        let respond = move |request: Request<Incoming>| {
+            let admin = Arc::clone(&admin);
+            async move { respond(&admin, &request).await }
+        };
+        serve_http1(&self.http, stream, accepted.peer, self.ticks, &self.drain, respond).await;
+        drop(accepted);
+    }
+
+    fn rejection() -> Vec<u8> {
+        too_many_connections("the admin listener")
     }
 }
 
-/// Answers for as long as the runtime runs, also while the other doors come to their end.
+/// Serves for as long as the runtime runs, also while the other listeners drain.
 pub(crate) async fn serve(
     listener: StdListener,
     admin: Arc<Admin>,
     tls: Option<Arc<Tls>>,
     connections_max: usize,
 ) {
-    // The other listeners leave that many.
-    let descriptors = Arc::new(Room::new(usize::MAX));
-    let seats = Seats::new(connections_max);
-    let port = Port { tls, seats, descriptors, drain: Drain::default() };
-    if let Err(error) = accept::serve(listener, admin, port).await {
-        tracing::error!(%error, "the admin side cannot listen");
+    let drain = Drain::default();
+    // The other listeners leave enough descriptors for these connections.
+    let descriptors = Arc::new(InFlightLimit::new(usize::MAX));
+    let connections = ConnectionLimit::new(connections_max);
+    let config = ListenerConfig::new(connections, &descriptors, &drain).with_tls(tls);
+    let mut http = http1::Builder::new();
+    // The listener has its own timeouts.
+    http.header_read_timeout(None);
+    let handler = AdminHandler { admin, http, drain, ticks: Ticks::start() };
+    if let Err(error) = listener::serve(listener, Arc::new(handler), config).await {
+        tracing::error!(%error, "the admin listener failed");
     }
 }
 
-async fn answer<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>> {
+async fn respond<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>> {
     let is_probe = matches!(request.uri().path(), "/healthz" | "/readyz");
     if !is_probe && !admin.tokens.allow(request.headers()) {
-        let mut answer = text(StatusCode::UNAUTHORIZED, "a valid bearer token is needed\n".into());
-        answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        return answer;
+        let message = "a valid bearer token is needed\n";
+        let mut response = text(StatusCode::UNAUTHORIZED, message.into());
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return response;
     }
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/healthz") => text(StatusCode::OK, "ok\n".into()),
@@ -106,10 +113,10 @@ async fn answer<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>>
             let mut page = Page::default();
             metrics::gate(&mut page, admin.policy.gate());
             (admin.more_metrics)(&mut page);
-            let mut reply = text(StatusCode::OK, page.into_text());
-            let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
-            reply.headers_mut().insert(CONTENT_TYPE, kind);
-            reply
+            let mut response = text(StatusCode::OK, page.into_text());
+            let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
+            response.headers_mut().insert(CONTENT_TYPE, content_type);
+            response
         }
         (&Method::GET, "/v1/policy") => json(StatusCode::OK, &policy(admin)),
         (&Method::POST, "/v1/policy/reload") => match reload(&admin.policy).await {
@@ -129,7 +136,7 @@ async fn answer<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>>
 
 fn top(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {
     match admin.policy.top().tell(query, admin.policy.gate().engine().now()) {
-        Ok(told) => json(StatusCode::OK, &told),
+        Ok(top) => json(StatusCode::OK, &top),
         Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     }
 }
@@ -143,14 +150,14 @@ fn ready(admin: &Admin) -> Response<Full<Bytes>> {
         Some(StoreState::Down(error)) => ("down", Some(error.to_string())),
         Some(_) => ("unknown", None),
     };
-    // Without its store it still answers, as each limit was told to.
+    // Without its store it still decides, by the failure mode of each limit.
     let status = if is_serving { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     json(status, &json!({ "serving": is_serving, "store": store, "store_error": error }))
 }
 
 fn policy(admin: &Admin) -> Value {
     let gate = admin.policy.gate();
-    let loaded = gate.policy().status();
+    let LoadStatus { version, loaded_at, failures, error, failed_at } = admin.policy.status();
     let limits: Vec<_> = gate
         .telemetry()
         .limits()
@@ -166,11 +173,11 @@ fn policy(admin: &Admin) -> Value {
         })
         .collect();
     json!({
-        "version": loaded.version,
-        "loaded_at_us": loaded.loaded_at.get(),
-        "failures": loaded.failures,
-        "error": loaded.last_error,
-        "failed_at_us": loaded.failed_at.map(|at| at.get()),
+        "version": version,
+        "loaded_at_us": loaded_at.get(),
+        "failures": failures,
+        "error": error,
+        "failed_at_us": failed_at.map(|at| at.get()),
         "limits": limits,
     })
 }

@@ -1,4 +1,4 @@
-//! Reads a request's body whole: bounded in size and in time.
+//! Reads the whole body of a request, bounded in size and time.
 
 use std::mem;
 use std::pin::pin;
@@ -10,38 +10,38 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
-/// A body has to be here in this time.
-const WITHIN: Duration = Duration::from_secs(10);
+/// How long reading a body may take.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no whole body.
+/// Why a body could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoBody {
-    /// It is larger than it may be, or broke off.
+pub(crate) enum BodyReadError {
+    /// It is too large, or incomplete.
     TooLarge,
     /// It did not come in time.
     TooSlow,
 }
 
-/// All of a body, if it is not too large and comes in time.
-pub(crate) async fn whole<B>(body: B, max: usize) -> Result<Bytes, NoBody>
+/// Returns all of a body, if it is not too large and comes in time.
+pub(crate) async fn read_body<B>(body: B, max: usize) -> Result<Bytes, BodyReadError>
 where
     B: Body<Data = Bytes>,
 {
-    let mut gathering = pin!(gather(body, max));
-    // Most come in one piece with their head, and need no timer.
-    let gathered = match gathering.as_mut().now_or_never() {
-        Some(gathered) => gathered,
-        None => timeout(WITHIN, gathering).await.map_err(|_| NoBody::TooSlow)?,
+    let mut reading = pin!(collect(body, max));
+    // Most come together with their header, and need no timer.
+    let collected = match reading.as_mut().now_or_never() {
+        Some(collected) => collected,
+        None => timeout(BODY_TIMEOUT, reading).await.map_err(|_| BodyReadError::TooSlow)?,
     };
-    gathered.ok_or(NoBody::TooLarge)
+    collected.ok_or(BodyReadError::TooLarge)
 }
 
-async fn gather<B>(body: B, max: usize) -> Option<Bytes>
+async fn collect<B>(body: B, max: usize) -> Option<Bytes>
 where
     B: Body<Data = Bytes>,
 {
     let mut body = pin!(body);
-    // Most have one piece, which is not copied.
+    // Most have one frame, which is not copied.
     let (mut first, mut more) = (Bytes::new(), BytesMut::new());
     while let Some(frame) = body.frame().await {
         let Ok(piece) = frame.ok()?.into_data() else { continue };
@@ -68,25 +68,25 @@ mod tests {
 
     use super::*;
 
-    async fn read(pieces: Vec<&'static str>, max: usize) -> Result<Bytes, NoBody> {
+    async fn read(pieces: Vec<&'static str>, max: usize) -> Result<Bytes, BodyReadError> {
         let frame = |piece: &'static str| Ok::<_, Infallible>(Frame::data(piece.into()));
-        whole(StreamBody::new(stream::iter(pieces).map(frame)), max).await
+        read_body(StreamBody::new(stream::iter(pieces).map(frame)), max).await
     }
 
     #[tokio::test]
-    async fn a_body_is_whole_or_refused() {
+    async fn a_body_is_read_whole_or_rejected() {
         assert_eq!(read(vec![], 0).await, Ok(Bytes::new()));
         assert_eq!(read(vec!["abc"], 3).await, Ok("abc".into()));
         assert_eq!(read(vec!["a", "", "b", "c"], 3).await, Ok("abc".into()));
-        assert_eq!(read(vec!["ab", "cd"], 3).await, Err(NoBody::TooLarge));
+        assert_eq!(read(vec!["ab", "cd"], 3).await, Err(BodyReadError::TooLarge));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_never_ends_is_given_up() {
+    async fn a_body_that_never_ends_times_out() {
         let frames = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from("a")))]);
         let body = StreamBody::new(frames.chain(stream::pending()));
         let begun = tokio::time::Instant::now();
-        assert_eq!(whole(body, 10).await, Err(NoBody::TooSlow));
-        assert_eq!(begun.elapsed(), WITHIN);
+        assert_eq!(read_body(body, 10).await, Err(BodyReadError::TooSlow));
+        assert_eq!(begun.elapsed(), BODY_TIMEOUT);
     }
 }

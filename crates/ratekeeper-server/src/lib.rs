@@ -1,33 +1,27 @@
-//! The `ratekeeper` command, as a library: for its program, and for those who fuzz its doors.
+//! The `ratekeeper` command, as a library: for the program, and for fuzzers of its listeners.
 #![forbid(unsafe_code)]
 
-mod accept;
 mod admin;
 mod body;
 mod check;
 mod choices;
-mod drain;
 mod explain;
 mod failure;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod gateway;
+mod listener;
 mod log;
 mod metrics;
-mod patient;
-mod policy_file;
 mod policy_input;
-mod process;
 mod reload;
 mod remote;
 mod schema;
 mod serve;
 mod simulate;
-mod tls;
 mod tokens;
 mod top;
 mod trace;
-mod watched;
 
 use std::io::Write;
 use std::process::ExitCode;

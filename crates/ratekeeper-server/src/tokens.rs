@@ -1,4 +1,4 @@
-//! Bearer tokens: who may ask.
+//! Bearer tokens and passwords that authenticate clients.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,44 +6,46 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
-use ratekeeper::files::{FILE_BYTES_MAX, LoadError, read_text};
+use ratekeeper::files::{FILE_BYTES_MAX, FileStamps, read_text};
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::failure::Failure;
-use crate::reload::{Reload, ReloadState, When};
-use crate::watched::{Stamps, WatchedFiles};
+use crate::reload::{LoadState, Reload};
 
-/// In what a proxy shows its token that asks about somebody else's request.
+/// The header with the token of a proxy, whose `Authorization` header is that of its client.
 const PROXY_TOKEN: HeaderName = HeaderName::from_static("x-ratekeeper-token");
 
-/// Tokens that are accepted. With none, everybody is.
-#[derive(Default)]
+/// The tokens that are accepted. Without any, no token is needed.
 pub(crate) struct Tokens {
-    known: ArcSwap<Vec<Vec<u8>>>,
-    /// Where they come from.
-    file: Option<(PathBuf, WatchedFiles)>,
-    reload: ReloadState,
+    accepted: ArcSwap<Vec<Vec<u8>>>,
+    file: Option<PathBuf>,
+    loads: LoadState,
 }
 
 impl Tokens {
-    /// One on each line; empty lines and those that begin with `#` do not count.
+    /// Reads a file with one token on each line; empty lines and those that start with `#` are ignored.
     pub(crate) fn read(file: &Path) -> Result<Self, Failure> {
-        let watched = WatchedFiles::new(vec![file.to_path_buf()]);
-        let known = read(file).map_err(Failure::input)?;
-        let (known, file) = (ArcSwap::from_pointee(known), Some((file.to_path_buf(), watched)));
-        Ok(Self { known, file, reload: ReloadState::default() })
+        let loads = LoadState::loaded(FileStamps::of([file]));
+        let accepted = read(file).map_err(Failure::input)?;
+        let (accepted, file) = (ArcSwap::from_pointee(accepted), Some(file.to_path_buf()));
+        Ok(Self { accepted, file, loads })
     }
 
-    /// From a file, or none.
+    /// Reads a file, if there is one.
     pub(crate) fn read_if_named(file: Option<&Path>) -> Result<Arc<Self>, Failure> {
         file.map(Self::read).transpose().map(|tokens| Arc::new(tokens.unwrap_or_default()))
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.known.load().is_empty()
+    /// Whether there is a file to reload.
+    pub(crate) fn is_from_file(&self) -> bool {
+        self.file.is_some()
     }
 
-    /// Does it carry one of them, or is none needed?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.accepted.load().is_empty()
+    }
+
+    /// Whether a request has one of them, or none is needed.
     pub(crate) fn allow(&self, headers: &HeaderMap) -> bool {
         if self.is_empty() {
             return true;
@@ -53,55 +55,47 @@ impl Tokens {
         scheme.eq_ignore_ascii_case(b"bearer ") && self.contains(token.trim_ascii())
     }
 
-    /// The same for a proxy that passes on its caller's `Authorization`, and has a header of its own.
+    /// The same for a proxy that forwards its client's `Authorization`, and has a header of its own.
     pub(crate) fn allow_proxy(&self, headers: &HeaderMap) -> bool {
         let token = headers.get(PROXY_TOKEN).map(|value| value.as_bytes());
         self.is_empty() || token.is_some_and(|token| self.contains(token.trim_ascii()))
     }
 
-    /// Compares with all of them, and each to its end, so that time tells nothing.
+    /// Compares with all of them, and each to its end, so that the time reveals nothing.
     pub(crate) fn contains(&self, token: &[u8]) -> bool {
         let none = Choice::from(0);
-        self.known.load().iter().fold(none, |found, known| found | known.ct_eq(token)).into()
+        self.accepted
+            .load()
+            .iter()
+            .fold(none, |found, accepted| found | accepted.ct_eq(token))
+            .into()
     }
 }
 
 impl Reload for Tokens {
-    type Fresh = (Result<Vec<Vec<u8>>, String>, Stamps);
+    type Value = Result<Vec<Vec<u8>>, String>;
 
-    fn state(&self) -> &ReloadState {
-        &self.reload
+    const WHAT: &'static str = "tokens";
+
+    fn state(&self) -> &LoadState {
+        &self.loads
     }
 
-    fn read(&self, when: When) -> Option<Self::Fresh> {
-        let (file, watched) = self.file.as_ref()?;
-        // Before it is read, so that what changes meanwhile is noticed.
-        let stamps = watched.stamps();
-        let is_due = when == When::Always || watched.have_changed(&stamps);
-        is_due.then(|| (read(file), stamps))
+    fn source(&self) -> String {
+        self.file.as_ref().map_or("no file".into(), |file| file.display().to_string())
     }
 
-    fn apply(&self, (known, stamps): Self::Fresh) -> bool {
-        let Some((file, watched)) = &self.file else { return true };
-        watched.loaded(stamps);
-        match known {
-            Ok(known) => {
-                tracing::info!(file = %file.display(), tokens = known.len(), "tokens reloaded");
-                self.known.store(Arc::new(known));
-                true
-            }
-            Err(error) => {
-                tracing::error!(%error, "tokens not reloaded, the old ones stay");
-                false
-            }
-        }
+    fn read(&self) -> (Self::Value, FileStamps) {
+        let stamps = FileStamps::of(&self.file);
+        let accepted = self.file.as_ref().map(|file| read(file));
+        (accepted.unwrap_or_else(|| Ok(Vec::new())), stamps)
     }
 
-    fn reject(&self, error: &LoadError, is_first: bool) {
-        if let (Some((file, _)), true) = (&self.file, is_first) {
-            let file = file.display();
-            tracing::error!(%file, %error, "tokens not reloaded, the old ones stay");
-        }
+    fn activate(&self, accepted: Self::Value) -> Result<String, String> {
+        let accepted = accepted?;
+        let details = format!("tokens={}", accepted.len());
+        self.accepted.store(Arc::new(accepted));
+        Ok(details)
     }
 }
 
@@ -110,11 +104,18 @@ fn read(file: &Path) -> Result<Vec<Vec<u8>>, String> {
         .map_err(|error| format!("cannot read the tokens in {}: {error}", file.display()))?;
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let known: Vec<_> = lines.map(|line| line.as_bytes().to_vec()).collect();
-    if known.is_empty() {
-        return Err(format!("there is no token in {}; write one on a line", file.display()));
+    let accepted: Vec<_> = lines.map(|line| line.as_bytes().to_vec()).collect();
+    if accepted.is_empty() {
+        return Err(format!("{} contains no token; write one on each line", file.display()));
     }
-    Ok(known)
+    Ok(accepted)
+}
+
+impl Default for Tokens {
+    fn default() -> Self {
+        let loads = LoadState::loaded(FileStamps::default());
+        Self { accepted: ArcSwap::default(), file: None, loads }
+    }
 }
 
 #[cfg(test)]
@@ -123,8 +124,8 @@ mod tests {
 
     impl Tokens {
         pub(crate) fn of(tokens: &[&str]) -> Self {
-            let known = tokens.iter().map(|token| token.as_bytes().to_vec()).collect();
-            Self { known: ArcSwap::from_pointee(known), ..Self::default() }
+            let accepted = tokens.iter().map(|token| token.as_bytes().to_vec()).collect();
+            Self { accepted: ArcSwap::from_pointee(accepted), ..Self::default() }
         }
     }
 
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_who_have_a_token_may_ask() {
+    fn only_requests_with_a_token_are_allowed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "# ours\nalpha\n\n  beta  \n").unwrap();
         let Ok(tokens) = Tokens::read(file.path()) else { panic!("tokens") };

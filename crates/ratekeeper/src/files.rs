@@ -5,12 +5,12 @@ use std::error::Error;
 use std::fmt::{self, Display, Formatter};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
+use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::timeout;
 
 /// The largest policy file.
@@ -19,11 +19,14 @@ pub const POLICY_BYTES_MAX: u64 = 4 << 20;
 /// The largest of the other configuration files: keys, certificates, secrets.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// How long a [`Reloader`] waits for files to be read.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Why a configuration file cannot be read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The system says no.
+    /// The system reports an error.
     Io(io::Error),
     /// It is not a regular file, but for example a named pipe.
     NotRegular(&'static str),
@@ -87,7 +90,7 @@ pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, ReadError> {
     String::from_utf8(read(path, bytes_max)?).map_err(|_| ReadError::NotText)
 }
 
-/// Returns all that a reader has, if that is at most `bytes_max` bytes.
+/// Returns all bytes of a reader, if they are at most `bytes_max` bytes.
 ///
 /// # Errors
 ///
@@ -107,7 +110,7 @@ fn open(path: &Path) -> io::Result<File> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
-        // To open a named pipe would wait for a writer otherwise.
+        // Otherwise, opening a named pipe would wait for a writer.
         options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     }
     options.open(path)
@@ -127,7 +130,7 @@ fn kind(of: std::fs::FileType) -> &'static str {
             return "a socket";
         }
     }
-    if of.is_dir() { "a directory" } else { "no regular file" }
+    if of.is_dir() { "a directory" } else { "not a regular file" }
 }
 
 /// Why files were not loaded.
@@ -158,13 +161,52 @@ impl Error for LoadError {
     }
 }
 
+/// How some files were when they were read, by which a change is noticed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileStamps(Vec<(PathBuf, Option<Stamp>)>);
+
+/// When a file was changed, its length and, on Unix, its inode: links to files can be switched to others
+/// that are as old and as long.
+type Stamp = (SystemTime, u64, u64);
+
+impl FileStamps {
+    /// Returns the stamps of these files and folders as they are now. May block.
+    pub fn of<P: Into<PathBuf>>(paths: impl IntoIterator<Item = P>) -> Self {
+        let mut stamps = Self::default();
+        paths.into_iter().for_each(|path| stamps.add(path));
+        stamps
+    }
+
+    /// Adds a file as it is now. May block. To be called before the file is read, so that a change
+    /// meanwhile is noticed.
+    pub fn add(&mut self, path: impl Into<PathBuf>) {
+        let path = path.into();
+        let stamp = stamp(&path);
+        self.0.push((path, stamp));
+    }
+
+    /// Whether a file is no longer as it was. May block.
+    pub fn have_changed(&self) -> bool {
+        self.0.iter().any(|(path, before)| *before != stamp(path))
+    }
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let metadata = std::fs::metadata(path).ok()?;
+    #[cfg(unix)]
+    let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
+    #[cfg(not(unix))]
+    let inode = 0;
+    Some((metadata.modified().ok()?, metadata.len(), inode))
+}
+
 /// Loads files on a thread of its own, one load at a time and within a time limit.
 ///
 /// A load that is abandoned at its limit keeps its thread until the system returns from it. No other
 /// load begins meanwhile, so there is never more than one such thread.
 #[derive(Debug, Default)]
 pub struct Loader {
-    turn: Arc<Mutex<()>>,
+    lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// What was loaded. The next load begins when this is dropped, so that loads take effect in order.
@@ -172,13 +214,13 @@ pub struct Loader {
 pub struct Loaded<T> {
     /// What the work returned.
     pub value: T,
-    _turn: OwnedMutexGuard<()>,
+    _lock: OwnedMutexGuard<()>,
 }
 
 impl Loader {
     /// Whether a load is under way, perhaps one that was abandoned.
     pub fn is_busy(&self) -> bool {
-        self.turn.try_lock().is_err()
+        self.lock.try_lock().is_err()
     }
 
     /// Runs `work`, which may block, on a thread of its own. Waits for the load before it. Must be
@@ -193,14 +235,114 @@ impl Loader {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Loaded<T>, LoadError> {
         let loaded = async {
-            let turn = Arc::clone(&self.turn).lock_owned().await;
+            let lock = Arc::clone(&self.lock).lock_owned().await;
             let (done, result) = oneshot::channel();
-            let run = move || drop(done.send(Loaded { value: work(), _turn: turn }));
+            let run = move || drop(done.send(Loaded { value: work(), _lock: lock }));
             thread::Builder::new().name("load-files".into()).spawn(run)?;
             result.await.map_err(|_| io::Error::other("the thread panicked"))
         };
         let loaded = timeout(within, loaded).await.map_err(|_| LoadError::TimedOut(within))?;
         loaded.map_err(LoadError::NoThread)
+    }
+}
+
+/// Reads files again when they have changed, with a [`Loader`] and within five seconds.
+#[derive(Debug, Default)]
+pub struct Reloader {
+    loader: Loader,
+    state: Mutex<ReloadState>,
+}
+
+#[derive(Debug, Default)]
+struct ReloadState {
+    stamps: FileStamps,
+    /// Whether the last load was abandoned.
+    is_overdue: bool,
+}
+
+/// Why files were not reloaded.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ReloadError {
+    /// The reason.
+    pub error: LoadError,
+    /// Whether the load before it failed too.
+    pub is_repeated: bool,
+}
+
+impl Display for ReloadError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl Error for ReloadError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl Reloader {
+    /// Returns a reloader of files that had these stamps when they were read last.
+    pub fn new(stamps: FileStamps) -> Self {
+        let state = Mutex::new(ReloadState { stamps, is_overdue: false });
+        Self { loader: Loader::default(), state }
+    }
+
+    /// Calls `read`, which may block and returns the stamps of what it has read, on a thread of its own.
+    /// Must be called in a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// If it does not return in time.
+    pub async fn reload<T: Send + 'static>(
+        &self,
+        read: impl FnOnce() -> (T, FileStamps) + Send + 'static,
+    ) -> Result<Loaded<T>, ReloadError> {
+        let loaded = self.loader.load(RELOAD_TIMEOUT, read).await;
+        loaded.map(|loaded| self.note_loaded(loaded)).map_err(|error| self.note_failed(error))
+    }
+
+    /// The same, if the files have changed or could not be read in time before. Returns `None` if they
+    /// have not, or are being read at present.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reloader::reload`].
+    pub async fn reload_if_changed<T: Send + 'static>(
+        &self,
+        read: impl FnOnce() -> (T, FileStamps) + Send + 'static,
+    ) -> Option<Result<Loaded<T>, ReloadError>> {
+        if self.loader.is_busy() {
+            return None;
+        }
+        let (stamps, is_overdue) = {
+            let state = self.state();
+            (state.stamps.clone(), state.is_overdue)
+        };
+        let read = move || (is_overdue || stamps.have_changed()).then(read);
+        match self.loader.load(RELOAD_TIMEOUT, read).await {
+            Ok(Loaded { value: None, .. }) => None,
+            Ok(Loaded { value: Some(value), _lock }) => {
+                Some(Ok(self.note_loaded(Loaded { value, _lock })))
+            }
+            Err(error) => Some(Err(self.note_failed(error))),
+        }
+    }
+
+    fn note_loaded<T>(&self, loaded: Loaded<(T, FileStamps)>) -> Loaded<T> {
+        let Loaded { value: (value, stamps), _lock } = loaded;
+        *self.state() = ReloadState { stamps, is_overdue: false };
+        Loaded { value, _lock }
+    }
+
+    fn note_failed(&self, error: LoadError) -> ReloadError {
+        let is_repeated = std::mem::replace(&mut self.state().is_overdue, true);
+        ReloadError { error, is_repeated }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ReloadState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -269,6 +411,53 @@ mod tests {
         assert!(loader.is_busy(), "until it has taken effect");
         drop(loaded);
         assert!(!loader.is_busy());
+    }
+
+    /// With the clock paused, the limit is over as soon as there is nothing else to do.
+    #[tokio::test(start_paused = true)]
+    async fn a_reload_that_hangs_fails_once_and_is_repeated_when_it_returns() {
+        let (file, reads) = mpsc::channel::<u32>();
+        let (reads, reloader) = (Arc::new(Mutex::new(reads)), Reloader::default());
+        let read = || {
+            let reads = Arc::clone(&reads);
+            move || (reads.lock().unwrap().recv().unwrap(), FileStamps::default())
+        };
+        let hung = reloader.reload(read()).await.unwrap_err();
+        assert!(!hung.is_repeated && hung.to_string() == "reading it took longer than 5s");
+        assert!(reloader.reload_if_changed(read()).await.is_none(), "it still hangs");
+        assert!(reloader.reload(read()).await.unwrap_err().is_repeated);
+
+        tokio::time::resume();
+        // The abandoned read gets the first, which is dropped.
+        file.send(1).unwrap();
+        file.send(2).unwrap();
+        while reloader.loader.is_busy() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(reloader.reload_if_changed(read()).await.unwrap().unwrap().value, 2);
+        assert!(reloader.reload_if_changed(read()).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn files_that_change_or_appear_or_are_switched_are_reloaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("a"), "1").unwrap();
+        let stamps = || FileStamps::of([path("a"), path("b")]);
+        let reloader = Reloader::new(stamps());
+        let read = || {
+            let stamps = stamps();
+            move || ((), stamps)
+        };
+        assert!(reloader.reload_if_changed(read()).await.is_none());
+        std::fs::write(path("b"), "2").unwrap();
+        assert!(reloader.reload_if_changed(read()).await.is_some());
+        std::fs::write(path("new"), "3").unwrap();
+        let modified = std::fs::metadata(path("b")).unwrap().modified().unwrap();
+        File::options().write(true).open(path("new")).unwrap().set_modified(modified).unwrap();
+        std::fs::rename(path("new"), path("b")).unwrap();
+        assert!(reloader.reload_if_changed(read()).await.is_some(), "as old and as long");
+        assert!(reloader.reload_if_changed(read()).await.is_none());
     }
 
     #[tokio::test]

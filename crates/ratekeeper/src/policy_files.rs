@@ -1,13 +1,11 @@
 //! A policy file, the files that it refers to, and the environment.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use ratekeeper_policy::{Policy, PolicyErrors, Sources};
 
-use crate::files::{FILE_BYTES_MAX, POLICY_BYTES_MAX, read, read_text};
+use crate::files::{FILE_BYTES_MAX, FileStamps, POLICY_BYTES_MAX, read, read_text};
 
 /// The most bytes of all files that a policy refers to.
 const ALL_BYTES_MAX: u64 = 16 << 20;
@@ -22,29 +20,22 @@ pub struct PolicyFiles {
 
 #[derive(Debug)]
 struct KnownFiles {
-    files: Vec<(PathBuf, Stamp)>,
+    stamps: FileStamps,
     bytes_left: u64,
 }
-
-/// The modification time and length of a file; `None` if it does not exist.
-type Stamp = Option<(SystemTime, u64)>;
 
 impl PolicyFiles {
     /// Returns the sources of the policy in this file.
     pub fn beside(policy: &Path) -> Self {
         let folder = policy.parent().unwrap_or(Path::new(".")).to_path_buf();
-        let files = vec![(policy.to_path_buf(), stamp(policy))];
-        Self {
-            folder,
-            known: Arc::new(Mutex::new(KnownFiles { files, bytes_left: ALL_BYTES_MAX })),
-        }
+        let stamps = FileStamps::of([policy]);
+        let known = KnownFiles { stamps, bytes_left: ALL_BYTES_MAX };
+        Self { folder, known: Arc::new(Mutex::new(known)) }
     }
 
-    /// Returns whether the policy, or a file that it refers to, has changed since it was read.
-    pub fn have_changed(&self) -> bool {
-        // Not under the lock, because a file system may hang.
-        let files = self.lock().files.clone();
-        files.iter().any(|(path, known)| *known != stamp(path))
+    /// Returns the stamps of the policy and of the files that it has referred to so far.
+    pub fn stamps(&self) -> FileStamps {
+        self.lock().stamps.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, KnownFiles> {
@@ -55,9 +46,7 @@ impl PolicyFiles {
 impl Sources for PolicyFiles {
     fn file(&self, name: &str) -> Result<Vec<u8>, String> {
         let path = self.folder.join(name);
-        // Before it is read, so that a change meanwhile is noticed.
-        let stamped = (path.clone(), stamp(&path));
-        self.lock().files.push(stamped);
+        self.lock().stamps.add(&path);
         let bytes = read(&path, FILE_BYTES_MAX);
         let bytes = bytes.map_err(|error| format!("{}: {error}", path.display()))?;
         let mut known = self.lock();
@@ -71,11 +60,6 @@ impl Sources for PolicyFiles {
     fn variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok()
     }
-}
-
-fn stamp(path: &Path) -> Stamp {
-    let metadata = fs::metadata(path).ok()?;
-    Some((metadata.modified().ok()?, metadata.len()))
 }
 
 /// Reads a policy file: a regular file of at most [`POLICY_BYTES_MAX`] bytes.

@@ -1,7 +1,7 @@
 //! The active policy, and how it is replaced.
 
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -9,14 +9,12 @@ use ratekeeper_core::Micros;
 use ratekeeper_policy::{LimitRule, Policy, PolicyErrors, StoreSettings};
 
 use crate::engine::Engine;
-use crate::files::{self, Loader};
+use crate::files::{FileStamps, Reloader};
 use crate::policy_files::{PolicyFiles, read_policy};
 use crate::telemetry::{LimitCounters, Telemetry};
 
 /// How often a watched policy file is checked for changes.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// How long reading a policy file may take.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The active policy. It is replaced as a whole; a request sees one from beginning to end.
 #[derive(Debug)]
@@ -41,6 +39,8 @@ impl ActivePolicy {
 pub struct PolicyHandle {
     active: ArcSwap<ActivePolicy>,
     status: Mutex<LoadStatus>,
+    /// The file of [`PolicyLimiter::open`](crate::PolicyLimiter::open), and how it was when it was read.
+    opened: OnceLock<(PathBuf, FileStamps)>,
     engine: Arc<Engine>,
     telemetry: Arc<Telemetry>,
 }
@@ -91,6 +91,7 @@ impl PolicyHandle {
         Self {
             active: ArcSwap::from_pointee(ActivePolicy { policy, counters }),
             status: Mutex::new(status),
+            opened: OnceLock::new(),
             engine,
             telemetry,
         }
@@ -177,39 +178,43 @@ impl PolicyHandle {
         observer: impl Fn(Result<(), PolicyLoadError>) + Send + 'static,
     ) {
         let (handle, path) = (Arc::downgrade(self), path.as_ref().to_path_buf());
-        let mut known = PolicyFiles::beside(&path);
-        // Finds out which files the policy refers to.
-        let _ = read_policy(&path, &known);
+        let opened = self.opened.get().filter(|(opened, _)| *opened == path);
+        let stamps = opened.map(|(_, stamps)| stamps.clone());
+        let name = path.display().to_string();
+        let read = move || read_stamped(&path);
         tokio::spawn(async move {
-            let (loader, mut is_late) = (Loader::default(), false);
+            let is_read = stamps.is_some();
+            let reloader = Reloader::new(stamps.unwrap_or_default());
+            if !is_read {
+                // Finds out which files the policy refers to.
+                let _ = reloader.reload(read.clone()).await;
+            }
             loop {
                 tokio::time::sleep(WATCH_INTERVAL).await;
                 let Some(handle) = handle.upgrade() else { return };
-                let (file, before) = (path.clone(), known.clone());
-                let read = move || (is_late || before.have_changed()).then(|| read_again(&file));
-                match loader.load(READ_TIMEOUT, read).await {
-                    Ok(files::Loaded { value: None, .. }) => {}
-                    Ok(files::Loaded { value: Some((policy, files)), .. }) => {
-                        (known, is_late) = (files, false);
-                        observer(handle.load(policy));
-                    }
-                    // It still hangs, which was reported.
-                    Err(_) if is_late => {}
-                    Err(error) => {
-                        is_late = true;
-                        let name = path.display().to_string();
+                match reloader.reload_if_changed(read.clone()).await {
+                    None => {}
+                    Some(Ok(loaded)) => observer(handle.load(loaded.value)),
+                    // Reported already.
+                    Some(Err(error)) if error.is_repeated => {}
+                    Some(Err(error)) => {
                         observer(handle.load(Err(PolicyErrors::unreadable(&name, error))));
                     }
                 }
             }
         });
     }
+
+    /// Notes the file that the policy was read from, and how it was then.
+    pub(crate) fn set_opened(&self, path: &Path, stamps: FileStamps) {
+        let _ = self.opened.set((path.to_path_buf(), stamps));
+    }
 }
 
-/// A policy file as it is now, and the files that it refers to.
-fn read_again(path: &Path) -> (Result<Policy, PolicyErrors>, PolicyFiles) {
+/// Reads a policy file, and returns the stamps of it and of the files that it refers to.
+pub(crate) fn read_stamped(path: &Path) -> (Result<Policy, PolicyErrors>, FileStamps) {
     let files = PolicyFiles::beside(path);
-    (read_policy(path, &files), files)
+    (read_policy(path, &files), files.stamps())
 }
 
 /// Compares what is fixed when a store is opened. The failure mode can change at any time.

@@ -19,8 +19,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::engine::{
     Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt,
 };
-use crate::policy_files::{PolicyFiles, read_policy};
-use crate::policy_handle::{ActivePolicy, PolicyHandle, PolicyLoadError};
+use crate::policy_handle::{ActivePolicy, PolicyHandle, PolicyLoadError, read_stamped};
 use crate::telemetry::{Outcome, Telemetry};
 
 /// Decides about requests by a policy.
@@ -91,7 +90,10 @@ impl PolicyLimiter {
     /// If the file cannot be read, or its policy is invalid.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, PolicyLoadError> {
         let path = path.as_ref();
-        Self::new(read_policy(path, &PolicyFiles::beside(path))?)
+        let (policy, stamps) = read_stamped(path);
+        let limiter = Self::new(policy?)?;
+        limiter.policy().set_opened(path, stamps);
+        Ok(limiter)
     }
 
     /// Returns the active policy, to inspect, reload or replace it.

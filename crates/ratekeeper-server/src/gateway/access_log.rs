@@ -18,7 +18,7 @@ use ratekeeper::{Clock, SystemClock};
 
 use super::client::Client;
 use super::options::AccessLog;
-use super::ticks::Ticks;
+use crate::listener::Ticks;
 
 /// Entries that wait to be written.
 const WAITING_MAX: usize = 32 * 1024;
@@ -162,7 +162,7 @@ impl AccessLogger {
 }
 
 impl Entry {
-    pub(super) fn answered(
+    pub(super) fn respond(
         &mut self,
         status: StatusCode,
         upstream: Option<Arc<str>>,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
-use super::shared::Overload;
+use super::state::Overload;
 
 /// Why a request gets an answer of the gateway's own.
 #[derive(Debug)]

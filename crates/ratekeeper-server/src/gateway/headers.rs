@@ -64,7 +64,7 @@ pub(super) fn strip_request(headers: &mut HeaderMap, is_upgrade: bool, ours: &He
 }
 
 /// Removes from an answer what is between the upstream and the gateway only.
-pub(super) fn strip_answer(headers: &mut HeaderMap, is_upgrade: bool, ours: &HeaderName) {
+pub(super) fn strip_response(headers: &mut HeaderMap, is_upgrade: bool, ours: &HeaderName) {
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
     }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn an_answer_in_chunks_has_no_length() {
         let mut answer = headers(&[("content-length", "3"), ("transfer-encoding", "chunked")]);
-        strip_answer(&mut answer, false, &ID);
+        strip_response(&mut answer, false, &ID);
         assert!(answer.is_empty());
     }
 

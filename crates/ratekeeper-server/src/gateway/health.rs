@@ -1,4 +1,4 @@
-//! Asks the upstreams how they are, if there is a path to ask for.
+//! Active health checks of the upstreams, if there is a path for them.
 
 use std::io;
 use std::sync::Arc;
@@ -13,48 +13,50 @@ use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 
-use super::link::connect;
-use super::shared::{Shared, Upstream};
+use super::state::{GatewayState, Upstream};
+use super::upstream_connection::connect;
 
-/// One answer that is missing may be bad luck.
+/// Failed checks in a row that make an upstream unhealthy: one may be bad luck.
 const FAILURES: u32 = 2;
-/// An answer may take as long as there is between two questions, and at least this.
-const PATIENCE_MIN: Duration = Duration::from_secs(1);
+/// A check may take as long as the interval between two, and at least this.
+const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// Watches all upstreams for as long as the gateway runs.
-pub(super) fn start(shared: &Arc<Shared>) {
-    let Some(path) = shared.health.health_path.clone() else { return };
-    for index in 0..shared.upstreams.len() {
-        tokio::spawn(watch(Arc::clone(shared), index, path.clone()));
+/// Starts to check all upstreams, for as long as the gateway runs. Must be called in a tokio runtime.
+pub(super) fn start(gateway: &Arc<GatewayState>) {
+    let Some(path) = gateway.health.health_path.clone() else { return };
+    for index in 0..gateway.upstreams.len() {
+        tokio::spawn(check_regularly(Arc::clone(gateway), index, path.clone()));
     }
 }
 
-async fn watch(shared: Arc<Shared>, index: usize, path: String) {
-    let upstream = &shared.upstreams[index];
-    let every = shared.health.health_interval;
-    let patience = every.max(PATIENCE_MIN).min(shared.timeouts.response);
-    let mut turns = interval(every);
+async fn check_regularly(gateway: Arc<GatewayState>, index: usize, path: String) {
+    let upstream = &gateway.upstreams[index];
+    let every = gateway.health.health_interval;
+    let within = every.max(TIMEOUT_MIN).min(gateway.timeouts.response);
+    let mut checks = interval(every);
     let mut failures = 0;
     loop {
-        turns.tick().await;
-        let asked = timeout(patience, ask(upstream, &path)).await;
-        let why = match asked.unwrap_or_else(|late| Err(late.into())) {
+        checks.tick().await;
+        let checked = timeout(within, check(upstream, &path)).await;
+        let why = match checked.unwrap_or_else(|late| Err(late.into())) {
             Ok(status) if status.is_success() || status.is_redirection() => None,
             Ok(status) => Some(status.to_string()),
             Err(error) => Some(error.to_string()),
         };
         failures = if why.is_none() { 0 } else { failures + 1 };
-        let is_sick = failures >= FAILURES;
-        if (is_sick || failures == 0) && upstream.fitness.set_sick(is_sick) {
+        let is_unhealthy = failures >= FAILURES;
+        if (is_unhealthy || failures == 0) && upstream.health.set_unhealthy(is_unhealthy) {
             match why {
                 None => tracing::info!(upstream = %upstream.name, "healthy again"),
-                Some(why) => tracing::warn!(upstream = %upstream.name, why, "unhealthy, left out"),
+                Some(why) => {
+                    tracing::warn!(upstream = %upstream.name, why, "unhealthy, gets no requests")
+                }
             }
         }
     }
 }
 
-/// Ends a connection when its answer is there, or does not come.
+/// Ends the task of a connection when the check is over.
 struct AbortOnDrop<T>(JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
@@ -63,7 +65,7 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-async fn ask(upstream: &Upstream, path: &str) -> io::Result<StatusCode> {
+async fn check(upstream: &Upstream, path: &str) -> io::Result<StatusCode> {
     let stream = TokioIo::new(connect(upstream).await?);
     let (mut sender, connection) = http1::handshake(stream).await.map_err(io::Error::other)?;
     let request = Request::get(path)
@@ -73,7 +75,7 @@ async fn ask(upstream: &Upstream, path: &str) -> io::Result<StatusCode> {
         .body(Empty::<Bytes>::new())
         .map_err(io::Error::other)?;
     let connection = AbortOnDrop(tokio::spawn(connection));
-    let answer = sender.send_request(request).await;
+    let response = sender.send_request(request).await;
     drop(connection);
-    answer.map(|answer| answer.status()).map_err(io::Error::other)
+    response.map(|response| response.status()).map_err(io::Error::other)
 }

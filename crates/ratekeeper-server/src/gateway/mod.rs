@@ -1,94 +1,94 @@
 //! `ratekeeper gateway`: a reverse proxy with limits.
 //!
-//! A request's way: `worker` accepts the connection, `connection` finds out what it speaks, hyper
-//! reads the request through `client_io`, `front` checks it and gives it an id, the library's layer
-//! keeps the policy, with `stale` before it for what it refuses, and `proxy` passes it on over a `link` from the `pool`.
+//! `connection` detects the protocol of a client and runs hyper, which reads requests through `client_io`.
+//! `request` checks a request (`check`) and gives it an id, the library's layer enforces the policy, with
+//! `stale` before it for what it denies, and `proxy` forwards it over an `upstream_connection` from the
+//! `pool`.
 
 mod access_log;
-mod answer_body;
 mod check;
 mod client;
 mod client_io;
 mod connection;
 mod error;
 mod framing;
-mod front;
 mod headers;
 mod health;
-mod link;
 mod options;
 mod pool;
 mod proxy;
+mod request;
 mod request_body;
 mod request_id;
-mod shared;
+mod response_body;
 mod stale;
+mod state;
 mod stream;
-mod supervisor;
-mod ticks;
 mod tunnel;
 mod upstream;
-mod watch;
-mod worker;
+mod upstream_connection;
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::thread::available_parallelism;
 
 use http::HeaderValue;
 use ratekeeper::RatekeeperLayer;
 use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
-use tower_layer::Stack;
+use tower_layer::{Layer, Stack};
 
-use crate::accept::{Room, listen};
 use crate::admin::Admin;
-use crate::drain::{Drain, Stage};
 use crate::failure::Failure;
+use crate::listener::tls::{self, Tls};
+use crate::listener::{
+    AdminListener, ConnectionLimit, Drain, FileDescriptors, InFlightLimit, ListenerConfig,
+    Supervised, Supervisor, Ticks, available_workers, bind, raise_file_limit, start_workers,
+};
 use crate::log;
-use crate::policy_file::PolicyFile;
-use crate::process::{self, Descriptors};
-use crate::tls::{self, Tls};
+use crate::reload::{PolicyFile, ReloadSet};
 use crate::tokens::Tokens;
 use access_log::AccessLogger;
+use connection::GatewayHandler;
 pub(crate) use options::Gateway;
-use shared::{Overloads, Shared, Upstream};
+use proxy::Proxy;
 use stale::StaleLayer;
-use upstream::{Address, EjectionRule, Fitness, UPSTREAMS_MAX};
+use state::{GatewayState, Overloads, Upstream, WorkerState};
+use upstream::{EjectionRule, UPSTREAMS_MAX, UpstreamAddress, UpstreamHealth};
 
 impl Gateway {
     pub(crate) fn run(self) -> Result<(), Failure> {
         log::start(self.log);
-        process::raise_file_limit();
-        self.refuse_to_be_public()?;
+        raise_file_limit();
+        self.check_public_addresses()?;
         let policy = PolicyFile::open(self.policy.as_deref(), &self.trusted_proxies)?;
         let tls = self.tls.load()?;
-        let shared = self.shared(tls.clone(), policy)?;
-        let gate = shared.policy.gate();
-        // What the limits refuse, `stale` may answer: so it is outside of them.
-        let limits = RatekeeperLayer::new(gate.clone());
-        let wrap = Stack::new(limits, StaleLayer::new(gate.clone(), shared.ticks));
-        let (listener, workers) = (self.listen()?, self.workers());
-        let side_door = self.side_door(&shared)?;
-        let side_address = side_door.as_ref().and_then(|(listener, _)| listener.local_addr().ok());
-        let supervisor =
-            supervisor::Supervisor::new(Arc::clone(&shared), tls, side_door, self.is_admin_tls());
-        let supervisor = supervisor.map_err(Failure::io)?;
-        for index in 0..workers {
-            worker::start(index, &listener, Arc::clone(&shared), &wrap).map_err(Failure::io)?;
-        }
-        self.announce(&listener, workers, side_address).map_err(Failure::io)?;
+        let admin_tokens = Tokens::read_if_named(self.admin_tokens.as_deref())?;
+        let gateway = self.gateway(policy)?;
+        let listener = self.bind()?;
+        let admin = self.admin_listener(&gateway, &admin_tokens, tls.as_ref())?;
+        let supervisor = Supervisor::new().map_err(Failure::io)?;
+        self.start_workers(&listener, &gateway, tls.as_ref()).map_err(Failure::io)?;
+        self.announce(&listener, admin.as_ref()).map_err(Failure::io)?;
         drop(listener);
-        supervisor.run();
-        if let Some(log) = &shared.access_log {
+        let mut reloads = ReloadSet::default();
+        reloads.add(&gateway.policy);
+        tls.iter().for_each(|tls| reloads.add(tls));
+        if admin_tokens.is_from_file() {
+            reloads.add(&admin_tokens);
+        }
+        let (policy, drain) = (Arc::clone(&gateway.policy), gateway.drain.clone());
+        let drain_timeout = self.timeouts.drain;
+        let supervised = Supervised { policy, reloads, admin, drain, drain_timeout };
+        supervisor.run(supervised, async { health::start(&gateway) });
+        if let Some(log) = &gateway.access_log {
             log.flush();
         }
         Ok(())
     }
 
-    fn shared(&self, tls: Option<Arc<Tls>>, policy: PolicyFile) -> Result<Arc<Shared>, Failure> {
-        Ok(Arc::new(Shared {
+    fn gateway(&self, policy: PolicyFile) -> Result<Arc<GatewayState>, Failure> {
+        Ok(Arc::new(GatewayState {
             upstreams: self.upstreams()?,
             ejection: EjectionRule {
                 after: self.health.eject_after,
@@ -100,18 +100,41 @@ impl Gateway {
             policy: Arc::new(policy),
             request_id_header: self.request_id_header.clone(),
             access_log: AccessLogger::start(self.access_log).map_err(Failure::io)?,
-            tls,
             drain: Drain::default(),
-            ticks: ticks::Ticks::begin(),
-            in_flight: Arc::new(Room::new(self.bounds.max_in_flight as usize)),
-            descriptors: Descriptors::new(self.workers()),
+            ticks: Ticks::start(),
+            connections: ConnectionLimit::new(self.bounds.max_connections as usize),
+            in_flight: Arc::new(InFlightLimit::new(self.bounds.max_in_flight as usize)),
+            descriptors: FileDescriptors::new(available_workers(self.workers)),
             overloads: Overloads::default(),
         }))
     }
 
+    fn start_workers(
+        &self,
+        listener: &TcpListener,
+        gateway: &Arc<GatewayState>,
+        tls: Option<&Arc<Tls>>,
+    ) -> io::Result<()> {
+        let limiter = gateway.policy.gate();
+        // Outside of the limits, because it responds to what they deny.
+        let stale = StaleLayer::new(gateway.ticks);
+        let layers = Stack::new(RatekeeperLayer::new(limiter.clone()), stale);
+        let (connections, descriptors) = (&gateway.connections, &gateway.descriptors.connections);
+        let config = ListenerConfig::new(Arc::clone(connections), descriptors, &gateway.drain);
+        let config = config.with_tls(tls.cloned()).with_handshake_timeout(self.timeouts.header);
+        let workers = available_workers(self.workers);
+        start_workers("gateway", workers, listener, &config, |index| {
+            let worker = Arc::new(WorkerState::new(Arc::clone(gateway), index));
+            let service = layers.layer(Proxy::new(Arc::clone(&worker)));
+            async { Ok(GatewayHandler::new(worker, service)) }
+        })
+    }
+
     fn upstreams(&self) -> Result<Vec<Upstream>, Failure> {
         if self.upstreams.len() > UPSTREAMS_MAX {
-            return Err(Failure::input(format!("there may be {UPSTREAMS_MAX} upstreams")));
+            return Err(Failure::input(format!(
+                "too many upstreams; the maximum is {UPSTREAMS_MAX}"
+            )));
         }
         let is_tls = self.upstreams.iter().any(|address| address.is_tls);
         let connector = is_tls.then(|| tls::connector(self.upstream_ca.as_deref())).transpose()?;
@@ -119,55 +142,55 @@ impl Gateway {
         self.upstreams.iter().map(|address| upstream(address, connector.as_ref(), max)).collect()
     }
 
-    fn listen(&self) -> Result<TcpListener, Failure> {
-        listen(self.listen)
+    fn bind(&self) -> Result<TcpListener, Failure> {
+        bind(self.listen)
             .map_err(|error| Failure::io(format!("cannot listen on {}: {error}", self.listen)))
     }
 
-    fn side_door(
+    fn admin_listener(
         &self,
-        shared: &Arc<Shared>,
-    ) -> Result<Option<(TcpListener, Arc<Admin>)>, Failure> {
+        gateway: &Arc<GatewayState>,
+        tokens: &Arc<Tokens>,
+        tls: Option<&Arc<Tls>>,
+    ) -> Result<Option<AdminListener>, Failure> {
         let Some(address) = self.admin.0 else { return Ok(None) };
-        let listener = listen(address).map_err(|error| {
-            let remedy = "choose another with --admin, or say --admin off";
-            Failure::io(format!("cannot listen on {address} for the admin side: {error}; {remedy}"))
+        let listener = bind(address).map_err(|error| {
+            let remedy = "choose another with --admin, or disable it with --admin off";
+            Failure::io(format!("cannot listen on {address} for --admin: {error}; {remedy}"))
         })?;
-        let (of_serving, of_metrics) = (Arc::clone(shared), Arc::clone(shared));
+        let (of_serving, of_metrics) = (Arc::clone(gateway), Arc::clone(gateway));
         let admin = Admin {
-            policy: Arc::clone(&shared.policy),
-            tokens: Tokens::read_if_named(self.admin_tokens.as_deref())?,
-            is_serving: Box::new(move || of_serving.drain.stage() == Stage::Serve),
-            more_metrics: Box::new(move |page| of_metrics.tell_metrics(page)),
+            policy: Arc::clone(&gateway.policy),
+            tokens: Arc::clone(tokens),
+            is_serving: Box::new(move || !of_serving.drain.is_draining()),
+            more_metrics: Box::new(move |page| of_metrics.write_metrics(page)),
             envoy: None,
         };
-        Ok(Some((listener, Arc::new(admin))))
+        Ok(Some(AdminListener {
+            listener,
+            admin: Arc::new(admin),
+            tls: tls.filter(|_| self.is_admin_tls()).cloned(),
+            connections_max: gateway.descriptors.admin_max,
+        }))
     }
 
-    fn workers(&self) -> usize {
-        let cores = || available_parallelism().map_or(1, usize::from);
-        self.workers.map_or_else(cores, usize::from)
-    }
-
-    fn announce(
-        &self,
-        listener: &TcpListener,
-        workers: usize,
-        side_door: Option<SocketAddr>,
-    ) -> io::Result<()> {
-        let scheme = if self.tls.is_wanted() { "https" } else { "http" };
-        let upstreams: Vec<String> = self.upstreams.iter().map(Address::to_string).collect();
+    fn announce(&self, listener: &TcpListener, admin: Option<&AdminListener>) -> io::Result<()> {
+        let scheme = |is_tls| if is_tls { "https" } else { "http" };
+        let upstreams: Vec<String> =
+            self.upstreams.iter().map(UpstreamAddress::to_string).collect();
         let (address, upstreams) = (listener.local_addr()?, upstreams.join(", "));
-        let workers =
-            if workers == 1 { "1 worker".to_string() } else { format!("{workers} workers") };
+        let workers = match available_workers(self.workers) {
+            1 => "1 worker".to_string(),
+            workers => format!("{workers} workers"),
+        };
         let limits = match &self.policy {
             Some(policy) => policy.display().to_string(),
-            None => "none; name a policy file to have some".to_string(),
+            None => "none; start with a policy file to have some".to_string(),
         };
-        let of_admin = if self.is_admin_tls() { "https" } else { "http" };
-        let admin = side_door.map(|address| format!("admin: {of_admin}://{address}/\n"));
-        let admin = admin.unwrap_or_default();
-        // It serves also if nobody listens to what it says.
+        let admin: Option<SocketAddr> = admin.and_then(|admin| admin.listener.local_addr().ok());
+        let admin = admin.map(|at| format!("admin: {}://{at}/\n", scheme(self.is_admin_tls())));
+        let (scheme, admin) = (scheme(self.tls.is_wanted()), admin.unwrap_or_default());
+        // The gateway serves even if this cannot be written.
         let _ = write!(
             io::stderr(),
             "listening on {scheme}://{address} for {upstreams} ({workers})\nlimits: {limits}\n{admin}"
@@ -177,7 +200,7 @@ impl Gateway {
 }
 
 fn upstream(
-    address: &Address,
+    address: &UpstreamAddress,
     connector: Option<&TlsConnector>,
     connections_max: usize,
 ) -> Result<Upstream, Failure> {
@@ -188,7 +211,7 @@ fn upstream(
         None => None,
     };
     let host = HeaderValue::try_from(address.to_string()).map_err(|error| unusable(&error))?;
-    let (name, fitness) = (address.to_string().into(), Fitness::default());
-    let in_use = Arc::new(Room::new(connections_max));
-    Ok(Upstream { address: address.clone(), tls, host, name, fitness, in_use })
+    let (name, health) = (address.to_string().into(), UpstreamHealth::default());
+    let in_use = Arc::new(InFlightLimit::new(connections_max));
+    Ok(Upstream { address: address.clone(), tls, host, name, health, in_use })
 }

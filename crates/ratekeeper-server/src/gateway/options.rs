@@ -1,4 +1,4 @@
-//! What `ratekeeper gateway` can be told.
+//! The command line of `ratekeeper gateway`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,78 +8,79 @@ use clap::{Args, ValueEnum};
 use http::HeaderName;
 use ipnet::IpNet;
 
-use super::upstream;
+use super::upstream::UpstreamAddress;
 use crate::choices::{Address, address, duration, network};
 use crate::failure::Failure;
+use crate::listener::Timeouts;
+use crate::listener::tls::TlsOptions;
 use crate::log::LogFormat;
-use crate::tls::TlsOptions;
 
 const EXAMPLES: &str = "\
 Examples:
   In front of one service:
     ratekeeper gateway --upstream http://127.0.0.1:9000 --listen 0.0.0.0:8080 policy.yaml
 
-  Two of them, checked every few seconds, behind TLS:
+  Two services, with health checks, behind TLS:
     ratekeeper gateway --upstream http://10.0.0.1:9000 --upstream http://10.0.0.2:9000 \\
       --health-path /healthz --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem
 
-  Behind a load balancer whose X-Forwarded-For is to be believed:
+  Behind a load balancer whose X-Forwarded-For is trusted:
     ratekeeper gateway --upstream http://127.0.0.1:9000 --trusted-proxy 10.0.0.0/8
 
-Signals: SIGTERM and SIGINT finish what is under way and end, a second one ends at once;
-SIGHUP reads the policy and the certificate again.
+Signals: SIGTERM and SIGINT finish the requests in flight and exit, a second one exits at once;
+SIGHUP reloads the policy, the certificate and the tokens.
 
-Exit codes: 0 done, 1 it cannot listen, 2 what was given cannot be used.\n";
+Exit codes: 0 success, 1 an address cannot be listened on, 2 invalid options or configuration.\n";
 
 /// Limit traffic in front of a service, as a reverse proxy
 ///
-/// Takes HTTP/1.1 and HTTP/2, with or without TLS, and passes it on to the upstreams over HTTP/1.1
-/// in turn. Bodies stream both ways, WebSockets are tunnelled, and everything has a bound.
+/// Accepts HTTP/1.1 and HTTP/2, with or without TLS, and forwards it to the upstreams over HTTP/1.1,
+/// round robin. Bodies are streamed both ways, WebSockets are tunnelled, and everything is bounded.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Gateway {
-    /// The policy file; a changed file is taken up within seconds [default: no limits]
+    /// Policy file; reloaded within seconds when it changes [default: no limits]
     #[arg(value_name = "POLICY")]
     pub(super) policy: Option<PathBuf>,
 
-    /// Where requests go: http://HOST:PORT or https://HOST:PORT; several take turns
+    /// Upstream to forward requests to: http://HOST:PORT or https://HOST:PORT; repeatable, round robin
     #[arg(long = "upstream", value_name = "URL", required = true)]
-    pub(super) upstreams: Vec<upstream::Address>,
+    pub(super) upstreams: Vec<UpstreamAddress>,
 
-    /// Where to listen; port 0 picks a free one, which is printed
+    /// Address to listen on; port 0 picks a free port, which is printed
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080")]
     pub(super) listen: SocketAddr,
 
-    /// Where to listen for those who run it: health, metrics, the policy's state; or "off"
+    /// Address of the admin listener: health, metrics, policy status ("off" disables it)
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9091", value_parser = address)]
     pub(super) admin: Address,
 
-    /// On the admin side, only answer those who have one of these bearer tokens, but for health (a file
-    /// with one on each line; a changed file is taken up within seconds)
+    /// Require one of the bearer tokens in this file, one a line, on the admin listener, except for
+    /// health checks; reloaded within seconds when it changes
     #[arg(long, value_name = "FILE")]
     pub(super) admin_tokens: Option<PathBuf>,
 
-    /// Let others than this machine reach the admin side although anybody could read along, or ask
+    /// Allow an admin listener on other addresses than loopback without TLS or without tokens
     #[arg(long)]
     pub(super) insecure_public: bool,
 
     #[command(flatten)]
     pub(super) tls: TlsOptions,
 
-    /// Speak plain text on the admin side although there is a certificate
+    /// Serve the admin listener without TLS although there is a certificate
     #[arg(long, requires = "tls_cert", help_heading = "TLS")]
     pub(super) plain_admin: bool,
 
-    /// Trust this authority too (PEM) when an upstream is https://
+    /// Trust this certificate authority (PEM) for https:// upstreams, in addition to the system's
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
     pub(super) upstream_ca: Option<PathBuf>,
 
-    /// Believe X-Forwarded-*, Forwarded and the request id of these peers, beside those that the
+    /// Trust X-Forwarded-*, Forwarded and the request id from this network, in addition to those that the
     /// policy trusts; repeatable
     #[arg(long = "trusted-proxy", value_name = "CIDR", value_parser = network)]
     pub(super) trusted_proxies: Vec<IpNet>,
 
-    /// Threads, each with its own connections to the upstreams [default: one a core]
+    /// Number of worker threads, each with its own connections to the upstreams [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) workers: Option<u16>,
 
@@ -87,60 +88,61 @@ pub(crate) struct Gateway {
     pub(super) health: HealthOptions,
 
     #[command(flatten)]
-    pub(super) timeouts: Timeouts,
+    pub(super) timeouts: TimeoutOptions,
 
     #[command(flatten)]
-    pub(super) bounds: Bounds,
+    pub(super) bounds: BoundOptions,
 
     /// Print a line for each request to standard output
     #[arg(long, value_enum, default_value_t = AccessLog::Off, help_heading = "Logs")]
     pub(super) access_log: AccessLog,
 
-    /// How the gateway's own log looks, which goes to standard error
+    /// Format of the gateway's own log on standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text, help_heading = "Logs")]
     pub(super) log: LogFormat,
 
-    /// The header with a request's id: believed from trusted proxies, made up for others
+    /// Header with the id of a request: kept from trusted proxies, generated for others
     #[arg(long, value_name = "NAME", default_value = "x-request-id", help_heading = "Logs")]
     pub(super) request_id_header: HeaderName,
 }
 
-/// When an upstream gets no requests.
+/// Which upstreams get requests.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Health of upstreams")]
 pub(super) struct HealthOptions {
-    /// Ask each upstream for this path, and leave out those that do not answer with 2xx or 3xx
-    /// [default: only watch how requests fare]
+    /// Check the health of each upstream at this path, and send no requests to those that do not respond
+    /// with 2xx or 3xx [default: no health checks]
     #[arg(long, value_name = "PATH", value_parser = path)]
     pub(super) health_path: Option<String>,
 
-    /// How often to ask
+    /// Interval of the health checks
     #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "5s")]
     pub(super) health_interval: Duration,
 
-    /// Leave out an upstream after this many failures in a row: no connection, no answer, or 502,
-    /// 503, 504. If none would be left, all of them are used
+    /// Eject an upstream after this many failures in a row: no connection, no response, or 502, 503, 504.
+    /// If none would be left, all of them are used
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) eject_after: u32,
 
-    /// For how long; twice as long each time it fails again, up to five minutes
+    /// Eject it for this long; doubled each time it fails again, up to five minutes
     #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "5s")]
     pub(super) eject_for: Duration,
 }
 
-/// How long things may take.
+/// Timeouts of clients and upstreams.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Timeouts")]
-pub(super) struct Timeouts {
-    /// For a connection to an upstream; then the next upstream is tried, or the answer is 502
+pub(super) struct TimeoutOptions {
+    /// Limit the time to connect to an upstream; then try the next one, or respond 502
     #[arg(long = "connect-timeout", value_name = "SPAN", value_parser = duration, default_value = "2s")]
     pub(super) connect: Duration,
 
-    /// Until an upstream begins to answer a request that it has received; then the answer is 504
+    /// Limit the time until an upstream starts to respond to a request that it has received; then respond
+    /// 504
     #[arg(long = "response-timeout", value_name = "SPAN", value_parser = duration, default_value = "30s")]
     pub(super) response: Duration,
 
-    /// Close a client's connection that has had no request for this long
+    /// Close a client's connection that has had no request for this long (and up to a quarter longer)
     #[arg(long = "idle-timeout", value_name = "SPAN", value_parser = duration, default_value = "60s")]
     pub(super) idle: Duration,
 
@@ -148,63 +150,63 @@ pub(super) struct Timeouts {
     #[arg(long = "upstream-idle-timeout", value_name = "SPAN", value_parser = duration, default_value = "30s")]
     pub(super) upstream_idle: Duration,
 
-    /// From the first byte of a request to the end of its headers, and for a TLS handshake
+    /// Limit the time from the first byte of a request to the end of its headers, and of a TLS handshake
     #[arg(long = "header-timeout", value_name = "SPAN", value_parser = duration, default_value = "10s")]
     pub(super) header: Duration,
 
-    /// How long a client may pause in sending a body, or in taking an answer, and how long it may take
-    /// to send a body beyond what --min-body-rate asks for
+    /// Limit how long a client may pause while it sends a body or reads a response, and how long it may take
+    /// for a body beyond what --min-body-rate allows
     #[arg(long = "body-timeout", value_name = "SPAN", value_parser = duration, default_value = "30s")]
     pub(super) body: Duration,
 
-    /// How many bytes a second a client has to send of a body on average, such as 240 or 1k; a slower one
-    /// gets 408. 0 allows any rate
+    /// Require this many bytes a second of a body on average, such as 240 or 1k; a slower client gets 408. 0
+    /// allows any rate
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "240")]
     pub(super) min_body_rate: u64,
 
-    /// Close a tunnel, such as a WebSocket, that has been silent for this long
+    /// Close a tunnel, such as a WebSocket, on which no byte has come for this long
     #[arg(long = "tunnel-timeout", value_name = "SPAN", value_parser = duration, default_value = "1h")]
     pub(super) tunnel: Duration,
 
-    /// How long to wait for what is under way when asked to end
+    /// Wait this long for requests in flight at shutdown
     #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "30s")]
     pub(super) drain: Duration,
 }
 
-/// How much of anything there may be.
+/// Limits on sizes and numbers.
 #[derive(Args, Clone)]
-#[command(next_help_heading = "Bounds")]
-pub(super) struct Bounds {
-    /// The largest body of a request, such as 512k, 10m or 1g; a larger one gets 413
+#[command(next_help_heading = "Limits")]
+pub(super) struct BoundOptions {
+    /// Reject larger request bodies with 413, such as 512k, 10m or 1g
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "100m")]
     pub(super) max_body: u64,
 
-    /// The most headers in a request; more get 431
+    /// Reject requests with more headers with 431
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) max_headers: u16,
 
-    /// The largest head of a request: its line and its headers; a larger one gets 431
+    /// Reject requests whose request line and headers are larger with 431
     #[arg(long, value_name = "SIZE", value_parser = head_size, default_value = "64k")]
     pub(super) max_header_size: u32,
 
-    /// The most clients' connections, tunnels among them; one more gets 503
+    /// Reject more client connections, including tunnels, with 503
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_connections: u32,
 
-    /// The most requests in flight; one more gets 503 with Retry-After
+    /// Reject more requests in flight with 503 and Retry-After
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_in_flight: u32,
 
-    /// The most HTTP/2 streams of one connection at a time
+    /// Limit the concurrent HTTP/2 streams of a connection
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(super) max_streams: u32,
 
-    /// The most connections to one upstream in use at a time, tunnels among them; a request that no
-    /// upstream has one for gets 503 with Retry-After
+    /// Limit the connections to one upstream in use, including tunnels; a request that no upstream has one
+    /// for gets 503 and Retry-After
     #[arg(long, value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_upstream_connections: u32,
 
-    /// The most unused connections that a worker keeps to one upstream
+    /// Limit the idle connections that a worker keeps to one upstream
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(super) upstream_pool: u16,
 }
@@ -249,25 +251,39 @@ fn head_size(text: &str) -> Result<u32, String> {
     }
 }
 
+impl TimeoutOptions {
+    /// Timeouts of clients' connections.
+    pub(super) fn of_clients(&self) -> Timeouts {
+        Timeouts {
+            idle: Some(self.idle),
+            header: self.header,
+            first_request: Duration::MAX,
+            write: self.body,
+            unread_response: Some(self.body),
+        }
+    }
+}
+
 impl Gateway {
     pub(super) fn is_admin_tls(&self) -> bool {
         self.tls.is_wanted() && !self.plain_admin
     }
 
-    /// The admin side is for those who run the gateway: without TLS and something to know them by, only
-    /// this machine may ask, unless somebody has said so in words.
-    pub(super) fn refuse_to_be_public(&self) -> Result<(), Failure> {
+    /// Fails if the admin listener is reachable from other machines without TLS or authentication, unless
+    /// that is allowed explicitly.
+    pub(super) fn check_public_addresses(&self) -> Result<(), Failure> {
         let Some(address) = self.admin.0.filter(|address| !address.ip().is_loopback()) else {
             return Ok(());
         };
-        let is_known = self.admin_tokens.is_some() || self.tls.wants_client_certificates();
-        if self.insecure_public || self.is_admin_tls() && is_known {
+        let has_authentication =
+            self.admin_tokens.is_some() || self.tls.wants_client_certificates();
+        if self.insecure_public || self.is_admin_tls() && has_authentication {
             return Ok(());
         }
         Err(Failure::input(format!(
-            "--admin {address} can be reached by others; give it TLS (--tls-cert, --tls-key) and \
-             --admin-tokens or --tls-client-ca, listen on loopback, or say --insecure-public if the \
-             network is yours"
+            "--admin {address} is reachable from other machines; use TLS (--tls-cert, --tls-key) and \
+             --admin-tokens or --tls-client-ca, listen on loopback, or use --insecure-public if the \
+             network is trusted"
         )))
     }
 }

@@ -1,4 +1,4 @@
-//! Connections to one upstream that wait for work. Each worker has its own, so nobody waits for it.
+//! Idle connections to one upstream. Each worker has a pool of its own, so its lock is never contended.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
@@ -6,53 +6,58 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::link::Link;
+use super::upstream_connection::UpstreamConnection;
 
 pub(super) struct Pool {
     idle: Mutex<Vec<Idle>>,
     idle_max: usize,
-    patience: Duration,
+    idle_timeout: Duration,
 }
 
 struct Idle {
-    link: Box<Link>,
+    connection: Box<UpstreamConnection>,
     until: Instant,
 }
 
 impl Pool {
-    pub(super) fn new(idle_max: usize, patience: Duration) -> Self {
-        Self { idle: Mutex::default(), idle_max, patience }
+    pub(super) fn new(idle_max: usize, idle_timeout: Duration) -> Self {
+        Self { idle: Mutex::default(), idle_max, idle_timeout }
     }
 
-    /// The connection that was used last, which is the least likely to have been closed.
-    pub(super) fn take(&self) -> Option<Box<Link>> {
+    /// Takes the connection that was used last, which is the least likely to have been closed.
+    pub(super) fn take(&self) -> Option<Box<UpstreamConnection>> {
         loop {
-            let Idle { mut link, until } = self.idle().pop()?;
-            if link.is_ready(&mut unwoken()) && Instant::now() < until {
-                return Some(link);
+            let Idle { mut connection, until } = self.idle().pop()?;
+            if connection.is_ready(&mut no_waker()) && Instant::now() < until {
+                return Some(connection);
             }
         }
     }
 
-    /// Keeps a connection for the next request, unless it has had its day. The upstream may have
-    /// said for how long it will keep it.
-    pub(super) fn give(&self, mut link: Box<Link>, allowed: Option<Duration>) {
-        if !link.is_ready(&mut unwoken()) {
+    /// Keeps a connection for the next request, if it can serve one. The upstream may have said for how
+    /// long it keeps it open.
+    pub(super) fn put(
+        &self,
+        mut connection: Box<UpstreamConnection>,
+        keep_alive: Option<Duration>,
+    ) {
+        if !connection.is_ready(&mut no_waker()) {
             return;
         }
-        link.set_in_use(None);
-        let patience = allowed.map_or(self.patience, |allowed| allowed.min(self.patience));
-        let until = Instant::now() + patience;
+        connection.set_in_use(None);
+        let timeout = keep_alive.map_or(self.idle_timeout, |span| span.min(self.idle_timeout));
+        let until = Instant::now() + timeout;
         let mut idle = self.idle();
         if idle.len() < self.idle_max {
-            idle.push(Idle { link, until });
+            idle.push(Idle { connection, until });
         }
     }
 
     /// Closes what has been idle for too long or was closed by the upstream.
     pub(super) fn sweep(&self) {
         let now = Instant::now();
-        self.idle().retain_mut(|idle| now < idle.until && idle.link.is_ready(&mut unwoken()));
+        self.idle()
+            .retain_mut(|idle| now < idle.until && idle.connection.is_ready(&mut no_waker()));
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
@@ -60,7 +65,7 @@ impl Pool {
     }
 }
 
-/// Nobody is to be woken when something happens to an idle connection.
-fn unwoken() -> Context<'static> {
+/// Wakes no task when something happens to an idle connection.
+fn no_waker() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }

@@ -1,4 +1,4 @@
-//! Passes one request on to an upstream, and its answer back.
+//! Forwards one request to an upstream, and returns its response.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -12,32 +12,32 @@ use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 
-use super::answer_body::{AnswerBody, UpstreamBody};
 use super::client::Client;
 use super::error::{ProxyError, chain};
 use super::headers;
-use super::link::{Link, SendError};
 use super::request_body::RequestBody;
-use super::shared::{Overload, Shared, Worker};
+use super::response_body::{ResponseBody, UpstreamBody};
+use super::state::{GatewayState, Overload, WorkerState};
 use super::tunnel;
 use super::upstream::Tried;
+use super::upstream_connection::{SendError, UpstreamConnection};
 
-/// The service behind everything else. It always answers.
+/// The innermost service. It always responds.
 #[derive(Clone)]
-pub(crate) struct Proxy(Arc<Worker>);
+pub(crate) struct Proxy(Arc<WorkerState>);
 
-/// Which upstream answered, in the extensions of its answer if there is an access log.
+/// The upstream that served a request, in the extensions of the response if there is an access log.
 #[derive(Clone)]
-pub(super) struct AnsweredBy(pub(super) Arc<str>);
+pub(super) struct ServedBy(pub(super) Arc<str>);
 
 impl Proxy {
-    pub(super) fn new(worker: Arc<Worker>) -> Self {
+    pub(super) fn new(worker: Arc<WorkerState>) -> Self {
         Self(worker)
     }
 }
 
 impl tower_service::Service<Request<Incoming>> for Proxy {
-    type Response = Response<AnswerBody>;
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
@@ -53,55 +53,55 @@ impl tower_service::Service<Request<Incoming>> for Proxy {
         let worker = Arc::clone(&self.0);
         Box::pin(async move {
             let is_http1 = request.version() <= Version::HTTP_11;
-            let answer = exchange(worker, client, request).await;
-            Ok(answer.unwrap_or_else(|error| error.into_response(is_http1)))
+            let response = exchange(worker, client, request).await;
+            Ok(response.unwrap_or_else(|error| error.into_response(is_http1)))
         })
     }
 }
 
-/// An upstream's answer, and the connection that its body comes from.
-struct Answer {
+/// An upstream's response, and the connection that its body comes from.
+struct UpstreamResponse {
     upstream: usize,
-    link: Box<Link>,
+    connection: Box<UpstreamConnection>,
     response: Response<Incoming>,
 }
 
 async fn exchange(
-    worker: Arc<Worker>,
+    worker: Arc<WorkerState>,
     client: Arc<Client>,
     mut request: Request<Incoming>,
-) -> Result<Response<AnswerBody>, ProxyError> {
-    let asks = request.version() == Version::HTTP_11
+) -> Result<Response<ResponseBody>, ProxyError> {
+    let is_upgrade = request.version() == Version::HTTP_11
         && *request.method() == Method::GET
         && headers::asks_for_websocket(request.headers());
-    let upgrade = asks.then(|| hyper::upgrade::on(&mut request));
+    let upgrade = is_upgrade.then(|| hyper::upgrade::on(&mut request));
     let request = prepare(&worker, &client, request, upgrade.is_some())?;
-    let answer = send_to_any(&worker, request).await?;
-    finish(worker, client, answer, upgrade)
+    let response = send_to_any(&worker, request).await?;
+    finish(worker, client, response, upgrade)
 }
 
 /// Turns a client's request into the one for the upstream.
 fn prepare(
-    worker: &Worker,
+    worker: &WorkerState,
     client: &Client,
     request: Request<Incoming>,
     is_upgrade: bool,
 ) -> Result<Request<RequestBody>, ProxyError> {
-    let shared = &worker.shared;
+    let gateway = &worker.gateway;
     let (mut parts, body) = request.into_parts();
-    let body = RequestBody::new(body, shared.bounds.max_body, &shared.timeouts, shared.ticks)?;
-    headers::strip_request(&mut parts.headers, is_upgrade, &shared.request_id_header);
+    let body = RequestBody::new(body, gateway.bounds.max_body, &gateway.timeouts, gateway.ticks)?;
+    headers::strip_request(&mut parts.headers, is_upgrade, &gateway.request_id_header);
     take_authority(&mut parts.uri);
-    // `check` has seen to it that there is one.
+    // `check` has made sure that there is one.
     let host = parts.headers.get(HOST).cloned();
-    let host = host.unwrap_or_else(|| shared.upstreams[0].host.clone());
+    let host = host.unwrap_or_else(|| gateway.upstreams[0].host.clone());
     headers::set_forwarded(&mut parts.headers, client, host.clone());
     parts.headers.insert(HOST, host);
     parts.version = Version::HTTP_11;
     Ok(Request::from_parts(parts, body))
 }
 
-/// Leaves the path only, byte by byte as it came.
+/// Keeps the path only, byte by byte as it came.
 fn take_authority(uri: &mut Uri) {
     if uri.authority().is_some() {
         *uri = uri.path_and_query().cloned().map_or_else(Uri::default, Uri::from);
@@ -110,24 +110,24 @@ fn take_authority(uri: &mut Uri) {
 
 /// Tries one upstream after the other until one has received something of the request.
 async fn send_to_any(
-    worker: &Worker,
+    worker: &WorkerState,
     mut request: Request<RequestBody>,
-) -> Result<Answer, ProxyError> {
-    let turn = worker.next_turn();
+) -> Result<UpstreamResponse, ProxyError> {
+    let start = worker.next_start();
     let (mut tried, mut why, mut overload) = (Tried::default(), String::new(), None);
-    while let Some(upstream) = worker.pick(turn, tried) {
+    while let Some(upstream) = worker.pick(start, tried) {
         tried.add(upstream);
         match send_to(worker, upstream, request).await {
-            Ok(answer) => return Ok(answer),
-            Err(Unanswered::Unsent(unsent, error)) => {
+            Ok(response) => return Ok(response),
+            Err(SendFailure::Unsent(unsent, error)) => {
                 worker.note_failure(upstream, &error);
                 (request, why) = (*unsent, error);
             }
-            // Which is no fault of the upstream's.
-            Err(Unanswered::Overloaded(unsent, bound)) => {
+            // The upstream has not failed.
+            Err(SendFailure::Overloaded(unsent, bound)) => {
                 (request, overload) = (*unsent, Some(bound));
             }
-            Err(Unanswered::Failed(error)) => {
+            Err(SendFailure::Failed(error)) => {
                 if matches!(error, ProxyError::Upstream(_) | ProxyError::UpstreamTimeout) {
                     worker.note_failure(upstream, &error.to_string());
                 }
@@ -137,98 +137,103 @@ async fn send_to_any(
     }
     match overload {
         Some(bound) => {
-            worker.shared.note_overload(bound);
+            worker.gateway.note_overload(bound);
             Err(ProxyError::Overloaded(bound))
         }
         None => Err(ProxyError::Unreachable(why)),
     }
 }
 
-enum Unanswered {
-    /// Nothing was sent: another upstream may have it.
+enum SendFailure {
+    /// Nothing was sent: it can be sent to another upstream.
     Unsent(Box<Request<RequestBody>>, String),
-    /// It may not have another connection.
+    /// The limit of connections to it, or of file descriptors, is reached.
     Overloaded(Box<Request<RequestBody>>, Overload),
     Failed(ProxyError),
 }
 
-/// Sends over a connection that is there, or else over a new one.
+/// Sends over an idle connection, or else over a new one.
 async fn send_to(
-    worker: &Worker,
+    worker: &WorkerState,
     upstream: usize,
     mut request: Request<RequestBody>,
-) -> Result<Answer, Unanswered> {
-    let Shared { timeouts, upstreams, descriptors, .. } = &*worker.shared;
-    let Some(in_use) = upstreams[upstream].in_use.enter_owned() else {
-        return Err(Unanswered::Overloaded(Box::new(request), Overload::UpstreamConnections));
+) -> Result<UpstreamResponse, SendFailure> {
+    let GatewayState { timeouts, upstreams, descriptors, .. } = &*worker.gateway;
+    let Some(in_use) = upstreams[upstream].in_use.try_acquire_owned() else {
+        return Err(SendFailure::Overloaded(Box::new(request), Overload::UpstreamConnections));
     };
-    while let Some(mut link) = worker.pools[upstream].take() {
-        match link.send(request, timeouts.response).await {
+    while let Some(mut connection) = worker.pools[upstream].take() {
+        match connection.send(request, timeouts.response).await {
             Ok(response) => {
-                link.set_in_use(Some(in_use));
-                return Ok(Answer { upstream, link, response });
+                connection.set_in_use(Some(in_use));
+                return Ok(UpstreamResponse { upstream, connection, response });
             }
-            // It was closed while it was idle. There are others.
+            // It was closed while it was idle. There may be others.
             Err(SendError::Unsent(unsent)) => request = *unsent,
-            Err(SendError::Failed(error)) => return Err(Unanswered::Failed(error)),
+            Err(SendError::Failed(error)) => return Err(SendFailure::Failed(error)),
         }
     }
-    let Some(descriptor) = descriptors.connections.enter_owned() else {
-        return Err(Unanswered::Overloaded(Box::new(request), Overload::Descriptors));
+    let Some(descriptor) = descriptors.connections.try_acquire_owned() else {
+        return Err(SendFailure::Overloaded(Box::new(request), Overload::Descriptors));
     };
-    let link = Link::open(&upstreams[upstream], timeouts.connect, descriptor).await;
-    let mut link = match link {
-        Ok(link) => link,
-        Err(error) => return Err(Unanswered::Unsent(Box::new(request), chain(&error))),
+    let connection =
+        UpstreamConnection::open(&upstreams[upstream], timeouts.connect, descriptor).await;
+    let mut connection = match connection {
+        Ok(connection) => connection,
+        Err(error) => return Err(SendFailure::Unsent(Box::new(request), chain(&error))),
     };
-    link.set_in_use(Some(in_use));
-    match link.send(request, timeouts.response).await {
-        Ok(response) => Ok(Answer { upstream, link, response }),
+    connection.set_in_use(Some(in_use));
+    match connection.send(request, timeouts.response).await {
+        Ok(response) => Ok(UpstreamResponse { upstream, connection, response }),
         Err(SendError::Unsent(unsent)) => {
-            Err(Unanswered::Unsent(unsent, "it closed a new connection".to_string()))
+            Err(SendFailure::Unsent(unsent, "it closed a new connection".to_string()))
         }
-        Err(SendError::Failed(error)) => Err(Unanswered::Failed(error)),
+        Err(SendError::Failed(error)) => Err(SendFailure::Failed(error)),
     }
 }
 
-/// Turns the upstream's answer into the one for the client.
+/// Turns the upstream's response into the one for the client.
 fn finish(
-    worker: Arc<Worker>,
+    worker: Arc<WorkerState>,
     client: Arc<Client>,
-    answer: Answer,
+    response: UpstreamResponse,
     upgrade: Option<OnUpgrade>,
-) -> Result<Response<AnswerBody>, ProxyError> {
-    let Answer { upstream, link, response } = answer;
+) -> Result<Response<ResponseBody>, ProxyError> {
+    let UpstreamResponse { upstream, connection, response } = response;
     note_status(&worker, upstream, response.status());
     let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let (mut parts, incoming) = response.into_parts();
     let allowed = headers::kept_for_s(&parts.headers);
-    headers::strip_answer(&mut parts.headers, is_switch, &worker.shared.request_id_header);
+    headers::strip_response(&mut parts.headers, is_switch, &worker.gateway.request_id_header);
     parts.version = Version::HTTP_11;
-    if worker.shared.access_log.is_some() {
-        parts.extensions.insert(AnsweredBy(Arc::clone(&worker.shared.upstreams[upstream].name)));
+    if worker.gateway.access_log.is_some() {
+        parts.extensions.insert(ServedBy(Arc::clone(&worker.gateway.upstreams[upstream].name)));
     }
     let body = match (is_switch, upgrade) {
         (false, _) => {
-            // A second less: on its way, a request must not meet the close.
+            // A second less, so that no request is sent just when the upstream closes.
             let allowed = allowed.map(|s| Duration::from_secs(s.saturating_sub(1)));
-            AnswerBody::Upstream(UpstreamBody::new(incoming, link, allowed, upstream, worker))
+            ResponseBody::Upstream(UpstreamBody::new(
+                incoming, connection, allowed, upstream, worker,
+            ))
         }
         (true, Some(upgrade)) => {
-            client.activity.become_tunnel();
-            tokio::spawn(tunnel::run(worker, client, *link, upgrade));
-            AnswerBody::Own(None)
+            client.become_tunnel();
+            tokio::spawn(tunnel::run(worker, client, *connection, upgrade));
+            ResponseBody::Own(None)
         }
         (true, None) => {
-            return Err(ProxyError::Upstream("it switched protocols unasked".to_string()));
+            return Err(ProxyError::Upstream(
+                "it switched protocols without a request to".to_string(),
+            ));
         }
     };
     Ok(Response::from_parts(parts, body))
 }
 
-fn note_status(worker: &Worker, upstream: usize, status: StatusCode) {
+fn note_status(worker: &WorkerState, upstream: usize, status: StatusCode) {
     match status.as_u16() {
         502..=504 => worker.note_failure(upstream, status.as_str()),
-        _ => worker.shared.upstreams[upstream].fitness.succeed(),
+        _ => worker.gateway.upstreams[upstream].health.succeed(),
     }
 }

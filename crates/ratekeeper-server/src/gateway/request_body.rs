@@ -1,4 +1,4 @@
-//! A request's body on its way to an upstream: not too large, and not forever.
+//! The body of a request on its way to an upstream, bounded in size and time.
 
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};
@@ -14,8 +14,8 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::error::ProxyError;
-use super::options::Timeouts;
-use super::ticks::Ticks;
+use super::options::TimeoutOptions;
+use crate::listener::Ticks;
 
 pub(super) struct RequestBody {
     incoming: Incoming,
@@ -26,14 +26,14 @@ pub(super) struct RequestBody {
 struct Watch {
     left: u64,
     pace: Pace,
-    /// Since when the client lets us wait, and until when it may.
+    /// Since when a part is waited for, and until when.
     wait: Option<(Instant, Pin<Box<Sleep>>)>,
     progress: Progress,
 }
 
-/// How long a client may still let us wait for its body. What it sends earns it time, at the least rate that
-/// it has to keep, but never more than a pause may last: else a client could send much and then a byte now
-/// and then for days.
+/// How long a client's body may still be waited for. What it sends earns it time, at the minimum rate, but
+/// never more than a pause may last: otherwise a client could send much, and then a byte now and then for
+/// days.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     pause_max: Duration,
@@ -43,12 +43,12 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(timeouts: &Timeouts) -> Self {
+    fn new(timeouts: &TimeoutOptions) -> Self {
         let (pause_max, rate_min) = (timeouts.body, timeouts.min_body_rate);
         Self { pause_max, rate_min, credit: pause_max }
     }
 
-    /// Notes what came, and how long we waited for it.
+    /// Counts what has come, and how long it was waited for.
     fn note(&mut self, bytes: u64, waited: Duration) {
         let earned = bytes.saturating_mul(1_000_000).checked_div(self.rate_min);
         let earned = earned.map_or(self.pause_max, Duration::from_micros);
@@ -56,7 +56,7 @@ impl Pace {
     }
 }
 
-/// When a body last moved, for the one who waits for the answer.
+/// When a part of a body last came, for the timeout of the response.
 #[derive(Clone)]
 pub(super) struct Progress {
     ticks: Ticks,
@@ -73,7 +73,7 @@ impl Progress {
     }
 }
 
-/// Why a body could not be passed on.
+/// Why a body could not be forwarded.
 #[derive(Debug)]
 enum BodyError {
     TooLarge,
@@ -85,7 +85,7 @@ impl RequestBody {
     pub(super) fn new(
         incoming: Incoming,
         bytes_max: u64,
-        timeouts: &Timeouts,
+        timeouts: &TimeoutOptions,
         ticks: Ticks,
     ) -> Result<Self, ProxyError> {
         if incoming.is_end_stream() {
@@ -154,7 +154,7 @@ impl Body for RequestBody {
     }
 }
 
-/// What a failed exchange means to the client: its own body's fault, or the upstream's.
+/// Returns the error of a failed exchange: the client's body failed, or the upstream.
 pub(super) fn blame(error: &hyper::Error) -> ProxyError {
     let mut cause = error.source();
     while let Some(error) = cause {

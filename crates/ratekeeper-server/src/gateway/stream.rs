@@ -1,4 +1,4 @@
-//! A connection to an upstream, in the clear or not.
+//! The stream of a connection to an upstream, with or without TLS.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -13,17 +13,17 @@ pub(super) enum UpstreamStream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A stream whose writing never fails: an upstream may answer and close before it has read the whole
-/// request, and its answer is not to be lost to the failure to send the rest. If it gave no answer,
-/// reading will tell.
-pub(super) struct Listening {
+/// A stream on which writing never fails: an upstream may respond and close before it has read the whole
+/// request, and its response must not be lost because the rest cannot be sent. Without a response,
+/// reading fails.
+pub(super) struct UpstreamIo {
     stream: UpstreamStream,
-    is_deaf: bool,
+    is_write_closed: bool,
 }
 
-impl Listening {
+impl UpstreamIo {
     pub(super) fn new(stream: UpstreamStream) -> Self {
-        Self { stream, is_deaf: false }
+        Self { stream, is_write_closed: false }
     }
 
     pub(super) fn into_inner(self) -> UpstreamStream {
@@ -34,19 +34,19 @@ impl Listening {
         &mut self,
         write: impl FnOnce(Pin<&mut UpstreamStream>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if self.is_deaf {
+        if self.is_write_closed {
             return Poll::Pending;
         }
         let written = write(Pin::new(&mut self.stream));
         if matches!(written, Poll::Ready(Err(_))) {
-            self.is_deaf = true;
+            self.is_write_closed = true;
             return Poll::Pending;
         }
         written
     }
 }
 
-impl AsyncRead for Listening {
+impl AsyncRead for UpstreamIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -56,7 +56,7 @@ impl AsyncRead for Listening {
     }
 }
 
-impl AsyncWrite for Listening {
+impl AsyncWrite for UpstreamIo {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -71,7 +71,7 @@ impl AsyncWrite for Listening {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.write(|stream| match slices {
-            // Most requests are one, and to send is cheaper than to gather.
+            // Most requests are one slice, and a plain write is cheaper than a vectored one.
             [one] => stream.poll_write(cx, one),
             _ => stream.poll_write_vectored(cx, slices),
         })

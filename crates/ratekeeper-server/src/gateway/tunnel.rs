@@ -1,4 +1,4 @@
-//! Bytes both ways after a switch of protocols, as for a WebSocket.
+//! A tunnel: bytes both ways after a switch of protocols, as for a WebSocket.
 
 use std::io;
 use std::sync::Arc;
@@ -11,23 +11,33 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::time::sleep_until;
 
 use super::client::Client;
-use super::link::Link;
-use super::shared::Worker;
-use super::ticks::Ticks;
+use super::state::WorkerState;
+use super::upstream_connection::UpstreamConnection;
+use crate::listener::Ticks;
 
 const BUFFER: usize = 16 * 1024;
 
-/// Runs until both sides are done, one fails, or nothing has moved for `--tunnel-timeout`. The
-/// client counts as a connection until then.
-pub(super) async fn run(worker: Arc<Worker>, client: Arc<Client>, link: Link, upgrade: OnUpgrade) {
-    let shared = &worker.shared;
-    if let Err(error) = join(link, upgrade, shared.ticks, shared.timeouts.tunnel).await {
+/// Runs until both sides have closed, one fails, or no byte has come for `--tunnel-timeout`. The client
+/// counts as an open connection until then.
+pub(super) async fn run(
+    worker: Arc<WorkerState>,
+    client: Arc<Client>,
+    connection: UpstreamConnection,
+    upgrade: OnUpgrade,
+) {
+    let gateway = &worker.gateway;
+    if let Err(error) = join(connection, upgrade, gateway.ticks, gateway.timeouts.tunnel).await {
         tracing::debug!(peer = %client.peer, %error, "tunnel ended");
     }
 }
 
-async fn join(link: Link, upgrade: OnUpgrade, ticks: Ticks, patience: Duration) -> io::Result<()> {
-    let (upstream, early, _places) = link.into_stream().await.map_err(io::Error::other)?;
+async fn join(
+    connection: UpstreamConnection,
+    upgrade: OnUpgrade,
+    ticks: Ticks,
+    idle_timeout: Duration,
+) -> io::Result<()> {
+    let (upstream, early, _permits) = connection.into_stream().await.map_err(io::Error::other)?;
     let client = TokioIo::new(upgrade.await.map_err(io::Error::other)?);
     let (client_reads, mut client_writes) = split(client);
     let (upstream_reads, upstream_writes) = split(upstream);
@@ -43,7 +53,7 @@ async fn join(link: Link, upgrade: OnUpgrade, ticks: Ticks, patience: Duration) 
     };
     tokio::select! {
         done = both => done.map(|_| ()),
-        () = silence(ticks, &last_us, patience) => Err(io::ErrorKind::TimedOut.into()),
+        () = silence(ticks, &last_us, idle_timeout) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
@@ -65,10 +75,10 @@ async fn pump(
     }
 }
 
-async fn silence(ticks: Ticks, last_us: &AtomicU64, patience: Duration) {
+async fn silence(ticks: Ticks, last_us: &AtomicU64, idle_timeout: Duration) {
     loop {
         let last = last_us.load(Ordering::Relaxed);
-        sleep_until(ticks.instant(last) + patience).await;
+        sleep_until(ticks.instant(last) + idle_timeout).await;
         if last_us.load(Ordering::Relaxed) == last {
             return;
         }

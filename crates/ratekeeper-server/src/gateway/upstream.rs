@@ -1,4 +1,4 @@
-//! The upstreams: where they are, whose turn it is, and which are left out for a while.
+//! The upstreams: their addresses, round-robin, and passive ejection.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -15,13 +15,13 @@ const EJECTION_MAX: Duration = Duration::from_secs(300);
 
 /// What `--upstream` names.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Address {
+pub(crate) struct UpstreamAddress {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) is_tls: bool,
 }
 
-impl FromStr for Address {
+impl FromStr for UpstreamAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -34,7 +34,7 @@ impl FromStr for Address {
             _ => return Err(wrong("it does not begin with http:// or https://")),
         };
         if uri.path() != "/" || uri.query().is_some() {
-            return Err(wrong("it has a path, but paths are passed on as they come"));
+            return Err(wrong("it has a path, but the path of a request is forwarded unchanged"));
         }
         if text.contains('@') {
             return Err(wrong("it has a user, which is not supported"));
@@ -46,7 +46,7 @@ impl FromStr for Address {
     }
 }
 
-impl Display for Address {
+impl Display for UpstreamAddress {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
@@ -56,30 +56,30 @@ impl Display for Address {
     }
 }
 
-/// When an upstream is left out, as `--eject-after` and `--eject-for` say.
+/// When and for how long an upstream gets no requests (`--eject-after`, `--eject-for`).
 #[derive(Clone, Copy)]
 pub(super) struct EjectionRule {
     pub(super) after: u32,
     pub(super) lasting: Duration,
 }
 
-/// How one upstream fares, shared by all workers. Times are microseconds on any one clock.
+/// Whether an upstream gets requests, shared by all workers. Times are microseconds on any one clock.
 #[derive(Default)]
-pub(super) struct Fitness {
+pub(super) struct UpstreamHealth {
     failures: AtomicU32,
     /// In a row, without a success between.
     ejections: AtomicU32,
     /// 0 unless it was ejected and has not had a success since.
     ejected_until_us: AtomicU64,
-    /// What the last health checks said.
-    is_sick: AtomicBool,
+    /// The result of the last health checks.
+    is_unhealthy: AtomicBool,
 }
 
-impl Fitness {
-    /// Whether it should get requests. Asks for the time only if that matters.
-    pub(super) fn is_fit(&self, now_us: impl FnOnce() -> u64) -> bool {
+impl UpstreamHealth {
+    /// Whether it gets requests. Reads the clock only if the result depends on it.
+    pub(super) fn is_available(&self, now_us: impl FnOnce() -> u64) -> bool {
         let until = self.ejected_until_us.load(Ordering::Relaxed);
-        !self.is_sick.load(Ordering::Relaxed) && (until == 0 || now_us() >= until)
+        !self.is_unhealthy.load(Ordering::Relaxed) && (until == 0 || now_us() >= until)
     }
 
     pub(super) fn succeed(&self) {
@@ -108,9 +108,9 @@ impl Fitness {
         Some(lasting)
     }
 
-    /// Returns whether that is news.
-    pub(super) fn set_sick(&self, is_sick: bool) -> bool {
-        self.is_sick.swap(is_sick, Ordering::Relaxed) != is_sick
+    /// Returns whether that is a change.
+    pub(super) fn set_unhealthy(&self, is_unhealthy: bool) -> bool {
+        self.is_unhealthy.swap(is_unhealthy, Ordering::Relaxed) != is_unhealthy
     }
 }
 
@@ -128,19 +128,18 @@ impl Tried {
     }
 }
 
-/// Whose turn it is: the next that is fit; if none is, the next at all; `None` when all were tried.
+/// Picks the next upstream from `start` on: an available one, or any if none is; `None` when all were tried.
 pub(super) fn pick<'a>(
-    upstreams: impl ExactSizeIterator<Item = &'a Fitness> + Clone,
-    turn: usize,
+    upstreams: impl ExactSizeIterator<Item = &'a UpstreamHealth> + Clone,
+    start: usize,
     tried: Tried,
     now_us: impl Fn() -> u64,
 ) -> Option<usize> {
     let count = upstreams.len();
-    let start = turn % count;
-    let in_turn = upstreams.enumerate().cycle().skip(start).take(count);
-    let mut untried = in_turn.filter(|(index, _)| !tried.contains(*index));
-    let fit = untried.clone().find(|(_, fitness)| fitness.is_fit(&now_us));
-    fit.or_else(|| untried.next()).map(|(index, _)| index)
+    let in_order = upstreams.enumerate().cycle().skip(start % count).take(count);
+    let mut untried = in_order.filter(|(index, _)| !tried.contains(*index));
+    let available = untried.clone().find(|(_, health)| health.is_available(&now_us));
+    available.or_else(|| untried.next()).map(|(index, _)| index)
 }
 
 #[cfg(test)]
@@ -152,7 +151,7 @@ mod tests {
 
     #[test]
     fn an_upstream_is_a_host_and_a_port() {
-        let read = |text: &str| text.parse::<Address>().map(|address| address.to_string());
+        let read = |text: &str| text.parse::<UpstreamAddress>().map(|address| address.to_string());
         assert_eq!(read("http://a:9"), Ok("a:9".into()));
         assert_eq!(read("https://a"), Ok("a:443".into()));
         assert_eq!(read("http://[::1]:9/"), Ok("[::1]:9".into()));
@@ -163,27 +162,27 @@ mod tests {
 
     #[test]
     fn an_ejection_begins_after_failures_in_a_row_and_doubles_until_a_success() {
-        let fitness = Fitness::default();
-        assert_eq!(fitness.fail(RULE, 0), None);
-        fitness.succeed();
-        assert_eq!(fitness.fail(RULE, 0), None);
-        assert_eq!(fitness.fail(RULE, 0), Some(Duration::from_secs(1)));
-        assert!(!fitness.is_fit(|| SECOND - 1) && fitness.is_fit(|| SECOND));
-        assert_eq!(fitness.fail(RULE, SECOND), Some(Duration::from_secs(2)));
-        assert!(!fitness.is_fit(|| 3 * SECOND - 1) && fitness.is_fit(|| 3 * SECOND));
-        fitness.succeed();
-        assert_eq!(fitness.fail(RULE, 4 * SECOND), None);
+        let health = UpstreamHealth::default();
+        assert_eq!(health.fail(RULE, 0), None);
+        health.succeed();
+        assert_eq!(health.fail(RULE, 0), None);
+        assert_eq!(health.fail(RULE, 0), Some(Duration::from_secs(1)));
+        assert!(!health.is_available(|| SECOND - 1) && health.is_available(|| SECOND));
+        assert_eq!(health.fail(RULE, SECOND), Some(Duration::from_secs(2)));
+        assert!(!health.is_available(|| 3 * SECOND - 1) && health.is_available(|| 3 * SECOND));
+        health.succeed();
+        assert_eq!(health.fail(RULE, 4 * SECOND), None);
     }
 
     #[test]
-    fn they_take_turns_and_the_unfit_are_used_only_when_none_is_fit() {
-        let all = [Fitness::default(), Fitness::default(), Fitness::default()];
-        let next = |turn, tried| pick(all.iter(), turn, tried, || 0);
+    fn upstreams_are_picked_in_order_and_unavailable_ones_only_when_none_is_available() {
+        let all = [UpstreamHealth::default(), UpstreamHealth::default(), UpstreamHealth::default()];
+        let next = |start, tried| pick(all.iter(), start, tried, || 0);
         assert_eq!((next(0, Tried::default()), next(4, Tried::default())), (Some(0), Some(1)));
-        all[1].set_sick(true);
+        all[1].set_unhealthy(true);
         assert_eq!(next(1, Tried::default()), Some(2));
-        all[0].set_sick(true);
-        all[2].set_sick(true);
+        all[0].set_unhealthy(true);
+        all[2].set_unhealthy(true);
         assert_eq!(next(1, Tried::default()), Some(1));
         let mut tried = Tried::default();
         (0..3).for_each(|index| tried.add(index));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ratekeeper::histogram::Histogram;
 
-use crate::accept::Seats;
+use crate::listener::ConnectionLimit;
 use crate::metrics::{Labels, Page};
 use crate::top::Top;
 
@@ -49,7 +49,7 @@ pub(crate) struct DoorMeter {
     asked: [AtomicU64; OUTCOMES.len()],
     time: Histogram,
     /// Its connections, if it has any of its own.
-    seats: OnceLock<Arc<Seats>>,
+    seats: OnceLock<Arc<ConnectionLimit>>,
 }
 
 impl Outcome {
@@ -110,7 +110,7 @@ impl Meters {
     }
 
     /// Where the connections of a door are counted.
-    pub(crate) fn seated(&self, door: &str, seats: &Arc<Seats>) {
+    pub(crate) fn seated(&self, door: &str, seats: &Arc<ConnectionLimit>) {
         if let Some((_, meter)) = self.all().into_iter().find(|(name, _)| *name == door) {
             let _ = meter.seats.set(Arc::clone(seats));
         }
@@ -137,14 +137,22 @@ impl Meters {
         page.histogram("ratekeeper_request_duration_seconds", help, took);
         let seats: Vec<_> =
             all.iter().filter_map(|(name, meter)| Some((door(name), meter.seats.get()?))).collect();
-        let told = |tell: fn(&Seats) -> u64| {
+        let told = |tell: fn(&ConnectionLimit) -> u64| {
             seats.iter().map(move |(door, seats)| (door.clone(), tell(seats)))
         };
         let help = "Connections that are open.";
         page.gauge("ratekeeper_connections", help, told(|seats| seats.open() as u64));
         let help = "Connections that came.";
-        page.counter("ratekeeper_connections_accepted_total", help, told(Seats::accepted));
+        page.counter(
+            "ratekeeper_connections_accepted_total",
+            help,
+            told(ConnectionLimit::accepted),
+        );
         let help = "Connections that were turned away because there were too many.";
-        page.counter("ratekeeper_connections_rejected_total", help, told(Seats::refused));
+        page.counter(
+            "ratekeeper_connections_rejected_total",
+            help,
+            told(ConnectionLimit::rejected),
+        );
     }
 }

@@ -55,5 +55,5 @@ fn what_cannot_be_reset_is_told() {
 fn a_hang_up_reads_the_files_again() {
     let server = Server::start(FILE);
     server.signal("-HUP");
-    server.wait_for_log("rate limit files loaded");
+    server.wait_for_log("Envoy rate limits reloaded");
 }

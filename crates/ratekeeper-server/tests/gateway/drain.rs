@@ -85,7 +85,7 @@ fn the_end_does_not_wait_longer_than_it_was_told() {
     wait_until("the request arrives", || backend.requests() == 1);
     gateway.signal("-TERM");
     assert!(gateway.wait().success());
-    assert!(gateway.log().contains("ended with connections open"), "{}", gateway.log());
+    assert!(gateway.log().contains("shut down with connections open"), "{}", gateway.log());
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_second_signal_ends_at_once() {
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     wait_until("the request arrives", || backend.requests() == 1);
     gateway.signal("-TERM");
-    gateway.wait_for_log("ending");
+    gateway.wait_for_log("shutting down");
     gateway.signal("-TERM");
     assert!(gateway.wait().success());
 }

@@ -158,7 +158,7 @@ fn a_drain_tells_the_client_and_answers_what_is_under_way() {
             tokio::task::yield_now().await;
         }
         gateway.signal("-TERM");
-        gateway.wait_for_log("ending");
+        gateway.wait_for_log("shutting down");
         go.send(()).unwrap();
         assert_eq!(text(slow.await.unwrap().unwrap()).await, "at last");
         while !sender.is_closed() {

@@ -118,7 +118,7 @@ fn idle_connections_do_not_hold_up_the_end() {
     let (redis, envoy) = (Client::connect(server.resp()), Client::connect(server.grpc()));
     server.signal("-INT");
     assert!(server.wait().success());
-    assert!(!server.log().contains("ended with connections open"), "{}", server.log());
+    assert!(!server.log().contains("shut down with connections open"), "{}", server.log());
     assert!(idle.0.is_closed());
     drop((silent, redis, envoy));
 }
@@ -140,7 +140,7 @@ async fn those_who_watch_its_health_hear_of_the_end_and_do_not_hold_it_up() {
         assert_eq!(health.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
     }
     assert!(server.wait().success());
-    assert!(!server.log().contains("ended with connections open"), "{}", server.log());
+    assert!(!server.log().contains("shut down with connections open"), "{}", server.log());
 }
 
 #[test]

@@ -274,7 +274,7 @@ fn redis_cli_speaks_tls_with_it() {
 #[test]
 fn a_door_can_be_left_in_plain_text() {
     let dir = certificates();
-    let server = secured(&dir, &["--plain", "admin"]);
+    let server = secured(&dir, &["--plaintext", "admin"]);
     assert!(server.log().contains("admin: http://"), "{}", server.log());
     let mut client = crate::client::Client::connect(server.admin());
     assert_eq!(client.get("/healthz").status(), 200);
@@ -295,9 +295,9 @@ fn others_are_not_let_in_by_accident() {
     let neither = refused(&[]);
     assert!(neither.contains("TLS (--tls-cert, --tls-key) and --tokens or"), "{neither}");
     assert!(neither.contains("--insecure-public"), "{neither}");
-    assert!(refused(&tokens).contains("give it TLS (--tls-cert, --tls-key),"));
-    assert!(refused(&tls).contains("give it --tokens or --tls-client-ca,"));
-    assert!(refused(&[&tls[..], &tokens, &["--plain", "http"]].concat()).contains("give it TLS"));
+    assert!(refused(&tokens).contains("use TLS (--tls-cert, --tls-key),"));
+    assert!(refused(&tls).contains("use --tokens or --tls-client-ca,"));
+    assert!(refused(&[&tls[..], &tokens, &["--plaintext", "http"]].concat()).contains("use TLS"));
     let resp = refused(&[&tls[..], &tokens, &["--resp", "0.0.0.0:0"]].concat());
     assert!(resp.contains("--resp-passwords"), "{resp}");
 

@@ -9,7 +9,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::Shared;
+use super::StaleState;
 use super::cache::{ANSWER_MAX, Asked};
 
 pin_project! {
@@ -25,12 +25,12 @@ pub(super) struct Copy {
     asked: Asked,
     headers: HeaderMap,
     so_far: BytesMut,
-    shared: Arc<Shared>,
+    state: Arc<StaleState>,
 }
 
 impl Copy {
-    pub(super) fn begin(asked: Asked, headers: HeaderMap, shared: Arc<Shared>) -> Box<Self> {
-        Box::new(Self { asked, headers, so_far: BytesMut::new(), shared })
+    pub(super) fn begin(asked: Asked, headers: HeaderMap, state: Arc<StaleState>) -> Box<Self> {
+        Box::new(Self { asked, headers, so_far: BytesMut::new(), state })
     }
 
     /// Returns whether the copy goes on. It ends with what is too long, and with trailers.
@@ -41,8 +41,8 @@ impl Copy {
     }
 
     fn keep(self) {
-        let Self { asked, headers, so_far, shared } = self;
-        shared.cache.keep(asked, headers, so_far.freeze(), shared.ticks.now_us());
+        let Self { asked, headers, so_far, state } = self;
+        state.cache.keep(asked, headers, so_far.freeze(), state.ticks.now_us());
     }
 }
 

@@ -17,13 +17,13 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use http_body_util::{Either, Full};
 use pin_project_lite::pin_project;
-use ratekeeper::PolicyLimiter;
+use ratekeeper::ActivePolicy;
 use ratekeeper::policy::WhenLimited;
 use ratekeeper::tower::{Limited, RATELIMIT_HEADERS};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::ticks::Ticks;
+use crate::listener::Ticks;
 use cache::{Asked, Cache};
 use copied::{Copied, Copy};
 
@@ -34,18 +34,17 @@ const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
 #[derive(Clone)]
 pub(super) struct StaleLayer {
-    shared: Arc<Shared>,
+    state: Arc<StaleState>,
 }
 
-struct Shared {
+struct StaleState {
     cache: Cache,
-    gate: PolicyLimiter,
     ticks: Ticks,
 }
 
 impl StaleLayer {
-    pub(super) fn new(gate: PolicyLimiter, ticks: Ticks) -> Self {
-        Self { shared: Arc::new(Shared { cache: Cache::default(), gate, ticks }) }
+    pub(super) fn new(ticks: Ticks) -> Self {
+        Self { state: Arc::new(StaleState { cache: Cache::default(), ticks }) }
     }
 }
 
@@ -53,14 +52,14 @@ impl<S> Layer<S> for StaleLayer {
     type Service = Stale<S>;
 
     fn layer(&self, inner: S) -> Stale<S> {
-        Stale { inner, shared: self.shared.clone() }
+        Stale { inner, state: self.state.clone() }
     }
 }
 
 #[derive(Clone)]
 pub(super) struct Stale<S> {
     inner: S,
-    shared: Arc<Shared>,
+    state: Arc<StaleState>,
 }
 
 impl<S, Q, B> Service<Request<Q>> for Stale<S>
@@ -77,9 +76,10 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let is_wanted = self.shared.gate.policy().active().policy().serves_stale();
+        let policy = request.extensions().get::<Arc<ActivePolicy>>();
+        let is_wanted = policy.is_some_and(|policy| policy.policy().serves_stale());
         let asked = if is_wanted { Asked::of(&request) } else { None };
-        StaleFuture { answer: self.inner.call(request), asked, shared: self.shared.clone() }
+        StaleFuture { answer: self.inner.call(request), asked, state: self.state.clone() }
     }
 }
 
@@ -88,7 +88,7 @@ pin_project! {
         #[pin]
         answer: F,
         asked: Option<Asked>,
-        shared: Arc<Shared>,
+        state: Arc<StaleState>,
     }
 }
 
@@ -101,21 +101,21 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         this.answer.poll(context).map_ok(|response| match this.asked.take() {
-            Some(asked) => this.shared.answer(asked, response),
+            Some(asked) => this.state.answer(asked, response),
             None => response.map(|body| Either::Left(Copied::new(body, None))),
         })
     }
 }
 
-impl Shared {
+impl StaleState {
     fn answer<B>(self: &Arc<Self>, asked: Asked, response: Response<B>) -> Response<StaleBody<B>> {
         if let Some(stale) = self.stale(&asked, &response) {
             return stale;
         }
         let may_be_kept = asked.may_be_kept(response.status(), response.headers());
         let (parts, body) = response.into_parts();
-        let shared = self.clone();
-        let copy = may_be_kept.then(|| Copy::begin(asked, parts.headers.clone(), shared));
+        let state = self.clone();
+        let copy = may_be_kept.then(|| Copy::begin(asked, parts.headers.clone(), state));
         Response::from_parts(parts, Either::Left(Copied::new(body, copy)))
     }
 

@@ -6,7 +6,7 @@ use http::HeaderMap;
 use ratekeeper::policy::envoy::{DescriptorQuota, Unit};
 use ratekeeper::tower::set_headers_of;
 
-use super::DoorSettings;
+use super::RateLimitSettings;
 use super::proto::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse};
 use super::turns::Turn;
 
@@ -20,7 +20,7 @@ impl RateLimitResponse {
 pub(super) fn answer(
     turns: &[Turn<'_>],
     descriptors: usize,
-    settings: &DoorSettings,
+    settings: &RateLimitSettings,
 ) -> RateLimitResponse {
     let statuses: Vec<_> = (0..descriptors).map(|descriptor| status(turns, descriptor)).collect();
     let is_over = statuses.iter().any(|status| status.code == Code::OverLimit as i32);
@@ -73,7 +73,7 @@ fn whole_secs(span: Duration) -> prost_types::Duration {
 }
 
 /// What Envoy is to tell the caller about the tightest limit of all.
-fn headers(turns: &[Turn<'_>], settings: &DoorSettings) -> Vec<HeaderValue> {
+fn headers(turns: &[Turn<'_>], settings: &RateLimitSettings) -> Vec<HeaderValue> {
     let Some(answers) = &settings.headers else { return Vec::new() };
     let enforced = turns.iter().filter(|turn| !turn.is_shadow);
     let Some(speaker) = tightest(enforced) else { return Vec::new() };

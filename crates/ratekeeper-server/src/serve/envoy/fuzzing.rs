@@ -6,7 +6,7 @@ use prost::Message as _;
 use ratekeeper::policy::envoy::EnvoyConfig;
 
 use super::proto::RateLimitRequest;
-use super::{DoorSettings, EnvoyDoor};
+use super::{RateLimitService, RateLimitSettings};
 use crate::serve::fuzzing::block_on;
 use crate::trace::About;
 
@@ -21,9 +21,9 @@ descriptors:
 
 /// Is answered, whatever it is: with a status for each descriptor, or with a reason.
 pub fn descriptors(bytes: &[u8]) {
-    static DOOR: LazyLock<EnvoyDoor> = LazyLock::new(|| {
+    static DOOR: LazyLock<RateLimitService> = LazyLock::new(|| {
         let config = EnvoyConfig::parse(&[("limits.yaml".into(), FILE.into())]).expect("a file");
-        EnvoyDoor::new(crate::fuzzing::gate(), config, DoorSettings::default())
+        RateLimitService::new(crate::fuzzing::gate(), config, RateLimitSettings::default())
     });
     if bytes.first() == Some(&b'{') {
         let (status, answer) = block_on(DOOR.answer_json(bytes));

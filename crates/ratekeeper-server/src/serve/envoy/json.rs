@@ -7,7 +7,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, ReflectMe
 use ratekeeper::policy::json::check_unique_members_by;
 use serde_json::json;
 
-use super::EnvoyDoor;
+use super::RateLimitService;
 use super::proto::{DESCRIPTORS, RateLimitRequest, RateLimitResponse};
 use crate::trace::About;
 
@@ -21,7 +21,7 @@ static MESSAGES: LazyLock<(MessageDescriptor, MessageDescriptor)> = LazyLock::ne
 });
 
 /// The status and the body of the answer: 200 if it may pass, 429 if not, 400 if it makes no sense.
-pub(super) async fn answer(door: &EnvoyDoor, body: &[u8]) -> (u16, String) {
+pub(super) async fn answer(door: &RateLimitService, body: &[u8]) -> (u16, String) {
     let request = match read(body) {
         Ok(request) => request,
         Err(why) => {

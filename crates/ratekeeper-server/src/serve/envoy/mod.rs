@@ -1,9 +1,8 @@
-//! The Envoy door: decisions for proxies that ask over Envoy's rate limit protocol, by files of
-//! envoyproxy/ratelimit.
+//! Envoy's rate limit service (RLS), with limits from files of envoyproxy/ratelimit.
 //!
-//! A request's way: `service` (gRPC) or `json` reads it, `turns` finds its limits and charges them
-//! all or none, `answer` says what came of it. `files` takes up changed files, `environment` is how
-//! users of envoyproxy/ratelimit have set it up.
+//! `service` (gRPC) or `json` decodes a request, `turns` resolves its limits and charges them all or none,
+//! and `answer` makes the response. `files` reads the files, and `environment` the environment variables
+//! of envoyproxy/ratelimit.
 
 mod answer;
 mod environment;
@@ -19,13 +18,13 @@ mod service;
 mod tests;
 mod turns;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use ratekeeper::NearLimit;
-use ratekeeper::files::LoadError;
+use ratekeeper::files::FileStamps;
 use ratekeeper::policy::ResponseSettings;
 use ratekeeper::policy::envoy::{EnvoyConfig, EnvoyErrors};
 use ratekeeper::{ChargesError, PolicyLimiter};
@@ -33,37 +32,37 @@ use serde_json::{Value, json};
 
 pub(crate) use environment::{Environment, Place};
 pub(crate) use reset::ResetError;
-pub(crate) use service::Worker;
+pub(crate) use service::GrpcHandler;
 
 use super::meters::{Meters, Outcome, Tally};
 use crate::metrics::{Labels, Page, one};
-use crate::reload::{Reload, ReloadState, When};
+use crate::reload::{LoadState, LoadStatus, Reload};
 use crate::trace::{self, About, Parent, Question};
-use files::{EnvoyFiles, Fresh};
 use limit_meters::{LimitMeters, count};
 use proto::{RateLimitRequest, RateLimitResponse};
 use turns::Turn;
 
 /// Decides about descriptors.
-pub(crate) struct EnvoyDoor {
+pub(crate) struct RateLimitService {
     gate: PolicyLimiter,
     config: ArcSwap<EnvoyConfig>,
-    files: Option<EnvoyFiles>,
-    reload: ReloadState,
-    settings: DoorSettings,
+    /// Where the limits come from, except in tests.
+    folder: Option<PathBuf>,
+    loads: LoadState,
+    settings: RateLimitSettings,
     counters: Counters,
     limit_meters: ArcSwap<LimitMeters>,
     meters: Arc<Meters>,
 }
 
-/// How the door answers.
+/// How the service responds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DoorSettings {
-    /// Which headers Envoy is to add to what callers get; none if absent.
+pub(crate) struct RateLimitSettings {
+    /// The headers that Envoy adds to the responses of clients; none if absent.
     pub(crate) headers: Option<ResponseSettings>,
-    /// Does every limit only count?
+    /// Whether all limits are in shadow mode.
     pub(crate) is_shadow: bool,
-    /// From where on a limit is nearly used up.
+    /// From which usage on a limit counts as nearly used up.
     pub(crate) near_limit: NearLimit,
 }
 
@@ -75,17 +74,17 @@ struct Counters {
     invalid: AtomicU64,
 }
 
-/// What the door has answered so far.
+/// The responses so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DoorStats {
+pub(crate) struct RateLimitStats {
     pub(crate) ok: u64,
     pub(crate) over_limit: u64,
-    /// Let pass by a limit that only counts.
+    /// Allowed by a limit in shadow mode.
     pub(crate) shadow_over_limit: u64,
     pub(crate) invalid: u64,
 }
 
-/// A request that makes no sense. Envoy is told so, and does what it does when nobody answers.
+/// Why a request is invalid. Envoy then applies its failure mode.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Invalid(pub(crate) String);
 
@@ -95,52 +94,59 @@ impl From<ChargesError> for Invalid {
     }
 }
 
-/// Counts are kept, and a bad set of files changes nothing.
-impl Reload for EnvoyDoor {
-    type Fresh = Fresh;
+/// Counts are kept, and files with an error change nothing.
+impl Reload for RateLimitService {
+    type Value = Result<EnvoyConfig, String>;
 
-    fn state(&self) -> &ReloadState {
-        &self.reload
+    const WHAT: &'static str = "Envoy rate limits";
+
+    fn state(&self) -> &LoadState {
+        &self.loads
     }
 
-    fn read(&self, when: When) -> Option<Fresh> {
-        self.files.as_ref()?.read(when)
+    fn source(&self) -> String {
+        self.folder.as_ref().map_or("no folder".into(), |folder| folder.display().to_string())
     }
 
-    fn apply(&self, fresh: Fresh) -> bool {
-        let files = self.files.as_ref();
-        let config = files.and_then(|files| files.take_up(fresh, self.gate.engine().now()));
-        config.map(|config| self.replace(config)).is_some()
+    fn read(&self) -> (Self::Value, FileStamps) {
+        let Some(folder) = &self.folder else {
+            return (Err("there is no folder".into()), FileStamps::default());
+        };
+        let (config, stamps) = files::read(folder);
+        (config.map_err(|errors| errors.to_string()), stamps)
     }
 
-    fn reject(&self, error: &LoadError, is_first: bool) {
-        let now = self.gate.engine().now();
-        self.files.iter().for_each(|files| files.reject(error, is_first, now));
+    fn activate(&self, config: Self::Value) -> Result<String, String> {
+        let config = config?;
+        let (domains, limits) = (config.domains().len(), config.limits().len());
+        self.replace(config);
+        Ok(format!("domains={domains} limits={limits}"))
     }
 }
 
-impl EnvoyDoor {
-    /// A door with the limits of a folder.
+impl RateLimitService {
+    /// Returns a service with the limits of a folder.
     pub(crate) fn open(
         folder: &Path,
         gate: PolicyLimiter,
-        settings: DoorSettings,
+        settings: RateLimitSettings,
     ) -> Result<Self, EnvoyErrors> {
-        let (files, config) = EnvoyFiles::open(folder, gate.engine().now())?;
-        Ok(Self { files: Some(files), ..Self::new(gate, config, settings) })
+        let (config, stamps) = files::read(folder);
+        let (folder, loads) = (Some(folder.to_path_buf()), LoadState::loaded(stamps));
+        Ok(Self { folder, loads, ..Self::new(gate, config?, settings) })
     }
 
-    fn new(gate: PolicyLimiter, config: EnvoyConfig, settings: DoorSettings) -> Self {
+    fn new(gate: PolicyLimiter, config: EnvoyConfig, settings: RateLimitSettings) -> Self {
         let limit_meters =
             ArcSwap::from_pointee(LimitMeters::new(&config, &LimitMeters::default()));
         let config = ArcSwap::from_pointee(config);
         let (counters, meters) = (Counters::default(), Arc::default());
-        let reload = ReloadState::default();
-        Self { gate, config, files: None, reload, settings, counters, limit_meters, meters }
+        let loads = LoadState::loaded(FileStamps::default());
+        Self { gate, config, folder: None, loads, settings, counters, limit_meters, meters }
     }
 
-    /// The same, with what it does for everybody to see.
-    pub(crate) fn watched_by(self, meters: &Arc<Meters>) -> Self {
+    /// Records what it does in these metrics.
+    pub(crate) fn measured_by(self, meters: &Arc<Meters>) -> Self {
         Self { meters: Arc::clone(meters), ..self }
     }
 
@@ -149,15 +155,15 @@ impl EnvoyDoor {
         self.config.store(Arc::new(config));
     }
 
-    /// The limits that are in force.
+    /// Returns the active limits.
     pub(crate) fn config(&self) -> Arc<EnvoyConfig> {
         self.config.load_full()
     }
 
-    pub(crate) fn stats(&self) -> DoorStats {
+    pub(crate) fn stats(&self) -> RateLimitStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Counters { ok, over_limit, shadow_over_limit, invalid } = &self.counters;
-        DoorStats {
+        RateLimitStats {
             ok: read(ok),
             over_limit: read(over_limit),
             shadow_over_limit: read(shadow_over_limit),
@@ -165,9 +171,9 @@ impl EnvoyDoor {
         }
     }
 
-    /// The numbers of the door, for those who run it.
-    pub(crate) fn tell_metrics(&self, page: &mut Page) {
-        let DoorStats { ok, over_limit, shadow_over_limit, invalid } = self.stats();
+    /// Writes the metrics of the service.
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
+        let RateLimitStats { ok, over_limit, shadow_over_limit, invalid } = self.stats();
         let answered = |answer, count| (Labels(vec![("answer", answer)]), count);
         page.counter(
             "ratekeeper_envoy_requests_total",
@@ -181,25 +187,39 @@ impl EnvoyDoor {
         );
         self.limit_meters.load().tell(page);
         let limits = self.config.load().limits().len();
-        page.gauge("ratekeeper_envoy_limits", "Limits of descriptors in force.", one(limits));
-        if let Some(files) = &self.files {
-            files.tell_metrics(page);
+        page.gauge("ratekeeper_envoy_limits", "Active limits of descriptors.", one(limits));
+        if self.folder.is_some() {
+            self.write_load_metrics(page);
         }
     }
 
-    /// The limits in force and what is wrong with the files, for those who run it.
-    pub(crate) fn tell(&self) -> Value {
+    fn write_load_metrics(&self, page: &mut Page) {
+        let LoadStatus { loaded_at, failures, error, failed_at, .. } = self.loads.status();
+        let help = "Whether the last load of the files succeeded.";
+        page.gauge("ratekeeper_envoy_config_ok", help, one(u8::from(error.is_none())));
+        let help = "When the active limits were loaded.";
+        let at = loaded_at.get() / 1_000_000;
+        page.gauge("ratekeeper_envoy_config_loaded_timestamp_seconds", help, one(at));
+        let help = "When the last load failed; 0 if it succeeded.";
+        let failed_at = failed_at.map_or(0, |at| at.get() / 1_000_000);
+        page.gauge("ratekeeper_envoy_config_failed_timestamp_seconds", help, one(failed_at));
+        let help = "Loads of the files that failed.";
+        page.counter("ratekeeper_envoy_config_failures_total", help, one(failures));
+    }
+
+    /// Returns the active limits and the last load, for the admin listener.
+    pub(crate) fn status(&self) -> Value {
         let config = self.config.load();
         let (domains, limits) = (config.domains(), config.limits().len());
-        let files = self.files.as_ref().map(EnvoyFiles::loaded).unwrap_or_default();
+        let LoadStatus { version, loaded_at, failures, error, failed_at } = self.loads.status();
         json!({
             "domains": domains,
             "limits": limits,
-            "version": files.version,
-            "loaded_at_us": files.loaded_at.get(),
-            "failures": files.failures,
-            "error": files.last_error,
-            "failed_at_us": files.failed_at.map(|at| at.get()),
+            "version": version,
+            "loaded_at_us": loaded_at.get(),
+            "failures": failures,
+            "error": error,
+            "failed_at_us": failed_at.map(|at| at.get()),
         })
     }
 

@@ -1,6 +1,6 @@
 //! A descriptor's limits made as good as new, asked for in the words of a request.
 
-use super::{EnvoyDoor, Invalid, json, turns};
+use super::{Invalid, RateLimitService, json, turns};
 
 /// Why nothing, or not everything, was reset.
 pub(crate) enum ResetError {
@@ -14,7 +14,7 @@ impl From<Invalid> for ResetError {
     }
 }
 
-impl EnvoyDoor {
+impl RateLimitService {
     /// Resets every limit that these descriptors are counted by, and tells their names.
     pub(crate) async fn reset_json(&self, body: &[u8]) -> Result<Vec<String>, ResetError> {
         let request = json::read(body).map_err(ResetError::Invalid)?;

@@ -3,10 +3,10 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -26,14 +26,15 @@ use tonic_health::ServingStatus;
 use tonic_health::server::health_reporter;
 use tower_service::Service;
 
-use super::EnvoyDoor;
+use super::RateLimitService;
 use super::proto::{
-    DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
+    self, DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitServiceServer,
 };
-use crate::accept::{Door, Room};
-use crate::body::{NoBody, whole};
-use crate::drain::{Drain, Heeded, Stage, StageWatch, drive};
-use crate::patient::{Patient, Pulse};
+use crate::body::{BodyReadError, read_body};
+use crate::listener::{
+    Accepted, ClientStream, ConnState, ConnectionHandler, Drain, InFlightLimit, Stage, StageWatch,
+    Ticks, Timeouts, drive,
+};
 use crate::serve::meters::{DoorMeter, Outcome};
 use crate::tokens::Tokens;
 use crate::trace::Parent;
@@ -46,25 +47,25 @@ const HEADERS_MAX: u32 = 16 << 10;
 const MESSAGE_HEAD: usize = 5;
 /// Requests of a connection at a time.
 const STREAMS_MAX: u32 = 256;
-/// Questions about health at a time.
-const STRANGERS_MAX: usize = 64;
+/// Health checks at a time.
+const HEALTH_CHECKS_MAX: usize = 64;
 const HEALTH: &str = "grpc.health.v1.Health";
 
 /// The questions of one thread.
 struct Questions {
-    door: Arc<EnvoyDoor>,
-    room: Room,
+    door: Arc<RateLimitService>,
+    in_flight: InFlightLimit,
 }
 
 #[async_trait]
-impl RateLimitService for Questions {
+impl proto::RateLimitService for Questions {
     /// What we cannot decide is an error: Envoy would let an unknown code pass, whatever it was told
     /// to do when nobody answers. A question takes its place once all of it has come.
     async fn should_rate_limit(
         &self,
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
-        let Some(_place) = self.room.enter() else {
+        let Some(_permit) = self.in_flight.try_acquire() else {
             self.door.meters.grpc.count(Outcome::Error);
             return Err(Status::unavailable("too many questions are under way"));
         };
@@ -76,36 +77,46 @@ impl RateLimitService for Questions {
 
 type Limits = RateLimitServiceServer<Questions>;
 
-/// What the connections of one thread share.
-pub(crate) struct Worker {
+const TIMEOUTS: Timeouts = Timeouts {
+    // A proxy keeps its connections, and sends requests when it has some.
+    idle: None,
+    header: Duration::from_secs(15),
+    first_request: Duration::from_secs(60),
+    write: Duration::from_secs(30),
+    unread_response: None,
+};
+
+/// Serves the connections of one worker.
+pub(crate) struct GrpcHandler {
     limits: Limits,
     /// Health and reflection, by name.
     others: Vec<(&'static str, Other)>,
-    /// Who may ask, if not everybody.
+    /// The tokens of which requests need one.
     tokens: Arc<Tokens>,
     http: http2::Builder<TokioExecutor>,
-    /// For those who may not be known.
-    strangers: Room,
+    /// For health checks, which need no token.
+    health_checks: InFlightLimit,
     drain: Drain,
+    ticks: Ticks,
     meter: Arc<DoorMeter>,
 }
 
 type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 type Other = Box<dyn Fn(Request<Body>) -> Answering + Send + Sync>;
 
-impl Worker {
+impl GrpcHandler {
     /// Must be called in the worker's runtime.
     pub(crate) async fn new(
-        door: Arc<EnvoyDoor>,
+        door: Arc<RateLimitService>,
         tokens: Arc<Tokens>,
-        room: Room,
+        in_flight: InFlightLimit,
         drain: Drain,
     ) -> io::Result<Self> {
         let (health, health_service) = health_reporter();
         health.set_serving::<Limits>().await;
         let drained = drain.clone();
         tokio::spawn(async move {
-            drained.reached(Stage::LastAnswers).await;
+            drained.reached(Stage::LastResponses).await;
             health.set_not_serving::<Limits>().await;
             // And for those who ask about the server as a whole.
             health.set_service_status("", ServingStatus::NotServing).await;
@@ -121,14 +132,24 @@ impl Worker {
             other(reflection().build_v1alpha().map_err(io::Error::other)?),
         ];
         let meter = Arc::clone(&door.meters.grpc);
-        let limits = Limits::new(Questions { door, room }).max_decoding_message_size(MESSAGE_MAX);
+        let limits =
+            Limits::new(Questions { door, in_flight }).max_decoding_message_size(MESSAGE_MAX);
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.max_concurrent_streams(STREAMS_MAX).max_header_list_size(HEADERS_MAX);
-        let strangers = Room::new(STRANGERS_MAX);
-        Ok(Self { limits, others, tokens, http, strangers, drain, meter })
+        let health_checks = InFlightLimit::new(HEALTH_CHECKS_MAX);
+        Ok(Self {
+            limits,
+            others,
+            tokens,
+            http,
+            health_checks,
+            drain,
+            ticks: Ticks::start(),
+            meter,
+        })
     }
 
-    async fn answer(&self, request: Request<Incoming>, pulse: &Pulse) -> Response<Body> {
+    async fn answer(&self, request: Request<Incoming>, conn: &ConnState) -> Response<Body> {
         let service = request.uri().path().split('/').nth(1).unwrap_or_default();
         let is_health = service == HEALTH;
         if !is_health && !self.tokens.allow(request.headers()) {
@@ -137,8 +158,8 @@ impl Worker {
         }
         if service == Limits::NAME {
             let answer = |request| {
-                // It has asked something, so it may stay.
-                pulse.begin_answer();
+                // From now on the connection may be idle.
+                conn.confirm();
                 self.limits.clone().call(request)
             };
             let answer = |request| answer(request).map(|answer| answer.unwrap_or_else(never));
@@ -149,12 +170,14 @@ impl Worker {
         };
         let answer = match is_health {
             // Anybody may ask for it, so it has no part in the room for questions.
-            true => match self.strangers.enter() {
-                Some(_place) => with_whole(request, |request| answer(request.map(Body::new))).await,
+            true => match self.health_checks.try_acquire() {
+                Some(_permit) => {
+                    with_whole(request, |request| answer(request.map(Body::new))).await
+                }
                 None => return Status::unavailable("too many ask for health").into_http(),
             },
             false => {
-                pulse.begin_answer();
+                conn.confirm();
                 answer(request.map(Body::new)).await
             }
         };
@@ -176,14 +199,14 @@ where
     F: Future<Output = Response<Body>>,
 {
     let (head, body) = request.into_parts();
-    match whole(body, MESSAGE_MAX + MESSAGE_HEAD).await {
+    match read_body(body, MESSAGE_MAX + MESSAGE_HEAD).await {
         Ok(body) => answer(Request::from_parts(head, Full::new(body))).await,
-        Err(NoBody::TooLarge) => {
+        Err(BodyReadError::TooLarge) => {
             let message =
                 format!("the message is too large or broke off; at most {MESSAGE_MAX} bytes");
             Status::resource_exhausted(message).into_http()
         }
-        Err(NoBody::TooSlow) => {
+        Err(BodyReadError::TooSlow) => {
             Status::deadline_exceeded("the message did not come in time").into_http()
         }
     }
@@ -209,7 +232,7 @@ impl http_body::Body for UntilEnd {
         let this = self.project();
         match this.stage.poll_stage(cx) {
             Stage::CloseIdle => Poll::Ready(None),
-            Stage::Serve | Stage::LastAnswers => this.body.poll_frame(cx),
+            Stage::Serving | Stage::LastResponses => this.body.poll_frame(cx),
         }
     }
 
@@ -240,37 +263,27 @@ where
     (S::NAME, answer)
 }
 
-impl Door for Worker {
-    const PROTOCOLS: &'static [&'static [u8]] = &[b"h2"];
+impl ConnectionHandler for GrpcHandler {
+    const ALPN: &'static [&'static [u8]] = &[b"h2"];
 
-    async fn serve<S>(self: Arc<Self>, stream: S, peer: SocketAddr)
+    async fn serve<S>(self: Arc<Self>, stream: S, accepted: Accepted)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let pulse = Pulse::lasting();
-        let io = TokioIo::new(Patient::new(stream, Arc::clone(&pulse)));
-        let (worker, of_service) = (Arc::clone(&self), Arc::clone(&pulse));
+        let peer = accepted.peer;
+        let conn = ConnState::http2(peer, self.ticks);
+        conn.expect_first_request();
+        let io = TokioIo::new(ClientStream::new(stream, Arc::clone(&conn)));
+        let (handler, of_service) = (Arc::clone(&self), Arc::clone(&conn));
         let service = service_fn(move |request| {
-            let (worker, pulse) = (Arc::clone(&worker), Arc::clone(&of_service));
-            async move { Ok::<_, Infallible>(worker.answer(request, &pulse).await) }
+            let (handler, conn) = (Arc::clone(&handler), Arc::clone(&of_service));
+            async move { Ok::<_, Infallible>(handler.answer(request, &conn).await) }
         });
         let connection = self.http.serve_connection(io, service);
-        let ended = drive(connection, &self.drain, |stage, http| match stage {
-            // HTTP/2 tells the client which requests will not be answered.
-            Stage::Serve | Stage::LastAnswers => {
-                http.graceful_shutdown();
-                Heeded::GoesOn
-            }
-            Stage::CloseIdle if pulse.is_greeted() => {
-                // Once more, as it may have been too busy to hear it the first time.
-                http.graceful_shutdown();
-                Heeded::GoesOn
-            }
-            Stage::CloseIdle => Heeded::Cut,
-        });
-        if let Some(Err(error)) = ended.await {
+        if let Some(Err(error)) = drive(connection, &conn, &TIMEOUTS, &self.drain).await {
             tracing::debug!(%peer, %error, "connection failed");
         }
+        drop(accepted);
     }
 }
 
@@ -278,7 +291,7 @@ impl Door for Worker {
 mod tests {
     use futures_util::stream::{self, StreamExt};
     use http_body_util::StreamBody;
-    use tokio::time::{Duration, Instant, sleep};
+    use tokio::time::{Instant, sleep};
 
     use super::*;
 

@@ -7,9 +7,9 @@ use ratekeeper::policy::envoy::EnvoyConfig;
 use ratekeeper::{ALGORITHMS, ManualClock, Micros, Policy, PolicyLimiter};
 use serde_json::{Value as Json, json};
 
-use super::{DoorSettings, EnvoyDoor};
+use super::{RateLimitService, RateLimitSettings};
 use crate::metrics::Page;
-use crate::reload::{When, load_here};
+use crate::reload::{When, load};
 
 const FILE: &str = "
 domain: d
@@ -23,7 +23,7 @@ descriptors:
 ";
 
 struct Bench {
-    door: EnvoyDoor,
+    door: RateLimitService,
     clock: ManualClock,
 }
 
@@ -32,16 +32,16 @@ fn config(text: &str) -> EnvoyConfig {
     parsed.unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-fn bench_of(text: &str, settings: DoorSettings) -> Bench {
+fn bench_of(text: &str, settings: RateLimitSettings) -> Bench {
     let policy = Policy::parse("policy", "version: 1\nlimits: []", &NoSources).unwrap();
     // Half a minute into a window.
     let clock = ManualClock::at(Micros::new(1_800_000_030_000_000));
     let gate = PolicyLimiter::with_clock(policy, clock.clone()).unwrap();
-    Bench { door: EnvoyDoor::new(gate, config(text), settings), clock }
+    Bench { door: RateLimitService::new(gate, config(text), settings), clock }
 }
 
 fn bench() -> Bench {
-    bench_of(FILE, DoorSettings::default())
+    bench_of(FILE, RateLimitSettings::default())
 }
 
 impl Bench {
@@ -150,7 +150,7 @@ fn the_same_descriptor_twice_is_charged_twice() {
 fn many_limits_are_charged_everywhere_or_nowhere_too() {
     let bench = bench_of(
         &FILE.replace("requests_per_unit: 5", "requests_per_unit: 100"),
-        DoorSettings::default(),
+        RateLimitSettings::default(),
     );
     let many = vec!["five"; 40].join(" ");
     assert!(!bench.ask(&many).contains("over"));
@@ -186,7 +186,7 @@ fn every_algorithm_gives_back() {
         let text = format!(
             "domain: d\ndescriptors: [{{ key: k, rate_limit: {{ rate: 5/minute, algorithm: {algorithm} }} }}]"
         );
-        let bench = bench_of(&text, DoorSettings::default());
+        let bench = bench_of(&text, RateLimitSettings::default());
         bench.check("k+5", "0");
         bench.check("k", "LIMITED over 0");
         bench.check("k-2", "2");
@@ -210,11 +210,11 @@ fn a_shadow_counts_and_lets_pass() {
 #[test]
 fn a_limit_that_is_nearly_used_up_is_reported() {
     let near_limit = "0.6".parse().unwrap();
-    let bench = bench_of(FILE, DoorSettings { near_limit, ..DoorSettings::default() });
+    let bench = bench_of(FILE, RateLimitSettings { near_limit, ..RateLimitSettings::default() });
     for (words, near) in [("five+3", 0), ("five", 1), ("five", 2), ("five", 2), ("two-1", 2)] {
         bench.ask(words);
         let mut page = Page::default();
-        bench.door.tell_metrics(&mut page);
+        bench.door.write_metrics(&mut page);
         let told = page.into_text();
         let lines =
             told.lines().filter(|line| line.starts_with("ratekeeper_envoy_near_limit_total"));
@@ -225,7 +225,8 @@ fn a_limit_that_is_nearly_used_up_is_reported() {
 
 #[test]
 fn all_of_them_can_be_shadows() {
-    let bench = bench_of(FILE, DoorSettings { is_shadow: true, ..DoorSettings::default() });
+    let bench =
+        bench_of(FILE, RateLimitSettings { is_shadow: true, ..RateLimitSettings::default() });
     bench.check("two+2", "0");
     bench.check("two closed", "0, 0");
     assert_eq!((bench.door.stats().ok, bench.door.stats().over_limit), (2, 0));
@@ -270,7 +271,10 @@ fn a_status_tells_its_limit() {
 #[test]
 fn headers_speak_of_the_tightest() {
     let answers = ratekeeper::policy::ResponseSettings { x_ratelimit: true, ..Default::default() };
-    let bench = bench_of(FILE, DoorSettings { headers: Some(answers), ..DoorSettings::default() });
+    let bench = bench_of(
+        FILE,
+        RateLimitSettings { headers: Some(answers), ..RateLimitSettings::default() },
+    );
     let headers = |words: &str| {
         let descriptors: Vec<Json> = words.split(' ').map(descriptor).collect();
         let (_, answer) = bench.json(&json!({ "domain": "d", "descriptors": descriptors }));
@@ -330,38 +334,39 @@ fn usage_carries_over_to_new_files() {
     bench.check("two", "5");
 }
 
-#[test]
-fn what_is_wrong_with_the_files_is_known_until_it_is_put_right() {
+#[tokio::test]
+async fn why_a_load_failed_is_known_until_one_succeeds() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("limits.yaml");
     std::fs::write(&path, FILE).unwrap();
     let policy = Policy::parse("policy", "version: 1\nlimits: []", &NoSources).unwrap();
     let gate = PolicyLimiter::new(policy).unwrap();
-    let door = EnvoyDoor::open(folder.path(), gate, DoorSettings::default()).unwrap();
-    let error = || door.tell()["error"].as_str().map(str::to_string);
+    let door = RateLimitService::open(folder.path(), gate, RateLimitSettings::default()).unwrap();
+    let door = std::sync::Arc::new(door);
+    let error = || door.status()["error"].as_str().map(str::to_string);
     assert_eq!(error(), None);
     let limits = door.config().limits().len();
 
     std::fs::write(&path, FILE.replace("minute", "minuet")).unwrap();
     for _ in 0..2 {
-        load_here(&door, When::Changed);
+        load(&door, When::Changed).await;
         let told = error().expect("the unit is misspelt");
         assert!(told.contains("limits.yaml:4:") && told.contains("minuet"), "{told}");
-        load_here(&door, When::Always);
+        load(&door, When::Always).await;
         assert!(error().is_some());
     }
-    assert_eq!(door.config().limits().len(), limits, "the limits stay as they were");
+    assert_eq!(door.config().limits().len(), limits, "the previous limits stay active");
 
     std::fs::write(&path, FILE).unwrap();
-    load_here(&door, When::Changed);
-    assert_eq!(error(), None, "they are again what is in force");
+    load(&door, When::Changed).await;
+    assert_eq!(error(), None, "they are active again");
 
     let elsewhere = folder.path().with_extension("gone");
     std::fs::rename(folder.path(), &elsewhere).unwrap();
-    load_here(&door, When::Always);
+    load(&door, When::Always).await;
     assert!(error().is_some());
     std::fs::rename(&elsewhere, folder.path()).unwrap();
-    load_here(&door, When::Changed);
+    load(&door, When::Changed).await;
     assert_eq!(error(), None);
 }
 

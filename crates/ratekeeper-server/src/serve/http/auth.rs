@@ -10,7 +10,7 @@ use ratekeeper::Admission;
 use ratekeeper::policy::attributes::{Target, request_host};
 use ratekeeper::policy::{Headers, ResponseSettings};
 
-use super::HttpDoor;
+use super::HttpApi;
 use super::ask::Described;
 use super::reply::{Reply, empty, wrong};
 use crate::trace::{self, About};
@@ -103,11 +103,7 @@ fn original(headers: &HeaderMap) -> Result<Described, Unknown> {
 
 /// 200 if it may pass. Otherwise 429, or what `?deny=403` says: nginx understands nothing else but
 /// 401 and 403.
-pub(super) async fn answer<B>(
-    door: &HttpDoor,
-    asked: &Request<B>,
-    peer: std::net::IpAddr,
-) -> Reply {
+pub(super) async fn answer<B>(door: &HttpApi, asked: &Request<B>, peer: std::net::IpAddr) -> Reply {
     let denied = asked.uri().query().and_then(deny_status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let described = match original(asked.headers()) {
         Ok(described) => described,

@@ -5,12 +5,12 @@ use ratekeeper::policy::ResponseSettings;
 use ratekeeper::{Admission, Applied, BindingLimit, Charge, Decision, Limit, Op, RefusalReason};
 use smallvec::SmallVec;
 
-use super::HttpDoor;
+use super::HttpApi;
 use super::ask::{Check, Described, Question};
 use super::peek;
 use super::reply::{self, Reply, Told};
 
-pub(super) async fn answer(door: &HttpDoor, body: &[u8], op: Op) -> Result<Reply, String> {
+pub(super) async fn answer(door: &HttpApi, body: &[u8], op: Op) -> Result<Reply, String> {
     match Question::read(body)? {
         Question::Checks(checks) => check_all(door, &checks, op).await,
         Question::Request(described) if op == Op::Peek => {
@@ -20,7 +20,7 @@ pub(super) async fn answer(door: &HttpDoor, body: &[u8], op: Op) -> Result<Reply
     }
 }
 
-async fn check_all(door: &HttpDoor, checks: &[Check], op: Op) -> Result<Reply, String> {
+async fn check_all(door: &HttpApi, checks: &[Check], op: Op) -> Result<Reply, String> {
     let applied = apply(door, op, checks).await?;
     let binding = &checks[applied.binding()].limit;
     let mut told = Told::of(binding, &applied, applied.is_degraded());
@@ -42,7 +42,7 @@ fn status(op: Op, is_allowed: bool) -> StatusCode {
 }
 
 /// Applies `op` to all checks or to none of them, and counts the decisions.
-pub(super) async fn apply(door: &HttpDoor, op: Op, checks: &[Check]) -> Result<Applied, String> {
+pub(super) async fn apply(door: &HttpApi, op: Op, checks: &[Check]) -> Result<Applied, String> {
     let charges: SmallVec<[Charge<'_>; 4]> = checks.iter().map(Check::charge).collect();
     let applied =
         door.gate.engine().apply(op, &charges).await.map_err(|error| error.to_string())?;
@@ -61,7 +61,7 @@ pub(super) fn with_limit_headers(mut reply: Reply, limit: &Limit, decision: &Dec
 }
 
 /// A request that the policy judges.
-async fn judge(door: &HttpDoor, described: &Described) -> Reply {
+async fn judge(door: &HttpApi, described: &Described) -> Reply {
     let deciding = door.gate.decide(&described.request(door.now_us()));
     judged(&deciding.await)
 }

@@ -1,92 +1,78 @@
-//! Connections of the HTTP door.
+//! Connections of the HTTP API.
 
-use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::CONNECTION;
 use http::{HeaderValue, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::HttpDoor;
+use super::HttpApi;
 use super::measured;
 use super::reply::{Reply, ending, too_busy};
-use crate::accept::{Door, Room};
-use crate::drain::{Drain, Heeded, Stage, drive};
-use crate::patient::{Patient, Pulse};
+use crate::listener::{
+    Accepted, ConnectionHandler, Drain, InFlightLimit, Ticks, serve_http1, too_many_connections,
+};
 use crate::serve::meters::Outcome;
 
 const HEADERS_MAX: usize = 64;
-/// The largest head of a request.
-const HEAD_MAX: usize = 16 << 10;
+/// The largest request line and headers.
+const HEADER_BYTES_MAX: usize = 16 << 10;
 
-/// What the connections of one thread share.
-pub(crate) struct Worker {
-    door: Arc<HttpDoor>,
+/// Serves the connections of one worker.
+pub(crate) struct HttpApiHandler {
+    api: Arc<HttpApi>,
     http: http1::Builder,
-    room: Room,
+    in_flight: InFlightLimit,
     drain: Drain,
+    ticks: Ticks,
 }
 
-impl Worker {
-    pub(crate) fn new(door: Arc<HttpDoor>, room: Room, drain: Drain) -> Self {
+impl HttpApiHandler {
+    pub(crate) fn new(api: Arc<HttpApi>, in_flight: InFlightLimit, drain: Drain) -> Self {
         let mut http = http1::Builder::new();
-        // `Patient` sees to that, and does not set a timer for each request.
-        http.header_read_timeout(None).max_headers(HEADERS_MAX).max_buf_size(HEAD_MAX);
-        Self { door, http, room, drain }
+        // The listener has its own timeouts, which do not set a timer for each request.
+        http.header_read_timeout(None).max_headers(HEADERS_MAX).max_buf_size(HEADER_BYTES_MAX);
+        Self { api, http, in_flight, drain, ticks: Ticks::start() }
     }
 
-    async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Reply {
-        let is_ending = self.drain.stage() > Stage::Serve;
-        let mut reply = match self.room.enter() {
-            // By this, whoever used envoyproxy/ratelimit knows when to send no more.
-            Some(_) if is_ending && request.uri().path() == "/healthcheck" => ending(),
-            Some(_place) => measured::answer(&self.door, request, peer).await,
+    async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> Reply {
+        let is_draining = self.drain.is_draining();
+        let mut reply = match self.in_flight.try_acquire() {
+            // From this, proxies set up for envoyproxy/ratelimit know to send no more requests.
+            Some(_) if is_draining && request.uri().path() == "/healthcheck" => ending(),
+            Some(_permit) => measured::answer(&self.api, request, peer).await,
             None => {
-                self.door.meters.http.count(Outcome::Error);
+                self.api.meters.http.count(Outcome::Error);
                 too_busy()
             }
         };
-        if self.drain.stage() > Stage::Serve {
+        if self.drain.is_draining() {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         reply
     }
 }
 
-impl Door for Worker {
-    const PROTOCOLS: &'static [&'static [u8]] = &[b"http/1.1"];
+impl ConnectionHandler for HttpApiHandler {
+    const ALPN: &'static [&'static [u8]] = &[b"http/1.1"];
 
-    async fn serve<S>(self: Arc<Self>, stream: S, peer: SocketAddr)
+    async fn serve<S>(self: Arc<Self>, stream: S, accepted: Accepted)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let pulse = Pulse::new();
-        let io = TokioIo::new(Patient::new(stream, Arc::clone(&pulse)));
-        let worker = Arc::clone(&self);
-        let service = service_fn(move |request| {
-            let (worker, pulse) = (Arc::clone(&worker), Arc::clone(&pulse));
-            async move {
-                pulse.begin_answer();
-                let reply = worker.answer(request, peer.ip()).await;
-                pulse.end_answer();
-                Ok::<_, Infallible>(reply)
-            }
-        });
-        let connection = self.http.serve_connection(io, service);
-        let ended = drive(connection, &self.drain, |stage, http| {
-            // Only then: a client that has not been told may have sent its next request already.
-            if stage == Stage::CloseIdle {
-                http.graceful_shutdown();
-            }
-            Heeded::GoesOn
-        });
-        if let Some(Err(error)) = ended.await {
-            tracing::debug!(%peer, %error, "connection failed");
-        }
+        let (handler, peer) = (Arc::clone(&self), accepted.peer);
+        let respond = move |request| {
+            let handler = Arc::clone(&handler);
+            async move { handler.respond(request, peer.ip()).await }
+        };
+        serve_http1(&self.http, stream, peer, self.ticks, &self.drain, respond).await;
+        drop(accepted);
+    }
+
+    fn rejection() -> Vec<u8> {
+        too_many_connections("the server")
     }
 }

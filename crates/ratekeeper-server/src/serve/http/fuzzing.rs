@@ -7,15 +7,15 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 
-use super::{HttpDoor, routes};
+use super::{HttpApi, routes};
 use crate::serve::fuzzing::block_on;
 use crate::serve::meters::Meters;
 
 /// Is answered, whatever it is.
 pub fn questions(bytes: &[u8]) {
-    static DOOR: LazyLock<Arc<HttpDoor>> = LazyLock::new(|| {
+    static DOOR: LazyLock<Arc<HttpApi>> = LazyLock::new(|| {
         let meters = Meters::new(Arc::default());
-        HttpDoor::new(crate::fuzzing::gate(), Arc::default(), None, meters)
+        HttpApi::new(crate::fuzzing::gate(), Arc::default(), None, meters)
     });
     let at = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let (path, body) = bytes.split_at(at);

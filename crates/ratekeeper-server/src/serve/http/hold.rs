@@ -9,7 +9,7 @@ use ratekeeper::HeldPermit;
 use ratekeeper::{Cost, Op};
 use serde_json::{Map, Value, json};
 
-use super::HttpDoor;
+use super::HttpApi;
 use super::ask::{self, Check};
 use super::check::{apply, with_limit_headers};
 use super::held::{Reserved, Thing};
@@ -30,11 +30,11 @@ fn valid(object: &Map<String, Value>) -> Result<Duration, String> {
     }
 }
 
-fn deadline_us(door: &HttpDoor, valid: Duration) -> u64 {
+fn deadline_us(door: &HttpApi, valid: Duration) -> u64 {
     door.now_us() + u64::try_from(valid.as_micros()).unwrap_or(u64::MAX)
 }
 
-pub(super) async fn reserve(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
+pub(super) async fn reserve(door: &HttpApi, body: &[u8]) -> Result<Reply, String> {
     let object = ask::object(body)?;
     let check = Check::read(&object, &["valid_ms"])?;
     let deadline = deadline_us(door, valid(&object)?);
@@ -62,7 +62,7 @@ fn too_many_held() -> Reply {
     wrong(StatusCode::SERVICE_UNAVAILABLE, "TOO_MANY_HELD", message)
 }
 
-pub(super) async fn settle(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
+pub(super) async fn settle(door: &HttpApi, body: &[u8]) -> Result<Reply, String> {
     let object = ask::object(body)?;
     ask::only(&object, &["reservation", "cost"])?;
     let id = ask::text(&object, "reservation")?.ok_or("the reservation's id is missing")?;
@@ -93,7 +93,7 @@ pub(super) async fn settle(door: &HttpDoor, body: &[u8]) -> Result<Reply, String
     }
 }
 
-pub(super) async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
+pub(super) async fn acquire(door: &HttpApi, body: &[u8]) -> Result<Reply, String> {
     let object = ask::object(body)?;
     ask::only(&object, &["key", "max", "name", "valid_ms"])?;
     let key = ask::key(&object)?;
@@ -120,7 +120,7 @@ pub(super) async fn acquire(door: &HttpDoor, body: &[u8]) -> Result<Reply, Strin
     })
 }
 
-pub(super) async fn release(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
+pub(super) async fn release(door: &HttpApi, body: &[u8]) -> Result<Reply, String> {
     let object = ask::object(body)?;
     ask::only(&object, &["permit"])?;
     let id = ask::text(&object, "permit")?.ok_or("the permit's id is missing")?;
@@ -171,7 +171,7 @@ mod tests {
     }
 
     /// As many names and keys as there are permits.
-    async fn flood(door: &HttpDoor, n: usize) -> (u16, Value) {
+    async fn flood(door: &HttpApi, n: usize) -> (u16, Value) {
         let body = json!({"key": format!("k{n}"), "name": format!("n{}", n % 1_000), "max": 1});
         told(acquire(door, body.to_string().as_bytes()).await).await
     }
@@ -180,7 +180,7 @@ mod tests {
     async fn a_flood_of_permits_is_refused_at_the_cap() {
         let policy = Policy::parse("none", "version: 1\nlimits: []\n", &NoSources).unwrap();
         let meters = Meters::new(Arc::default());
-        let door = HttpDoor::new(PolicyLimiter::new(policy).unwrap(), Arc::default(), None, meters);
+        let door = HttpApi::new(PolicyLimiter::new(policy).unwrap(), Arc::default(), None, meters);
         let (_, first) = flood(&door, 0).await;
         for n in 1..HELD_MAX {
             let (status, why) = flood(&door, n).await;

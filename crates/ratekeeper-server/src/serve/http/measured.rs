@@ -8,7 +8,7 @@ use http::{Request, StatusCode};
 use http_body::Body;
 
 use super::reply::Reply;
-use super::{HttpDoor, routes};
+use super::{HttpApi, routes};
 use crate::serve::meters::{Outcome, Tally};
 use crate::trace::{self, About, Parent, Question};
 
@@ -25,7 +25,7 @@ enum Purpose {
     Page,
 }
 
-pub(super) async fn answer<B>(door: &HttpDoor, request: Request<B>, peer: IpAddr) -> Reply
+pub(super) async fn answer<B>(door: &HttpApi, request: Request<B>, peer: IpAddr) -> Reply
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,

@@ -1,4 +1,4 @@
-//! The HTTP door: questions and answers in JSON, and forward-auth for proxies.
+//! The HTTP API: decisions in JSON, and forward-auth for proxies.
 
 mod ask;
 mod auth;
@@ -20,31 +20,31 @@ use std::sync::Arc;
 
 use ratekeeper::{Clock, Decision, Op, PolicyLimiter, SystemClock};
 
-use super::envoy::EnvoyDoor;
+use super::envoy::RateLimitService;
 use super::meters::Meters;
 use crate::tokens::Tokens;
 use ask::Check;
 use held::Held;
 
-pub(crate) use connection::Worker;
+pub(crate) use connection::HttpApiHandler;
 
-/// What the HTTP door needs to answer.
-pub(crate) struct HttpDoor {
+/// What requests of the HTTP API need.
+pub(crate) struct HttpApi {
     gate: PolicyLimiter,
     /// Reservations and permits that callers hold.
     held: Held,
-    /// Decides about descriptors, if there are limits for them.
-    envoy: Option<Arc<EnvoyDoor>>,
-    /// Who may ask, if not everybody.
+    /// Decides about Envoy's descriptors, if there are limits for them.
+    envoy: Option<Arc<RateLimitService>>,
+    /// The tokens of which requests need one.
     tokens: Arc<Tokens>,
     meters: Arc<Meters>,
 }
 
-impl HttpDoor {
+impl HttpApi {
     pub(crate) fn new(
         gate: PolicyLimiter,
         tokens: Arc<Tokens>,
-        envoy: Option<Arc<EnvoyDoor>>,
+        envoy: Option<Arc<RateLimitService>>,
         meters: Arc<Meters>,
     ) -> Arc<Self> {
         Arc::new(Self { gate, held: Held::default(), envoy, tokens, meters })
@@ -61,7 +61,7 @@ impl HttpDoor {
         self.meters.top.count(name, key.as_bytes(), !is_allowed, self.gate.engine().now());
     }
 
-    /// Gives back what was held for too long.
+    /// Releases what was held for too long.
     pub(crate) fn sweep(&self) {
         self.held.sweep(self.now_us());
     }

@@ -4,11 +4,11 @@ use http::StatusCode;
 use ratekeeper::Decision;
 use ratekeeper::policy::{Amount, AppliedLimit, Resolution};
 
-use super::HttpDoor;
+use super::HttpApi;
 use super::ask::Described;
 use super::reply::{Reply, Told};
 
-pub(super) async fn answer(door: &HttpDoor, described: &Described) -> Reply {
+pub(super) async fn answer(door: &HttpApi, described: &Described) -> Reply {
     let live = door.gate.policy().active();
     let resolved = match live.policy().resolve(&described.request(door.now_us())) {
         Resolution::Charged(applied) => Ok(applied),
@@ -24,7 +24,7 @@ pub(super) async fn answer(door: &HttpDoor, described: &Described) -> Reply {
 }
 
 /// The tightest of the rates that are enforced speaks for all. How many are in flight is left out.
-async fn looked_at(door: &HttpDoor, applied: &[AppliedLimit]) -> Reply {
+async fn looked_at(door: &HttpApi, applied: &[AppliedLimit]) -> Reply {
     let (mut each, mut speaker) = (Vec::new(), None::<(Decision, Told<'_>)>);
     for one in applied.iter().filter(|one| one.is_enforced) {
         let (Amount::Rate(limit), Some(applied)) = (one.amount(), door.gate.peek(one).await) else {

@@ -6,12 +6,12 @@ use ratekeeper::policy::{Amount, Resolution};
 use ratekeeper::{Charge, StoreError};
 use serde_json::json;
 
-use super::HttpDoor;
+use super::HttpApi;
 use super::ask::{self, Described, Question};
 use super::reply::{Reply, json, wrong};
 use crate::serve::envoy::ResetError;
 
-pub(super) async fn answer(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
+pub(super) async fn answer(door: &HttpApi, body: &[u8]) -> Result<Reply, String> {
     let object = ask::object(body)?;
     if object.contains_key("domain") || object.contains_key("descriptors") {
         return of_descriptors(door, body).await;
@@ -30,7 +30,7 @@ pub(super) async fn answer(door: &HttpDoor, body: &[u8]) -> Result<Reply, String
 }
 
 /// Permits stay with those who hold them.
-async fn of_request(door: &HttpDoor, described: &Described) -> Result<Vec<String>, StoreError> {
+async fn of_request(door: &HttpApi, described: &Described) -> Result<Vec<String>, StoreError> {
     let live = door.gate.policy().active();
     let applied = match live.policy().resolve(&described.request(door.now_us())) {
         Resolution::Charged(applied) => applied,
@@ -45,7 +45,7 @@ async fn of_request(door: &HttpDoor, described: &Described) -> Result<Vec<String
 
 /// Resets all of them, and tells the names of their limits.
 async fn reset<'a>(
-    door: &HttpDoor,
+    door: &HttpApi,
     charges: impl Iterator<Item = Charge<'a>>,
 ) -> Result<Vec<String>, StoreError> {
     let mut names = Vec::new();
@@ -56,7 +56,7 @@ async fn reset<'a>(
     Ok(names)
 }
 
-async fn of_descriptors(door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
+async fn of_descriptors(door: &HttpApi, body: &[u8]) -> Result<Reply, String> {
     let Some(envoy) = &door.envoy else {
         return Err(
             "there are no limits of descriptors; name their folder with --envoy-config".into()

@@ -7,10 +7,10 @@ use http::{Method, Request, StatusCode};
 use http_body::Body;
 use ratekeeper::Op;
 
-use super::HttpDoor;
+use super::HttpApi;
 use super::reply::{self, Reply, wrong};
 use super::{auth, check, hold, reset};
-use crate::body::{NoBody, whole};
+use crate::body::{BodyReadError, read_body};
 
 /// The largest question.
 const BODY_MAX: usize = 64 << 10;
@@ -20,7 +20,7 @@ const OPENAPI: &str = include_str!("openapi.json");
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-pub(super) async fn answer<B>(door: &HttpDoor, request: Request<B>, peer: IpAddr) -> Reply
+pub(super) async fn answer<B>(door: &HttpApi, request: Request<B>, peer: IpAddr) -> Reply
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -76,7 +76,7 @@ enum Route {
 }
 
 impl Route {
-    fn of(path: &str, door: &HttpDoor) -> Option<Self> {
+    fn of(path: &str, door: &HttpApi) -> Option<Self> {
         Some(match path {
             "/v1/check" => Self::Check,
             "/v1/auth" => Self::Auth,
@@ -91,7 +91,7 @@ impl Route {
         })
     }
 
-    async fn answer(self, door: &HttpDoor, body: &[u8]) -> Result<Reply, String> {
+    async fn answer(self, door: &HttpApi, body: &[u8]) -> Result<Reply, String> {
         match self {
             Self::Peek => check::answer(door, body, Op::Peek).await,
             Self::Reset => reset::answer(door, body).await,
@@ -110,12 +110,12 @@ async fn question<B>(body: B) -> Result<Bytes, Reply>
 where
     B: Body<Data = Bytes>,
 {
-    whole(body, BODY_MAX).await.map_err(|why| match why {
-        NoBody::TooLarge => {
+    read_body(body, BODY_MAX).await.map_err(|why| match why {
+        BodyReadError::TooLarge => {
             let message = format!("the body is too large or broke off; at most {BODY_MAX} bytes");
             wrong(StatusCode::PAYLOAD_TOO_LARGE, "BODY", &message)
         }
-        NoBody::TooSlow => {
+        BodyReadError::TooSlow => {
             wrong(StatusCode::REQUEST_TIMEOUT, "TIMEOUT", "the body did not come in time")
         }
     })
@@ -141,7 +141,7 @@ fn not_so(methods: &'static str, message: &str) -> Reply {
 }
 
 /// What Envoy asks over gRPC, asked in JSON, as envoyproxy/ratelimit has it.
-async fn descriptors(door: &HttpDoor, body: &[u8]) -> Reply {
+async fn descriptors(door: &HttpApi, body: &[u8]) -> Reply {
     let Some(envoy) = &door.envoy else {
         return wrong(StatusCode::NOT_FOUND, "NOT_FOUND", "there are no limits of descriptors");
     };

@@ -1,52 +1,56 @@
-//! Serves one connection.
+//! Serves a connection.
 //!
 //! Commands that have arrived together are executed in one go, and their replies leave in one write. If the
 //! store is shared, commands are sent to it in their order, none waits for the reply to the one before, and
 //! replies leave in order.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 
 use futures_util::{FutureExt, StreamExt};
+use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::task::unconstrained;
 
-use super::RespDoor;
+use super::RespServer;
 use super::codec::{Parsed, Protocol, ProtocolError, Reply, Spans, parse};
 use super::commands::{Call, Flow, Step, begin};
 use super::limits::Limits;
 use super::pending::PendingReplies;
 use super::session::Session;
 use super::wire::{Read, Wire};
-use crate::accept::Door;
-use crate::drain::Drain;
+use crate::listener::{
+    Accepted, ConnState, ConnectionHandler, Drain, GracefulShutdown, Stage, Ticks, drive,
+};
 use crate::serve::meters::{Outcome, Tally};
 
-/// When so much is to be written, that comes first.
+/// When so much is to be written, it is written before more commands are executed.
 pub(super) const OUTPUT_MAX: usize = 64 << 10;
 
-/// What the connections of one thread share.
-pub(crate) struct Worker {
-    pub(super) door: Arc<RespDoor>,
+/// Serves the connections of one worker.
+pub(crate) struct RespHandler {
+    pub(super) door: Arc<RespServer>,
     drain: Drain,
-    /// Only this thread takes it, and never across a wait.
-    pub(super) desk: Mutex<Desk>,
+    ticks: Ticks,
+    /// Only used by the worker's thread, and never across an await.
+    pub(super) buffers: Mutex<Buffers>,
 }
 
-/// What it takes to work off commands.
+/// Buffers for executing commands.
 #[derive(Default)]
-pub(super) struct Desk {
+pub(super) struct Buffers {
     pub(super) limits: Limits,
     pub(super) spans: Spans,
 }
 
-/// Why working off commands has come to a stop.
+/// Why no more commands are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// There is no whole command left.
+    /// There is no complete command left.
     Input,
     /// There is enough to write.
     Output,
@@ -54,47 +58,83 @@ enum Stop {
     Close,
 }
 
-impl Door for Worker {
-    const PROTOCOLS: &'static [&'static [u8]] = &[];
+impl ConnectionHandler for RespHandler {
+    const ALPN: &'static [&'static [u8]] = &[];
 
-    async fn serve<S>(self: Arc<Self>, stream: S, _: SocketAddr)
+    async fn serve<S>(self: Arc<Self>, stream: S, accepted: Accepted)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        if let Err(error) = self.converse(stream).await {
-            tracing::debug!(%error, "connection failed");
+        let peer = accepted.peer;
+        if let Err(error) = self.run(stream, peer).await {
+            tracing::debug!(%peer, %error, "connection failed");
         }
+        drop(accepted);
     }
 
-    fn refuse(stream: TcpStream) {
-        if let Ok(mut stream) = stream.into_std() {
-            let _ = stream.write(b"-ERR max number of clients reached\r\n");
-        }
+    fn rejection() -> Vec<u8> {
+        b"-ERR max number of clients reached\r\n".to_vec()
     }
 }
 
-impl Worker {
-    pub(crate) fn new(door: Arc<RespDoor>, drain: Drain) -> Self {
-        Self { door, drain, desk: Mutex::default() }
+pin_project! {
+    /// The future of a connection, which follows the drain itself.
+    struct Commands<F> {
+        #[pin]
+        serve: F,
+    }
+}
+
+impl<F: Future> Future for Commands<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().serve.poll(cx)
+    }
+}
+
+impl<F: Future> GracefulShutdown for Commands<F> {
+    const SHUTDOWN_AT: Option<Stage> = None;
+
+    fn graceful_shutdown(self: Pin<&mut Self>) {}
+}
+
+impl RespHandler {
+    pub(crate) fn new(door: Arc<RespServer>, drain: Drain) -> Self {
+        Self { door, drain, ticks: Ticks::start(), buffers: Mutex::default() }
     }
 
-    /// Serves a connection, with or without TLS, until the client goes or the end begins.
-    pub(super) async fn converse<S>(&self, stream: S) -> io::Result<()>
+    /// Serves a connection, with or without TLS, until the client closes it or the server drains.
+    pub(super) async fn run<S>(&self, stream: S, peer: SocketAddr) -> io::Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let conn = ConnState::new(peer, self.ticks);
+        let commands = Commands { serve: self.serve_commands(stream, &conn) };
+        let served = drive(commands, &conn, &self.door.timeouts, &self.drain).await;
+        match served {
+            Some(served) => served,
+            None if conn.is_lingering() => Ok(()),
+            None => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    async fn serve_commands<S>(&self, stream: S, conn: &Arc<ConnState>) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         static IDS: AtomicU64 = AtomicU64::new(1);
         let id = IDS.fetch_add(1, Ordering::Relaxed);
-        let mut session = Session::new(id, self.door.passwords.are_wanted());
-        let mut wire = Wire::new(stream, self.door.bounds, &self.drain);
+        let mut session = Session::new(id, self.door.passwords.are_needed());
+        let mut wire = Wire::new(stream, conn, &self.drain);
         if !session.is_trusted {
-            wire.expect_password();
+            conn.expect_first_request();
         }
-        self.serve_commands(&mut wire, &mut session).await?;
+        self.run_commands(&mut wire, &mut session).await?;
         wire.close().await
     }
 
-    async fn serve_commands<S>(&self, wire: &mut Wire<S>, session: &mut Session) -> io::Result<()>
+    async fn run_commands<S>(&self, wire: &mut Wire<S>, session: &mut Session) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -141,8 +181,8 @@ impl Worker {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        let Desk { limits, spans } = &mut *desk;
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let Buffers { limits, spans } = &mut *buffers;
         let (now, door) = (self.door.gate.engine().now(), &*self.door);
         let (mut at, mut tally) = (0, Tally::default());
         let mut queued = Vec::new();
@@ -191,9 +231,9 @@ impl Worker {
             }
             pending.push_ready(&mut queued);
         };
-        wire.work_off(at);
+        wire.consume(at);
         if session.is_trusted {
-            wire.welcome();
+            wire.confirm();
         }
         // Their replies leave together, so it took as long for each of them.
         if !tally.is_empty() {

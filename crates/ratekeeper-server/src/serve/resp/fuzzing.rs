@@ -5,20 +5,18 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
 
-use super::connection::Worker;
-use super::{Bounds, Passwords, RespDoor};
-use crate::accept::Seats;
-use crate::drain::Drain;
+use super::connection::RespHandler;
+use super::{Passwords, RespServer, timeouts};
+use crate::listener::{ConnectionLimit, Drain};
 use crate::serve::fuzzing::block_on;
 
 /// What a client sends before it goes, in two pieces. Whatever it is, the server ends the connection too.
 pub fn resp(bytes: &[u8]) {
-    static WORKER: LazyLock<Worker> = LazyLock::new(|| {
+    static WORKER: LazyLock<RespHandler> = LazyLock::new(|| {
         let long = Duration::from_secs(3_600);
-        let bounds = Bounds { idle: long, stuck: long };
-        let (gate, seats) = (crate::fuzzing::gate(), Seats::new(1));
-        let door = RespDoor::new(gate, Passwords::default(), bounds, seats);
-        Worker::new(Arc::new(door), Drain::default())
+        let (gate, connections) = (crate::fuzzing::gate(), ConnectionLimit::new(1));
+        let door = RespServer::new(gate, Passwords::default(), timeouts(long, long), connections);
+        RespHandler::new(Arc::new(door), Drain::default())
     });
     let (client, server) = duplex(4 << 10);
     let (mut answers, mut sends) = split(client);
@@ -35,6 +33,7 @@ pub fn resp(bytes: &[u8]) {
             let mut buffer = [0; 4 << 10];
             while answers.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
         };
-        let (_, (), ()) = tokio::join!(WORKER.converse(server), send, receive);
+        let (_, (), ()) =
+            tokio::join!(WORKER.run(server, ([127, 0, 0, 1], 1).into()), send, receive);
     });
 }

@@ -1,9 +1,9 @@
-//! The door that speaks Redis' protocol: `CL.THROTTLE` for those who have redis-cell, and commands of
-//! our own for every algorithm.
+//! The Redis protocol (RESP): `CL.THROTTLE` for clients of redis-cell, and commands of our own for every
+//! algorithm.
 //!
-//! `connection` serves a connection: it reads what has come, `codec` finds
-//! the commands in it, `commands` knows what they mean, and `rate_command` applies those that are about a
-//! limit. Replies that a shared store has not given yet wait in `pending`.
+//! `connection` serves a connection: it reads what has come, `codec` parses the commands, `commands`
+//! executes them, and `rate_command` applies those that are about a limit. Replies that a shared store has
+//! not given yet wait in `pending`.
 
 mod codec;
 mod commands;
@@ -15,7 +15,6 @@ mod passwords;
 mod pending;
 mod rate_command;
 mod session;
-mod watch;
 mod wire;
 
 #[cfg(test)]
@@ -28,51 +27,51 @@ use ratekeeper::PolicyLimiter;
 use ratekeeper_core::{Limit, Micros};
 
 use super::meters::{DoorMeter, Meters, Outcome};
-use crate::accept::Seats;
+use crate::listener::{ConnectionLimit, Timeouts};
 use crate::top::Top;
 use crate::trace::{self, Question};
 
-pub(crate) use connection::Worker;
+pub(crate) use connection::RespHandler;
 pub(crate) use passwords::Passwords;
 
-/// How much of anything there may be, and for how long.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    /// A connection on which no command comes is closed after this.
-    pub(crate) idle: Duration,
-    /// One that does not take its answers is closed after this.
-    pub(crate) stuck: Duration,
+/// How long a client may take for a command, and how long for its password.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Returns the timeouts of connections.
+pub(crate) fn timeouts(idle: Duration, write: Duration) -> Timeouts {
+    let (header, first_request) = (COMMAND_TIMEOUT, COMMAND_TIMEOUT);
+    Timeouts { idle: Some(idle), header, first_request, write, unread_response: None }
 }
 
-/// What all connections of this door share.
-pub(crate) struct RespDoor {
+/// What all connections share.
+pub(crate) struct RespServer {
     gate: PolicyLimiter,
     passwords: Passwords,
-    bounds: Bounds,
+    timeouts: Timeouts,
     began: Micros,
-    seats: Arc<Seats>,
+    connections: Arc<ConnectionLimit>,
     meter: Arc<DoorMeter>,
     top: Arc<Top>,
 }
 
-impl RespDoor {
+impl RespServer {
     pub(crate) fn new(
         gate: PolicyLimiter,
         passwords: Passwords,
-        bounds: Bounds,
-        seats: Arc<Seats>,
+        timeouts: Timeouts,
+        connections: Arc<ConnectionLimit>,
     ) -> Self {
         let began = gate.engine().now();
         let (meter, top) = (Arc::default(), Arc::default());
-        Self { gate, passwords, bounds, began, seats, meter, top }
+        Self { gate, passwords, timeouts, began, connections, meter, top }
     }
 
-    /// The same, with what it does for everybody to see.
-    pub(crate) fn watched_by(self, meters: &Meters) -> Self {
+    /// Records what it does in these metrics.
+    pub(crate) fn measured_by(self, meters: &Meters) -> Self {
         Self { meter: Arc::clone(&meters.resp), top: Arc::clone(&meters.top), ..self }
     }
 
-    /// Tells of a question that has been answered, if anybody wants to know.
+    /// Records a span of a decision, if tracing is on.
     #[inline]
     fn trace(&self, limit: &Limit, outcome: Outcome, is_degraded: bool, began: Micros) {
         if trace::is_on() {
@@ -95,7 +94,7 @@ impl RespDoor {
         }
     }
 
-    /// Commands that were answered so far.
+    /// Returns how many commands were executed.
     pub(crate) fn commands(&self) -> u64 {
         self.meter.total()
     }

@@ -1,13 +1,13 @@
-//! The passwords that open the door.
+//! The passwords of the Redis protocol.
 
 use std::sync::Arc;
 
 use crate::tokens::Tokens;
 
-/// The only user there is, by the name that Redis gives it.
+/// The only user, by the name that Redis gives it.
 const USER: &[u8] = b"default";
 
-/// Any of them will do. None at all means that none is wanted.
+/// The passwords that are accepted. Without any, no password is needed.
 #[derive(Default)]
 pub(crate) struct Passwords(Arc<Tokens>);
 
@@ -16,13 +16,13 @@ impl Passwords {
         Self(passwords)
     }
 
-    pub(super) fn are_wanted(&self) -> bool {
+    pub(super) fn are_needed(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// Takes as long for a wrong password as for the right one.
+    /// Whether a user may log in. Takes as long for a wrong password as for the right one.
     pub(super) fn admit(&self, user: &[u8], password: &[u8]) -> bool {
         let is_one = self.0.contains(password);
-        user == USER && (!self.are_wanted() || is_one)
+        user == USER && (!self.are_needed() || is_one)
     }
 }

@@ -10,7 +10,7 @@ use futures_util::future::{BoxFuture, Either, FutureExt};
 use futures_util::stream::FuturesOrdered;
 use ratekeeper::Micros;
 
-use super::RespDoor;
+use super::RespServer;
 use super::codec::{Protocol, Reply};
 use super::connection::OUTPUT_MAX;
 use super::rate_command::{RateCommand, Running};
@@ -54,7 +54,7 @@ impl PendingReplies {
     /// Queues the reply to a command that is in flight.
     pub(super) fn push(
         &mut self,
-        door: &Arc<RespDoor>,
+        door: &Arc<RespServer>,
         command: &RateCommand<'_>,
         running: Running,
         protocol: Protocol,

@@ -1,8 +1,8 @@
-//! What a connection has said of itself.
+//! The state of a connection that commands can change.
 
 use super::codec::Protocol;
 
-/// The longest name that a client may give itself.
+/// The longest name that a client may set.
 pub(super) const NAME_MAX: usize = 256;
 
 pub(super) struct Session {
@@ -13,8 +13,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Where no password is wanted, everybody is trusted.
-    pub(super) fn new(id: u64, wants_password: bool) -> Self {
-        Self { id, protocol: Protocol::default(), is_trusted: !wants_password, name: Vec::new() }
+    /// Without passwords, every client is trusted.
+    pub(super) fn new(id: u64, needs_password: bool) -> Self {
+        Self { id, protocol: Protocol::default(), is_trusted: !needs_password, name: Vec::new() }
     }
 }

@@ -24,14 +24,14 @@ fn config(call: &mut Call<'_, '_>) -> Flow {
         patterns.iter().map(|pattern| Glob::new(&String::from_utf8_lossy(pattern))).collect();
     let is_asked_for =
         |name: &str| globs.iter().any(|glob| glob.matches_ignoring_case(name.as_bytes()));
-    let bounds = call.door.bounds;
+    let idle = call.door.timeouts.idle.unwrap_or_default();
     // As Redis would tell them of a server that keeps nothing on disk.
     let settings = [
         ("appendonly", "no".to_string()),
         ("databases", "1".to_string()),
-        ("maxclients", call.door.seats.max().to_string()),
+        ("maxclients", call.door.connections.max().to_string()),
         ("save", String::new()),
-        ("timeout", bounds.idle.as_secs().to_string()),
+        ("timeout", idle.as_secs().to_string()),
     ];
     let told: Vec<_> = settings.iter().filter(|(name, _)| is_asked_for(name)).collect();
     let mut reply = call.reply();

@@ -86,7 +86,7 @@ pub(super) const RESET: Command = Command {
     summary: "Makes the connection as good as new.",
     is_for_strangers: false,
     handler: Handler::Here(|call| {
-        *call.session = Session::new(call.session.id, call.door.passwords.are_wanted());
+        *call.session = Session::new(call.session.id, call.door.passwords.are_needed());
         call.reply().simple("RESET");
         Flow::GoOn
     }),
@@ -166,7 +166,7 @@ fn tell_server(call: &mut Call<'_, '_>) {
 fn auth(call: &mut Call<'_, '_>) -> Flow {
     let passwords = &call.door.passwords;
     let (user, password) = match call.args.len() {
-        2 if !passwords.are_wanted() => {
+        2 if !passwords.are_needed() => {
             return call.error("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?");
         }
         2 => (&b"default"[..], call.args.at(1)),

@@ -72,8 +72,8 @@ fn server(call: &Call<'_, '_>) -> String {
 }
 
 fn clients(call: &Call<'_, '_>) -> String {
-    let seats = &call.door.seats;
-    lines(&[("connected_clients", &seats.open()), ("maxclients", &seats.max())])
+    let connections = &call.door.connections;
+    lines(&[("connected_clients", &connections.open()), ("maxclients", &connections.max())])
 }
 
 fn memory(call: &Call<'_, '_>) -> String {
@@ -86,10 +86,10 @@ fn memory(call: &Call<'_, '_>) -> String {
 }
 
 fn stats(call: &Call<'_, '_>) -> String {
-    let seats = &call.door.seats;
+    let connections = &call.door.connections;
     lines(&[
-        ("total_connections_received", &seats.accepted()),
-        ("rejected_connections", &seats.refused()),
+        ("total_connections_received", &connections.accepted()),
+        ("rejected_connections", &connections.rejected()),
         ("total_commands_processed", &call.door.commands()),
     ])
 }

@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 
 use ratekeeper::policy::suggest;
 
-use super::RespDoor;
+use super::RespServer;
 use super::codec::{Args, Reply};
 use super::limits::Limits;
 use super::rate_command::RateCommand;
@@ -45,7 +45,7 @@ pub(super) enum Handler {
 /// What a command that is answered here works with.
 pub(super) struct Call<'a, 'c> {
     pub(super) args: Args<'a>,
-    pub(super) door: &'c RespDoor,
+    pub(super) door: &'c RespServer,
     pub(super) session: &'c mut Session,
     pub(super) out: &'c mut Vec<u8>,
 }

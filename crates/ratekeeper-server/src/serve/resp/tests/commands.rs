@@ -8,7 +8,7 @@ use ratekeeper::ManualClock;
 
 use super::door;
 use super::reading::read_all;
-use crate::serve::resp::RespDoor;
+use crate::serve::resp::RespServer;
 use crate::serve::resp::codec::{Parsed, Reply, Spans, parse};
 use crate::serve::resp::commands::{COMMANDS, Call, Flow, Step, begin};
 use crate::serve::resp::limits::Limits;
@@ -16,7 +16,7 @@ use crate::serve::resp::session::Session;
 
 /// A client at a door.
 struct Bench {
-    door: Arc<RespDoor>,
+    door: Arc<RespServer>,
     clock: ManualClock,
     session: Session,
     limits: Limits,

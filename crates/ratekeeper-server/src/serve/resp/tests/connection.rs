@@ -1,5 +1,6 @@
 //! A connection over a pipe in memory, which is neither TCP nor TLS.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,23 +9,25 @@ use ratekeeper_testkit::RedisServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 
-use super::{BOUNDS, NOW, door, door_of};
-use crate::drain::{Drain, Stage};
-use crate::serve::resp::RespDoor;
-use crate::serve::resp::connection::Worker;
+use super::{IDLE, NOW, WRITE, door, door_of};
+use crate::listener::{Drain, Stage};
+use crate::serve::resp::RespServer;
+use crate::serve::resp::connection::RespHandler;
+
+const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
 fn connect(buffer: usize) -> (DuplexStream, Drain, JoinHandle<std::io::Result<()>>) {
     connect_to(door(&[]).0, buffer)
 }
 
 fn connect_to(
-    door: Arc<RespDoor>,
+    door: Arc<RespServer>,
     buffer: usize,
 ) -> (DuplexStream, Drain, JoinHandle<std::io::Result<()>>) {
     let (client, server) = duplex(buffer);
     let drain = Drain::default();
-    let worker = Arc::new(Worker::new(door, drain.clone()));
-    (client, drain, tokio::spawn(async move { worker.converse(server).await }))
+    let worker = Arc::new(RespHandler::new(door, drain.clone()));
+    (client, drain, tokio::spawn(async move { worker.run(server, PEER).await }))
 }
 
 async fn rest(client: &mut DuplexStream) -> String {
@@ -82,7 +85,7 @@ async fn a_client_that_takes_no_answers_is_cut_off() {
     let commands = "PING\r\n".repeat(500);
     // It can be written only in part, for the server waits too.
     let write = client.write_all(commands.as_bytes());
-    let _ = tokio::time::timeout(BOUNDS.stuck / 2, write).await;
+    let _ = tokio::time::timeout(WRITE / 2, write).await;
     let error = served.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
@@ -91,7 +94,7 @@ async fn a_client_that_takes_no_answers_is_cut_off() {
 async fn a_quiet_client_is_let_go_and_a_busy_one_is_not() {
     let (mut client, _, served) = connect(1 << 10);
     for _ in 0..20 {
-        tokio::time::sleep(BOUNDS.idle / 2).await;
+        tokio::time::sleep(IDLE / 2).await;
         client.write_all(b"PING\r\n").await.unwrap();
         let mut pong = [0; 7];
         client.read_exact(&mut pong).await.unwrap();
@@ -99,14 +102,14 @@ async fn a_quiet_client_is_let_go_and_a_busy_one_is_not() {
     let begun = tokio::time::Instant::now();
     assert!(served.await.unwrap().is_err());
     let waited = begun.elapsed();
-    assert!(waited >= BOUNDS.idle && waited <= BOUNDS.idle * 3 / 2, "{waited:?}");
+    assert!(waited >= IDLE && waited <= IDLE * 3 / 2, "{waited:?}");
 }
 
 #[tokio::test]
 async fn the_end_answers_what_has_come_and_closes() {
     let (mut client, drain, served) = connect(1 << 10);
     client.write_all(b"PING\r\nPING\r\nPIN").await.unwrap();
-    drain.enter(Stage::LastAnswers);
+    drain.enter(Stage::LastResponses);
     assert_eq!(rest(&mut client).await, "+PONG\r\n+PONG\r\n");
     drop(client);
     served.await.unwrap().unwrap();
@@ -116,7 +119,7 @@ async fn the_end_answers_what_has_come_and_closes() {
 async fn the_end_does_not_wait_for_a_client_that_stays() {
     let (mut client, drain, served) = connect(1 << 10);
     tokio::time::sleep(Duration::from_millis(10)).await;
-    drain.enter(Stage::LastAnswers);
+    drain.enter(Stage::LastResponses);
     assert_eq!(rest(&mut client).await, "");
     served.await.unwrap().unwrap();
 }
@@ -158,7 +161,7 @@ async fn a_busy_client_may_always_have_begun_another_command() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_say_who_it_is_is_cut_off() {
     let (client, server) = duplex(1 << 10);
-    let worker = Worker::new(door(&["secret"]).0, Drain::default());
+    let worker = RespHandler::new(door(&["secret"]).0, Drain::default());
     let begun = tokio::time::Instant::now();
     let (mut answers, mut asks) = tokio::io::split(client);
     let asking = async {
@@ -168,12 +171,12 @@ async fn a_client_that_does_not_say_who_it_is_is_cut_off() {
     };
     let mut scratch = Vec::new();
     let (served, (), _) =
-        tokio::join!(worker.converse(server), asking, answers.read_to_end(&mut scratch));
+        tokio::join!(worker.run(server, PEER), asking, answers.read_to_end(&mut scratch));
     assert!(served.is_err() && begun.elapsed() < Duration::from_secs(20));
 
     let (mut client, server) = duplex(1 << 10);
     client.write_all(b"AUTH secret\r\n").await.unwrap();
-    let serving = tokio::time::timeout(Duration::from_secs(30), worker.converse(server));
+    let serving = tokio::time::timeout(Duration::from_secs(30), worker.run(server, PEER));
     assert!(serving.await.is_err(), "one that has said it may stay");
 }
 

@@ -1,4 +1,4 @@
-//! The door without a network: what bytes mean, what commands answer.
+//! The Redis protocol without a network: what bytes mean, what commands reply.
 
 mod codec;
 mod commands;
@@ -12,24 +12,28 @@ use ratekeeper::policy::NoSources;
 use ratekeeper::{ManualClock, Policy, PolicyLimiter};
 use ratekeeper_core::Micros;
 
-use super::{Bounds, Passwords, RespDoor};
-use crate::accept::Seats;
+use super::{Passwords, RespServer, timeouts};
+use crate::listener::ConnectionLimit;
 use crate::tokens::Tokens;
 
-const BOUNDS: Bounds = Bounds { idle: Duration::from_secs(60), stuck: Duration::from_secs(5) };
+const IDLE: Duration = Duration::from_secs(60);
+const WRITE: Duration = Duration::from_secs(5);
 
 const NOW: Micros = Micros::new(1_700_000_000_000_000);
 
-/// A door with counts in memory, at a time that stands still.
-fn door(passwords: &[&str]) -> (Arc<RespDoor>, ManualClock) {
+/// A server with counts in memory, at a time that stands still.
+fn door(passwords: &[&str]) -> (Arc<RespServer>, ManualClock) {
     door_of("version: 1\nlimits: []\n", NOW, passwords)
 }
 
-/// A door with this policy, at a time that stands still.
-fn door_of(policy: &str, now: Micros, passwords: &[&str]) -> (Arc<RespDoor>, ManualClock) {
+/// A server with this policy, at a time that stands still.
+fn door_of(policy: &str, now: Micros, passwords: &[&str]) -> (Arc<RespServer>, ManualClock) {
     let clock = ManualClock::at(now);
     let policy = Policy::parse("test", policy, &NoSources).unwrap();
     let gate = PolicyLimiter::with_clock(policy, clock.clone()).unwrap();
     let passwords = Passwords::new(Tokens::of(passwords).into());
-    (Arc::new(RespDoor::new(gate, passwords, BOUNDS, Seats::new(10))), clock)
+    (
+        Arc::new(RespServer::new(gate, passwords, timeouts(IDLE, WRITE), ConnectionLimit::new(10))),
+        clock,
+    )
 }

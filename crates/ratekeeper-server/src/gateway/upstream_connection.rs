@@ -1,8 +1,8 @@
-//! A connection to an upstream, driven by whoever uses it.
+//! A connection to an upstream, driven by the request that uses it.
 //!
-//! hyper wants a connection to be a task of its own; then each request wakes two tasks in turn. Here
-//! the request that uses a connection also drives it, and after that the answer's body does. Nobody
-//! drives one that is idle: what happened to it meanwhile is seen when it is taken up again.
+//! hyper expects a connection to be a task of its own; then each request wakes two tasks in turn. Here
+//! the request that uses a connection also drives it, and after that the response's body does. An idle
+//! connection is not driven: what happened to it meanwhile is noticed when it is used again.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,66 +15,62 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::error::ProxyError;
 use super::request_body::{RequestBody, blame};
-use super::shared::Upstream;
-use super::stream::{Listening, UpstreamStream};
-use crate::accept::OwnedPlace;
+use super::state::Upstream;
+use super::stream::{UpstreamIo, UpstreamStream};
+use crate::listener::{KEEP_ALIVE, OwnedInFlightPermit};
 
-/// What is read ahead of an answer, and how large its head may be.
+/// What is read ahead of a response, and how large its header may be.
 const BUFFER_MAX: usize = 64 * 1024;
 
-/// An upstream that has gone without a word is noticed after a few of these.
-const PROBE: TcpKeepalive =
-    TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
-
-pub(super) struct Link {
+pub(super) struct UpstreamConnection {
     sender: SendRequest<RequestBody>,
-    connection: Connection<TokioIo<Listening>, RequestBody>,
-    /// One timer for all requests: to move it on is cheaper than to make another.
+    connection: Connection<TokioIo<UpstreamIo>, RequestBody>,
+    /// One timer for all requests: resetting it is cheaper than creating another.
     deadline: Pin<Box<Sleep>>,
     is_done: bool,
-    places: Places,
+    permits: UpstreamPermits,
 }
 
-/// What a connection takes of the bounds, until this is dropped.
-pub(super) struct Places {
-    /// `None` while it waits in the pool.
-    in_use: Option<OwnedPlace>,
-    _descriptor: OwnedPlace,
+/// What a connection uses of the limits, until this is dropped.
+pub(super) struct UpstreamPermits {
+    /// `None` while it is idle in the pool.
+    in_use: Option<OwnedInFlightPermit>,
+    _descriptor: OwnedInFlightPermit,
 }
 
-/// Why a request was not answered.
+/// Why a request got no response.
 pub(super) enum SendError {
-    /// Nothing of the request was sent: here it is again.
+    /// Nothing of the request was sent; this is the request.
     Unsent(Box<Request<RequestBody>>),
     Failed(ProxyError),
 }
 
-impl Link {
+impl UpstreamConnection {
     pub(super) async fn open(
         upstream: &Upstream,
-        patience: Duration,
-        descriptor: OwnedPlace,
+        connect_timeout: Duration,
+        descriptor: OwnedInFlightPermit,
     ) -> io::Result<Box<Self>> {
-        let stream = timeout(patience, connect(upstream)).await??;
+        let stream = timeout(connect_timeout, connect(upstream)).await??;
         let handshake = Builder::new()
             .max_buf_size(BUFFER_MAX)
-            .handshake(TokioIo::new(Listening::new(stream)))
+            .handshake(TokioIo::new(UpstreamIo::new(stream)))
             .await;
         let (sender, connection) = handshake.map_err(io::Error::other)?;
         let deadline = Box::pin(sleep_until(Instant::now()));
-        let places = Places { in_use: None, _descriptor: descriptor };
-        Ok(Box::new(Self { sender, connection, deadline, is_done: false, places }))
+        let permits = UpstreamPermits { in_use: None, _descriptor: descriptor };
+        Ok(Box::new(Self { sender, connection, deadline, is_done: false, permits }))
     }
 
-    /// Counts it as one that is in use, or no longer.
-    pub(super) fn set_in_use(&mut self, place: Option<OwnedPlace>) {
-        self.places.in_use = place;
+    /// Sets whether it counts as in use.
+    pub(super) fn set_in_use(&mut self, permit: Option<OwnedInFlightPermit>) {
+        self.permits.in_use = permit;
     }
 
     /// Lets the connection do what it can. The context's task is woken when it can do more.
@@ -90,29 +86,29 @@ impl Link {
         !self.is_done && self.sender.is_ready()
     }
 
-    /// Sends a request and waits for the head of its answer: for so long after the request's body
-    /// last moved.
+    /// Sends a request and waits for the header of its response: for so long after the last part of the
+    /// request's body was sent.
     pub(super) async fn send(
         &mut self,
         request: Request<RequestBody>,
-        patience: Duration,
+        response_timeout: Duration,
     ) -> Result<Response<Incoming>, SendError> {
         let progress = request.body().progress();
         let Self { sender, connection, deadline, is_done, .. } = self;
-        deadline.as_mut().reset(Instant::now() + patience);
-        let mut answer = pin!(sender.try_send_request(request));
+        deadline.as_mut().reset(Instant::now() + response_timeout);
+        let mut response = pin!(sender.try_send_request(request));
         poll_fn(|cx| {
             if !*is_done {
                 *is_done = connection.poll_without_shutdown(cx).is_ready();
             }
-            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-                return Poll::Ready(answer.map_err(|mut error| match error.take_message() {
+            if let Poll::Ready(response) = response.as_mut().poll(cx) {
+                return Poll::Ready(response.map_err(|mut error| match error.take_message() {
                     Some(request) => SendError::Unsent(Box::new(request)),
                     None => SendError::Failed(blame(error.error())),
                 }));
             }
             while deadline.as_mut().poll(cx).is_ready() {
-                let later = progress.as_ref().map(|progress| progress.last() + patience);
+                let later = progress.as_ref().map(|progress| progress.last() + response_timeout);
                 match later.filter(|later| *later > deadline.deadline()) {
                     Some(later) => deadline.as_mut().reset(later),
                     None => {
@@ -125,14 +121,16 @@ impl Link {
         .await
     }
 
-    /// What is left when the upstream has switched protocols: the stream, what was read of it, and what
-    /// it takes of the bounds.
-    pub(super) async fn into_stream(mut self) -> hyper::Result<(UpstreamStream, Bytes, Places)> {
+    /// Returns what is left when the upstream has switched protocols: the stream, what was read of it, and
+    /// its permits.
+    pub(super) async fn into_stream(
+        mut self,
+    ) -> hyper::Result<(UpstreamStream, Bytes, UpstreamPermits)> {
         if !self.is_done {
             poll_fn(|cx| self.connection.poll_without_shutdown(cx)).await?;
         }
         let parts = self.connection.into_parts();
-        Ok((parts.io.into_inner().into_inner(), parts.read_buf, self.places))
+        Ok((parts.io.into_inner().into_inner(), parts.read_buf, self.permits))
     }
 }
 
@@ -140,7 +138,7 @@ pub(super) async fn connect(upstream: &Upstream) -> io::Result<UpstreamStream> {
     let address = &upstream.address;
     let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
     stream.set_nodelay(true)?;
-    SockRef::from(&stream).set_tcp_keepalive(&PROBE)?;
+    SockRef::from(&stream).set_tcp_keepalive(&KEEP_ALIVE)?;
     match &upstream.tls {
         None => Ok(UpstreamStream::Plain(stream)),
         Some((connector, name)) => {

@@ -1,5 +1,5 @@
-//! TLS both ways: a server's own certificate, which can be replaced while it runs, what it asks of
-//! its clients, and trust in upstreams.
+//! TLS: the server's certificate, which can be replaced while it runs, certificates of clients, and trust
+//! in upstreams.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use clap::Args;
-use ratekeeper::files::{FILE_BYTES_MAX, LoadError, read};
+use ratekeeper::files::{FILE_BYTES_MAX, FileStamps, read};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -19,22 +19,21 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::failure::Failure;
-use crate::reload::{Reload, ReloadState, When};
-use crate::watched::{Stamps, WatchedFiles};
+use crate::reload::{LoadState, Reload};
 
-/// How clients are to be served over TLS, if they are.
+/// The options of TLS for clients.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "TLS")]
 pub(crate) struct TlsOptions {
-    /// Speak TLS with this certificate chain (PEM); a changed file is taken up within seconds
+    /// Serve TLS with this certificate chain (PEM); reloaded within seconds when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
 
-    /// The certificate's private key (PEM)
+    /// Private key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Only serve clients that show a certificate of one of these authorities (PEM)
+    /// Require client certificates of one of these authorities (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
 }
@@ -52,34 +51,32 @@ impl TlsOptions {
         let Some((cert, key)) = self.tls_cert.clone().zip(self.tls_key.clone()) else {
             return Ok(None);
         };
-        let files = Files { cert, key, client_ca: self.tls_client_ca.clone() };
+        let files = TlsFiles { cert, key, client_ca: self.tls_client_ca.clone() };
         Tls::load(files).map(Arc::new).map(Some).map_err(Failure::input)
     }
 }
 
-struct Files {
+struct TlsFiles {
     cert: PathBuf,
     key: PathBuf,
     client_ca: Option<PathBuf>,
 }
 
-/// What clients are shown and asked for, as the files say at present.
+/// The TLS configuration of the listeners, from files.
 pub(crate) struct Tls {
-    files: Files,
-    watched: WatchedFiles,
+    files: TlsFiles,
     config: ArcSwap<ServerConfig>,
-    reload: ReloadState,
+    loads: LoadState,
 }
 
 impl Tls {
-    fn load(files: Files) -> Result<Self, String> {
-        let all = [&files.cert, &files.key].into_iter().chain(&files.client_ca);
-        let watched = WatchedFiles::new(all.cloned().collect());
+    fn load(files: TlsFiles) -> Result<Self, String> {
+        let loads = LoadState::loaded(files.stamps());
         let config = ArcSwap::from_pointee(files.read()?);
-        Ok(Self { files, watched, config, reload: ReloadState::default() })
+        Ok(Self { files, config, loads })
     }
 
-    /// Agrees with a client on one of these protocols, the first that it knows.
+    /// Performs the handshake with a client. The protocol is the first of these that it supports.
     pub(crate) async fn accept(
         &self,
         stream: TcpStream,
@@ -92,43 +89,34 @@ impl Tls {
 }
 
 impl Reload for Tls {
-    type Fresh = (Result<ServerConfig, String>, Stamps);
+    type Value = Result<ServerConfig, String>;
 
-    fn state(&self) -> &ReloadState {
-        &self.reload
+    const WHAT: &'static str = "certificate";
+
+    fn state(&self) -> &LoadState {
+        &self.loads
     }
 
-    fn read(&self, when: When) -> Option<Self::Fresh> {
-        // Before they are read, so that what changes meanwhile is noticed.
-        let stamps = self.watched.stamps();
-        let is_due = when == When::Always || self.watched.have_changed(&stamps);
-        is_due.then(|| (self.files.read(), stamps))
+    fn source(&self) -> String {
+        self.files.cert.display().to_string()
     }
 
-    fn apply(&self, (config, stamps): Self::Fresh) -> bool {
-        self.watched.loaded(stamps);
-        match config {
-            Ok(fresh) => {
-                self.config.store(Arc::new(fresh));
-                tracing::info!(file = %self.files.cert.display(), "certificate reloaded");
-                true
-            }
-            Err(error) => {
-                tracing::error!(%error, "certificate not reloaded, the old one stays");
-                false
-            }
-        }
+    fn read(&self) -> (Self::Value, FileStamps) {
+        let stamps = self.files.stamps();
+        (self.files.read(), stamps)
     }
 
-    fn reject(&self, error: &LoadError, is_first: bool) {
-        if is_first {
-            let file = self.files.cert.display();
-            tracing::error!(%file, %error, "certificate not reloaded, the old one stays");
-        }
+    fn activate(&self, config: Self::Value) -> Result<String, String> {
+        self.config.store(Arc::new(config?));
+        Ok(String::new())
     }
 }
 
-impl Files {
+impl TlsFiles {
+    fn stamps(&self) -> FileStamps {
+        FileStamps::of([&self.cert, &self.key].into_iter().chain(&self.client_ca))
+    }
+
     fn read(&self) -> Result<ServerConfig, String> {
         let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -154,15 +142,15 @@ impl Files {
         let unusable = |error: &str| cannot("the key", key, error);
         let pem = read(key, FILE_BYTES_MAX).map_err(|error| unusable(&error.to_string()))?;
         let der = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| match error {
-            pem::Error::NoItemsFound => unusable("there is no private key in it"),
+            pem::Error::NoItemsFound => unusable("it contains no private key"),
             error => unusable(&error.to_string()),
         })?;
         CertifiedKey::from_der(chain, der, &provider())
-            .map_err(|error| unusable(&format!("it does not go with {}: {error}", cert.display())))
+            .map_err(|error| unusable(&format!("it does not match {}: {error}", cert.display())))
     }
 }
 
-/// Connects to upstreams whose certificates the system trusts, or this authority.
+/// Returns a connector to upstreams, whose certificates the system or this authority has to have issued.
 pub(crate) fn connector(authority: Option<&Path>) -> Result<TlsConnector, Failure> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -171,7 +159,7 @@ pub(crate) fn connector(authority: Option<&Path>) -> Result<TlsConnector, Failur
     }
     if roots.is_empty() {
         return Err(Failure::input(
-            "the system trusts no authority, so no https:// upstream can be verified; name one with --upstream-ca",
+            "the system trusts no certificate authority, so no https:// upstream can be verified; name one with --upstream-ca",
         ));
     }
     let config = ClientConfig::builder_with_provider(provider())
@@ -198,7 +186,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let pem = read(path, FILE_BYTES_MAX).map_err(|error| error.to_string())?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let chain = chain.map_err(|error| error.to_string())?;
-    if chain.is_empty() { Err("there is no certificate in it".to_string()) } else { Ok(chain) }
+    if chain.is_empty() { Err("it contains no certificate".to_string()) } else { Ok(chain) }
 }
 
 fn cannot(what: &str, path: &Path, error: &str) -> String {

@@ -1,4 +1,4 @@
-//! An answer's body on its way to the client, and what becomes of the upstream's connection after.
+//! The body of an upstream's response, which drives the connection that it comes from.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,49 +9,49 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::link::Link;
-use super::shared::Worker;
+use super::state::WorkerState;
+use super::upstream_connection::UpstreamConnection;
 
-/// The body of an answer: an upstream's, or the gateway's own.
-pub(crate) enum AnswerBody {
+/// The body of a response: an upstream's, or the gateway's own.
+pub(crate) enum ResponseBody {
     Own(Option<Bytes>),
     Upstream(UpstreamBody),
 }
 
-/// Drives the connection it comes from, and gives it back to the pool when it is over.
+/// Drives the connection it comes from, and returns that to the pool at its end.
 pub(crate) struct UpstreamBody {
     incoming: Incoming,
-    link: Option<Box<Link>>,
-    /// How long the upstream will keep the connection, if it said so.
-    allowed: Option<Duration>,
+    connection: Option<Box<UpstreamConnection>>,
+    /// How long the upstream keeps the connection open, if it said so.
+    keep_alive: Option<Duration>,
     upstream: usize,
-    worker: Arc<Worker>,
+    worker: Arc<WorkerState>,
 }
 
 impl UpstreamBody {
     pub(super) fn new(
         incoming: Incoming,
-        link: Box<Link>,
-        allowed: Option<Duration>,
+        connection: Box<UpstreamConnection>,
+        keep_alive: Option<Duration>,
         upstream: usize,
-        worker: Arc<Worker>,
+        worker: Arc<WorkerState>,
     ) -> Self {
-        Self { incoming, link: Some(link), allowed, upstream, worker }
+        Self { incoming, connection: Some(connection), keep_alive, upstream, worker }
     }
 
-    fn give_back(&mut self) {
-        if let Some(link) = self.link.take() {
-            self.worker.pools[self.upstream].give(link, self.allowed);
+    fn release_connection(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.worker.pools[self.upstream].put(connection, self.keep_alive);
         }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
-        if let Some(link) = &mut self.link {
-            link.drive(cx);
+        if let Some(connection) = &mut self.connection {
+            connection.drive(cx);
         }
         let polled = Pin::new(&mut self.incoming).poll_frame(cx);
         if matches!(polled, Poll::Ready(None)) {
-            self.give_back();
+            self.release_connection();
         }
         polled
     }
@@ -59,20 +59,20 @@ impl UpstreamBody {
 
 impl Drop for UpstreamBody {
     fn drop(&mut self) {
-        // What was not read to its end cannot be followed by another answer.
+        // After a body that was not read to its end, the connection cannot be used again.
         if self.incoming.is_end_stream() {
-            self.give_back();
+            self.release_connection();
         }
     }
 }
 
-impl From<Bytes> for AnswerBody {
+impl From<Bytes> for ResponseBody {
     fn from(bytes: Bytes) -> Self {
         Self::Own(Some(bytes))
     }
 }
 
-impl Body for AnswerBody {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

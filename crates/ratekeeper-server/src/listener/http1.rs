@@ -1,0 +1,75 @@
+//! Serves HTTP/1 connections of the listeners that respond to everything themselves: the HTTP API and
+//! the admin listener.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::drain::Drain;
+use super::drive::drive;
+use super::stream::ClientStream;
+use super::ticks::Ticks;
+use super::timeouts::{ConnState, Timeouts};
+
+const TIMEOUTS: Timeouts = Timeouts {
+    idle: Some(Duration::from_secs(120)),
+    header: Duration::from_secs(15),
+    first_request: Duration::MAX,
+    write: Duration::from_secs(30),
+    unread_response: None,
+};
+
+/// Serves the requests of one connection, in order.
+pub(crate) async fn serve_http1<S, F>(
+    http: &http1::Builder,
+    stream: S,
+    peer: SocketAddr,
+    ticks: Ticks,
+    drain: &Drain,
+    respond: impl Fn(Request<Incoming>) -> F + Send,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Future<Output = Response<Full<Bytes>>> + Send,
+{
+    let conn = ConnState::new(peer, ticks);
+    let stream = ClientStream::new(stream, Arc::clone(&conn)).tracking_headers();
+    let of_service = Arc::clone(&conn);
+    let service = service_fn(move |request| {
+        let conn = Arc::clone(&of_service);
+        conn.set_in_header(false);
+        conn.begin_request();
+        let response = respond(request);
+        async move {
+            let response = response.await;
+            conn.end_request();
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let connection = http.serve_connection(TokioIo::new(stream), service);
+    if let Some(Err(error)) = drive(connection, &conn, &TIMEOUTS, drain).await {
+        tracing::debug!(%peer, %error, "connection failed");
+    }
+}
+
+/// Returns the HTTP/1 response to a connection beyond the limit.
+pub(crate) fn too_many_connections(server: &str) -> Vec<u8> {
+    let message = format!("{server} has too many connections");
+    let body = format!("{{\"code\":\"TOO_MANY_CONNECTIONS\",\"message\":\"{message}\"}}\n");
+    let length = body.len();
+    let response = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+         content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    );
+    response.into_bytes()
+}

@@ -1,0 +1,108 @@
+//! Opens the listeners, and starts the workers of each.
+
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use super::options::{ListenerName, Serve};
+use super::resp::{self, Passwords, RespHandler, RespServer};
+use super::{Server, envoy, http};
+use crate::failure::Failure;
+use crate::listener::{
+    self, ConnectionHandler, ConnectionLimit, InFlightLimit, ListenerConfig, available_workers,
+    start_workers,
+};
+
+/// The addresses of the listeners that are open.
+pub(super) struct Listening {
+    pub(super) http: Option<SocketAddr>,
+    pub(super) grpc: Option<SocketAddr>,
+    pub(super) resp: Option<SocketAddr>,
+}
+
+impl Serve {
+    pub(super) fn open_listeners(
+        &self,
+        server: &Server,
+        grpc: Option<SocketAddr>,
+    ) -> Result<Listening, Failure> {
+        Ok(Listening {
+            http: self.http().map(|address| self.open_http(server, address)).transpose()?,
+            grpc: grpc.map(|address| self.open_grpc(server, address)).transpose()?.flatten(),
+            resp: self.resp.0.map(|address| self.open_resp(server, address)).transpose()?,
+        })
+    }
+
+    fn open_http(&self, server: &Server, address: SocketAddr) -> Result<SocketAddr, Failure> {
+        let config = self.listener_config(server, ListenerName::Http);
+        self.open(ListenerName::Http, address, &config, || {
+            let in_flight = InFlightLimit::new(self.max_in_flight);
+            let (api, drain) = (Arc::clone(&server.http), server.drain.clone());
+            async { Ok(http::HttpApiHandler::new(api, in_flight, drain)) }
+        })
+    }
+
+    /// Opens the gRPC listener if there are limits for Envoy.
+    fn open_grpc(
+        &self,
+        server: &Server,
+        address: SocketAddr,
+    ) -> Result<Option<SocketAddr>, Failure> {
+        let Some(service) = &server.envoy else { return Ok(None) };
+        let config = self.listener_config(server, ListenerName::Grpc);
+        let opened = self.open(ListenerName::Grpc, address, &config, || {
+            let in_flight = InFlightLimit::new(self.max_in_flight);
+            let (service, tokens) = (Arc::clone(service), Arc::clone(&server.tokens));
+            envoy::GrpcHandler::new(service, tokens, in_flight, server.drain.clone())
+        });
+        opened.map(Some)
+    }
+
+    fn open_resp(&self, server: &Server, address: SocketAddr) -> Result<SocketAddr, Failure> {
+        let config = self.listener_config(server, ListenerName::Resp);
+        let timeouts = resp::timeouts(self.resp_idle_timeout, self.resp_write_timeout);
+        let passwords = Passwords::new(Arc::clone(&server.resp_passwords));
+        let limiter = server.policy.gate().clone();
+        let resp = RespServer::new(limiter, passwords, timeouts, Arc::clone(&config.connections));
+        let resp = Arc::new(resp.measured_by(&server.meters));
+        self.open(ListenerName::Resp, address, &config, || {
+            let (resp, drain) = (Arc::clone(&resp), server.drain.clone());
+            async { Ok(RespHandler::new(resp, drain)) }
+        })
+    }
+
+    fn listener_config(&self, server: &Server, name: ListenerName) -> ListenerConfig {
+        let connections = ConnectionLimit::new(self.max_connections);
+        server.meters.seated(name.name(), &connections);
+        let config =
+            ListenerConfig::new(connections, &server.descriptors.connections, &server.drain);
+        config.with_tls(server.tls.clone().filter(|_| self.is_tls(name)))
+    }
+
+    fn open<H, F>(
+        &self,
+        name: ListenerName,
+        address: SocketAddr,
+        config: &ListenerConfig,
+        handler: impl Fn() -> F,
+    ) -> Result<SocketAddr, Failure>
+    where
+        H: ConnectionHandler,
+        F: Future<Output = io::Result<H>> + Send + 'static,
+    {
+        let listener = bind(name, address)?;
+        let workers = available_workers(self.workers);
+        start_workers(name.name(), workers, &listener, config, |_| handler())
+            .map_err(Failure::io)?;
+        listener.local_addr().map_err(Failure::io)
+    }
+}
+
+pub(super) fn bind(name: ListenerName, address: SocketAddr) -> Result<TcpListener, Failure> {
+    listener::bind(address).map_err(|error| {
+        let option = name.name();
+        let remedy = format!("choose another with --{option}, or disable it with --{option} off");
+        Failure::io(format!("cannot listen on {address}: {error}; {remedy}"))
+    })
+}
