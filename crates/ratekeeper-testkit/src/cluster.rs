@@ -6,7 +6,7 @@ use std::thread;
 use crate::programs;
 use crate::redis::{RedisServer, output, wait_until_replicated};
 use crate::resp::Reply;
-use crate::servers::wait_until;
+use crate::wait::wait_until;
 
 const NODES: usize = 6;
 const OPTIONS: [&str; 6] = [

@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::port::free_address;
+use crate::process::{Process, temp_dir};
 use crate::programs;
-use crate::servers::{LIMIT, Process, free_port, log_tail, wait_until};
+use crate::wait::TIMEOUT;
 
 /// Where an Envoy gets its answers, and what it asks.
 #[derive(Clone, Debug)]
@@ -31,8 +33,8 @@ pub struct EnvoySetup {
 pub struct Envoy {
     address: SocketAddr,
     admin: SocketAddr,
-    dir: TempDir,
-    _process: Process,
+    process: Process,
+    _dir: TempDir,
 }
 
 impl Envoy {
@@ -43,25 +45,24 @@ impl Envoy {
 
     /// The same with a configuration that is made for where to listen, and for its admin side.
     pub fn start_with(config: impl FnOnce(SocketAddr, SocketAddr) -> String) -> Self {
-        let dir = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
-        let [address, admin] = [free_port(), free_port()].map(local);
+        let dir = temp_dir();
+        let [address, admin] = [free_address(), free_address()];
         let text = config(address, admin);
         let config = dir.path().join("envoy.yaml");
         fs::write(&config, text).expect("a file");
         let args = ["--disable-hot-restart", "--concurrency", "1", "-l", "warning", "-c"];
         let mut args: Vec<String> = args.map(String::from).into();
         args.push(config.display().to_string());
-        let mut process = Process::spawn(&programs::envoy(), &args, dir.path());
-        wait_until("Envoy is ready", || {
-            assert!(!process.has_ended(), "Envoy ended: {}", log_tail(dir.path()));
-            get(admin, "/ready").is_some_and(|answer| answer.contains("LIVE"))
+        let mut process = Process::spawn_in(dir.path(), &programs::envoy(), &args);
+        process.wait_until_ready("Envoy", |_| {
+            get(admin, "/ready").is_some_and(|response| response.contains("LIVE"))
         });
-        Self { address, admin, dir, _process: process }
+        Self { address, admin, process, _dir: dir }
     }
 
     /// Panics unless Envoy would start with this configuration.
     pub fn validate(config: &str) {
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = temp_dir();
         let file = dir.path().join("envoy.yaml");
         fs::write(&file, config).expect("a file");
         let mut command = Command::new(programs::envoy());
@@ -82,17 +83,13 @@ impl Envoy {
 
     /// The end of its log.
     pub fn log(&self) -> String {
-        log_tail(self.dir.path())
+        self.process.log_tail()
     }
-}
-
-fn local(port: u16) -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, port).into()
 }
 
 fn get(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
-    stream.set_read_timeout(Some(LIMIT)).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
     write!(stream, "GET {path} HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;

@@ -3,8 +3,9 @@
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
 
+use crate::port::free_port;
+use crate::process::{Process, temp_dir};
 use crate::programs;
-use crate::servers::{Process, free_port, log_tail, wait_until};
 use tempfile::TempDir;
 
 /// A running nginx, gone when this is dropped.
@@ -17,7 +18,7 @@ pub struct Nginx {
 impl Nginx {
     /// Listens on a free port, with these directives in its `server` block.
     pub fn start(server: &str) -> Nginx {
-        let folder = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
+        let folder = temp_dir();
         let (port, dir) = (free_port(), folder.path().display().to_string());
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|name| format!("{name}_temp_path {dir}/{name};"))
@@ -31,11 +32,9 @@ impl Nginx {
         let file = folder.path().join("nginx.conf");
         fs::write(&file, text).expect("a configuration");
         let args = ["-p", &dir, "-c", &file.display().to_string()].map(str::to_string);
-        let mut process = Process::spawn(&programs::nginx(), &args, folder.path());
-        wait_until("nginx listens", || {
-            assert!(!process.has_ended(), "nginx ended:\n{}", log_tail(folder.path()));
-            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
-        });
+        let mut process = Process::spawn_in(folder.path(), &programs::nginx(), &args);
+        process
+            .wait_until_ready("nginx", |_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
         Nginx { _process: process, _folder: folder, port }
     }
 

@@ -4,8 +4,9 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 
+use crate::port::free_port;
+use crate::process::{Process, temp_dir};
 use crate::programs;
-use crate::servers::{Process, free_port, log_tail, wait_until};
 use tempfile::TempDir;
 
 /// A running Prometheus, gone when this is dropped.
@@ -18,7 +19,7 @@ pub struct Prometheus {
 impl Prometheus {
     /// Scrapes these addresses as the job `ratekeeper`, a few times a second, and keeps these rules.
     pub fn start(targets: &[SocketAddr], rules: &str) -> Prometheus {
-        let folder = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
+        let folder = temp_dir();
         let (port, dir) = (free_port(), folder.path().display().to_string());
         let targets: Vec<_> = targets.iter().map(|target| format!("'{target}'")).collect();
         let config = format!(
@@ -36,9 +37,8 @@ scrape_configs:
             format!("--storage.tsdb.path={dir}/data"),
             format!("--web.listen-address=127.0.0.1:{port}"),
         ];
-        let mut process = Process::spawn(&programs::prometheus(), &args, folder.path());
-        wait_until("Prometheus listens", || {
-            assert!(!process.has_ended(), "Prometheus ended:\n{}", log_tail(folder.path()));
+        let mut process = Process::spawn_in(folder.path(), &programs::prometheus(), &args);
+        process.wait_until_ready("Prometheus", |_| {
             TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
         });
         Prometheus { _process: process, _folder: folder, port }

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::port::free_port;
+use crate::process::{Process, temp_dir};
 use crate::programs;
 use crate::resp::{Connection, Reply};
-use crate::servers::{LIMIT, Process, free_port, log_tail, wait_until};
 use crate::tls;
+use crate::wait::{TIMEOUT, wait_until};
 
 /// How often another port is tried when somebody was quicker to take one.
 const PORTS: usize = 10;
@@ -102,7 +104,7 @@ impl RedisServer {
         args: impl Fn(&Path, u16) -> Vec<String>,
     ) -> RedisServer {
         for _ in 0..PORTS {
-            let dir = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
+            let dir = temp_dir();
             let port = free_port();
             let args = args(dir.path(), port);
             let password = value_of("--requirepass", &args);
@@ -119,14 +121,14 @@ impl RedisServer {
     }
 
     fn try_start(&self) -> Result<(), Failure> {
-        let mut process = Process::spawn(&self.program, &self.args, self.dir.path());
+        let mut process = Process::spawn_in(self.dir.path(), &self.program, &self.args);
         let begun = Instant::now();
         while !self.is_answered_by(process.id()) {
-            if process.has_ended() {
-                return Err(self.failure("ended"));
+            if process.has_exited() {
+                return Err(self.failure(&process, "exited"));
             }
-            if begun.elapsed() > LIMIT {
-                return Err(self.failure("does not answer"));
+            if begun.elapsed() > TIMEOUT {
+                return Err(self.failure(&process, "does not reply"));
             }
             thread::sleep(Duration::from_millis(10));
         }
@@ -134,8 +136,8 @@ impl RedisServer {
         Ok(())
     }
 
-    fn failure(&self, what: &str) -> Failure {
-        let tail = log_tail(self.dir.path());
+    fn failure(&self, process: &Process, what: &str) -> Failure {
+        let tail = process.log_tail();
         if tail.contains("already in use") || tail.contains("Failed listening") {
             return Failure::PortTaken;
         }
@@ -188,7 +190,7 @@ impl RedisServer {
         loop {
             match self.try_start() {
                 Ok(()) => return,
-                Err(Failure::PortTaken) if begun.elapsed() < LIMIT => {
+                Err(Failure::PortTaken) if begun.elapsed() < TIMEOUT => {
                     thread::sleep(Duration::from_millis(50));
                 }
                 Err(Failure::PortTaken) => panic!("port {} was taken by another", self.port),

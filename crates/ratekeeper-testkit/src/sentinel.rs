@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::programs;
 use crate::redis::{RedisServer, strings, wait_until_replicated};
-use crate::servers::wait_until;
+use crate::wait::wait_until;
 
 const SERVICE: &str = "ratekeeper";
 const SENTINELS: usize = 3;

@@ -3,8 +3,9 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
+use crate::port::free_port;
+use crate::process::{Process, temp_dir};
 use crate::programs;
-use crate::servers::{Process, free_port, log_tail, wait_until};
 use tempfile::TempDir;
 
 /// A running Traefik, gone when this is dropped.
@@ -17,7 +18,7 @@ pub struct Traefik {
 impl Traefik {
     /// Listens on a free port, its only entry point, with these routers, services and middlewares.
     pub fn start(dynamic: &str) -> Traefik {
-        let folder = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
+        let folder = temp_dir();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let file = folder.path().join("dynamic.yaml");
         fs::write(&file, dynamic).expect("a configuration");
@@ -30,11 +31,8 @@ impl Traefik {
             "--ping=true".into(),
             "--ping.entryPoint=web".into(),
         ];
-        let mut process = Process::spawn(&programs::traefik(), &args, folder.path());
-        wait_until("Traefik listens", || {
-            assert!(!process.has_ended(), "Traefik ended:\n{}", log_tail(folder.path()));
-            TcpStream::connect(address).is_ok()
-        });
+        let mut process = Process::spawn_in(folder.path(), &programs::traefik(), &args);
+        process.wait_until_ready("Traefik", |_| TcpStream::connect(address).is_ok());
         Traefik { _process: process, _folder: folder, address }
     }
 

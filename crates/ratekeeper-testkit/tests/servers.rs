@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ratekeeper_testkit::{
-    Fault, FaultProxy, LIMIT, RedisCluster, RedisSentinel, RedisServer, wait_until,
+    Fault, FaultProxy, RedisCluster, RedisSentinel, RedisServer, TIMEOUT, wait_until,
 };
 
 /// How long to listen before it counts as silence.
@@ -161,14 +161,14 @@ fn half_open_connections_stay_silent_while_new_ones_work() {
 
 fn connect(port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 
 fn ping_is_unanswered(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(SILENCE)).unwrap();
     let silence = ping(stream).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     silence
 }
 
