@@ -59,7 +59,7 @@ pub use condition::Mismatch;
 pub use context::MissingIdentity;
 pub use explain::{Explanation, LimitExplanation, LimitOutcome};
 pub use identity::{Key, MissingReason};
-pub use policy::{NoSources, Policy, Sources, StoreSettings};
+pub use policy::{NoSources, Policy, SourceError, Sources, StoreSettings};
 pub use problems::{PolicyErrors, Problem};
 pub use request::{Headers, RequestAttributes};
 pub use resolve::{AppliedLimit, Resolution};

@@ -1,5 +1,6 @@
 //! Collects the problems of a file, each with its position.
 
+use std::error::Error;
 use std::fmt;
 use std::ops::Range;
 
@@ -20,6 +21,12 @@ pub(crate) fn quoted(text: &str) -> String {
         true => format!("\"{shown}…\""),
         false => format!("\"{shown}\""),
     }
+}
+
+/// Returns the message of an error and of all its sources.
+pub(crate) fn with_sources(error: &dyn Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| (*error).source());
+    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
 }
 
 /// A problem of a file, with its position.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use ratekeeper_policy::Sources;
+use ratekeeper_policy::{SourceError, Sources};
 
 use crate::files::{FILE_BYTES_MAX, read};
 
@@ -50,18 +50,15 @@ impl FileSources {
 }
 
 impl Sources for FileSources {
-    fn file(&self, name: &str) -> Result<Vec<u8>, String> {
+    fn file(&self, name: &str) -> Result<Vec<u8>, SourceError> {
         let path = self.folder.join(name);
         // Before it is read, so that what changes meanwhile is noticed.
         let stamped = (path.clone(), stamp(&path));
         self.seen().files.push(stamped);
-        let bytes = read(&path, FILE_BYTES_MAX);
-        let bytes = bytes.map_err(|error| format!("{}: {error}", path.display()))?;
+        let bytes = read(&path, FILE_BYTES_MAX).map_err(|error| SourceError::read(path, error))?;
         let mut seen = self.seen();
         let left = seen.bytes_left.checked_sub(bytes.len() as u64);
-        seen.bytes_left = left.ok_or_else(|| {
-            format!("the policy's files have more than {} MiB together", ALL_BYTES_MAX >> 20)
-        })?;
+        seen.bytes_left = left.ok_or(SourceError::TooLarge { max_bytes: ALL_BYTES_MAX })?;
         Ok(bytes)
     }
 
