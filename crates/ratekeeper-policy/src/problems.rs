@@ -23,10 +23,12 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// Returns the message of an error and of all its sources.
+/// Returns the message of an error and of its sources, except those that it includes already.
 pub(crate) fn with_sources(error: &dyn Error) -> String {
     let sources = std::iter::successors(error.source(), |error| (*error).source());
-    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
+    sources.map(ToString::to_string).fold(error.to_string(), |text, source| {
+        if text.contains(&source) { text } else { format!("{text}: {source}") }
+    })
 }
 
 /// A problem of a file, with its position.
