@@ -83,7 +83,7 @@ pub fn envoy_files(bytes: &[u8]) {
 
 const POLICY: &str = "
 version: 1
-jwt: { secret: a long random secret }
+jwt: { secret: a secret that nobody would ever guess }
 identify:
   user: { jwt_claim: sub }
   key: { header: x-api-key }
@@ -136,7 +136,7 @@ pub fn requests(bytes: &[u8]) {
 /// Verifies tokens, and parses keys.
 pub fn tokens(bytes: &[u8]) {
     static VERIFIER: LazyLock<JwtVerifier> = LazyLock::new(|| {
-        let key = JwtKey::secret(b"a long random secret").expect("a key");
+        let key = JwtKey::secret(b"a secret that nobody would ever guess").expect("a key");
         JwtVerifier::new(vec![key]).expect("a verifier")
     });
     let text = String::from_utf8_lossy(bytes);

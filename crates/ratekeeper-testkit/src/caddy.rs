@@ -1,4 +1,4 @@
-//! A real Caddy, with a site of the test's own.
+//! Caddy, with the sites of a test.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use crate::process::{Process, temp_dir};
 use crate::programs;
 use tempfile::TempDir;
 
-/// A running Caddy, gone when this is dropped.
+/// A running Caddy, killed on drop.
 pub struct Caddy {
     _process: Process,
     _folder: TempDir,
@@ -16,7 +16,7 @@ pub struct Caddy {
 }
 
 impl Caddy {
-    /// Listens on a free port, with the sites that are made for that address.
+    /// Starts Caddy on a free port, with the sites that `sites` returns for its address.
     pub fn start(sites: impl FnOnce(SocketAddr) -> String) -> Caddy {
         let folder = temp_dir();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
@@ -25,7 +25,7 @@ impl Caddy {
             "{{\nadmin off\npersist_config off\nstorage file_system {dir}/storage\n}}\n{sites}"
         );
         let file = folder.path().join("Caddyfile");
-        fs::write(&file, text).expect("a configuration");
+        fs::write(&file, text).expect("write the configuration");
         let args = ["run", "--adapter", "caddyfile", "--config", &file.display().to_string()]
             .map(str::to_string);
         let mut process = Process::spawn_in(folder.path(), &programs::caddy(), &args);
@@ -33,7 +33,7 @@ impl Caddy {
         Caddy { _process: process, _folder: folder, address }
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

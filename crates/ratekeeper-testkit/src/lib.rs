@@ -29,7 +29,7 @@ pub use caddy::Caddy;
 pub use cluster::RedisCluster;
 pub use envoy::{Envoy, EnvoySetup};
 pub use nginx::Nginx;
-pub use process::Process;
+pub use process::{CommandError, Process};
 pub use prometheus::{Prometheus, promtool};
 pub use proxy::{Fault, FaultProxy};
 pub use redis::RedisServer;

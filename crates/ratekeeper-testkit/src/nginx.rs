@@ -1,4 +1,4 @@
-//! A real nginx, with a configuration of the test's own.
+//! nginx, with the configuration of a test.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
@@ -8,7 +8,7 @@ use crate::process::{Process, temp_dir};
 use crate::programs;
 use tempfile::TempDir;
 
-/// A running nginx, gone when this is dropped.
+/// A running nginx, killed on drop.
 pub struct Nginx {
     _process: Process,
     _folder: TempDir,
@@ -16,7 +16,7 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Listens on a free port, with these directives in its `server` block.
+    /// Starts nginx on a free port, with these directives in its `server` block.
     pub fn start(server: &str) -> Nginx {
         let folder = temp_dir();
         let (port, dir) = (free_port(), folder.path().display().to_string());
@@ -30,7 +30,7 @@ impl Nginx {
                server {{ listen 127.0.0.1:{port}; {server} }} }}"
         );
         let file = folder.path().join("nginx.conf");
-        fs::write(&file, text).expect("a configuration");
+        fs::write(&file, text).expect("write the configuration");
         let args = ["-p", &dir, "-c", &file.display().to_string()].map(str::to_string);
         let mut process = Process::spawn_in(folder.path(), &programs::nginx(), &args);
         process
@@ -38,7 +38,7 @@ impl Nginx {
         Nginx { _process: process, _folder: folder, port }
     }
 
-    /// Its port on loopback.
+    /// Returns its port on loopback.
     pub fn port(&self) -> u16 {
         self.port
     }

@@ -1,6 +1,7 @@
 //! A child process: started with its output captured, signalled, and killed when it is dropped.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -141,6 +142,32 @@ fn guard(id: u32, dir: Option<&Path>, captured: &Path) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .expect("sh starts")
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommandError {
+    /// It cannot be started.
+    #[error("cannot be started")]
+    Start(#[from] io::Error),
+    /// It exited with an error.
+    #[error("{output}")]
+    Failed {
+        /// What it printed.
+        output: String,
+    },
+}
+
+/// Runs a command and returns its standard output.
+pub(crate) fn output(command: &mut Command) -> Result<String, CommandError> {
+    let output = command.output()?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_string();
+    if output.status.success() {
+        return Ok(text);
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(CommandError::Failed { output: format!("{text}\n{}", errors.trim()) })
 }
 
 /// Creates a temporary directory.

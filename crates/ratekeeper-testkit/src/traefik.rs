@@ -1,4 +1,4 @@
-//! A real Traefik, with a dynamic configuration of the test's own.
+//! Traefik, with the dynamic configuration of a test.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use crate::process::{Process, temp_dir};
 use crate::programs;
 use tempfile::TempDir;
 
-/// A running Traefik, gone when this is dropped.
+/// A running Traefik, killed on drop.
 pub struct Traefik {
     _process: Process,
     _folder: TempDir,
@@ -16,12 +16,12 @@ pub struct Traefik {
 }
 
 impl Traefik {
-    /// Listens on a free port, its only entry point, with these routers, services and middlewares.
+    /// Starts Traefik on a free port, its only entry point, with these routers, services and middlewares.
     pub fn start(dynamic: &str) -> Traefik {
         let folder = temp_dir();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let file = folder.path().join("dynamic.yaml");
-        fs::write(&file, dynamic).expect("a configuration");
+        fs::write(&file, dynamic).expect("write the configuration");
         let args = [
             format!("--entryPoints.web.address={address}"),
             format!("--providers.file.filename={}", file.display()),
@@ -36,7 +36,7 @@ impl Traefik {
         Traefik { _process: process, _folder: folder, address }
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
