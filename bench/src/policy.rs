@@ -102,7 +102,7 @@ fn layer() {
     println!("\n## The layer in an axum app, in memory\n");
     println!("| | ns a request | more than bare |\n|---|---|---|");
     let limited = |gate: Gate| app().layer(RatekeeperLayer::new(gate));
-    let quiet = format!("{SHOP}answers: {{ headers: none }}\n");
+    let quiet = format!("{SHOP}responses: {{ headers: none }}\n");
     let apps = [
         ("bare", app()),
         ("a layer that does nothing", app().layer(tower::layer::layer_fn(|service| service))),

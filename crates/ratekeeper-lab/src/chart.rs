@@ -1,4 +1,4 @@
-//! A chart for the terminal: bars of block characters over one axis of time.
+//! A bar chart for the terminal, drawn with block characters over a time axis.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇',
 const HEIGHT: u64 = 2;
 const LABEL_WIDTH: usize = 12;
 
-/// Series drawn one below the other, all to one scale.
+/// Series drawn below each other, with one scale.
 pub(crate) struct Chart {
     max: u64,
     column_us: u64,
@@ -18,17 +18,18 @@ pub(crate) struct Chart {
 }
 
 impl Chart {
-    /// A chart of series of `columns` numbers, none above `max`.
+    /// Creates a chart for series of `columns` numbers up to `max`.
     pub(crate) fn new(max: u64, column_us: u64, columns: usize) -> Self {
         let text = format!("requests per {}\n", span_text(column_us));
         Self { max, column_us, columns, text }
     }
 
-    /// A line of text above the next series.
+    /// Adds a line of text above the next series.
     pub(crate) fn heading(&mut self, text: &str) {
         writeln!(self.text, "{text}").expect("a string takes all");
     }
 
+    /// Adds a series.
     pub(crate) fn series(&mut self, label: &str, values: &[u64]) {
         for row in (0..HEIGHT).rev() {
             let is_top = row + 1 == HEIGHT;
@@ -39,7 +40,7 @@ impl Chart {
         }
     }
 
-    /// The chart with its axis of time.
+    /// Adds the time axis and returns the chart.
     pub(crate) fn finish(mut self) -> String {
         let end = span_text(self.column_us * self.columns as u64);
         self.line("", "", '└', &"─".repeat(self.columns));
@@ -54,7 +55,7 @@ impl Chart {
         writeln!(self.text, "{}", line.trim_end()).expect("a string takes all");
     }
 
-    /// The part of a bar that falls into `row`, counted from below. What is not 0 is seen.
+    /// Returns the part of a bar in `row`, counted from below. A value above 0 is always visible.
     fn block(&self, value: u64, row: u64) -> char {
         let levels = u128::from(value) * u128::from(8 * HEIGHT) / u128::from(self.max.max(1));
         let levels = u64::try_from(levels).unwrap_or(u64::MAX).max(value.min(1));

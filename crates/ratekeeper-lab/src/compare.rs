@@ -1,45 +1,58 @@
-//! Several limits over the same arrivals, at the same time.
+//! Comparison of several limits over the same arrivals.
 
 use std::time::Duration;
 
 use ratekeeper_core::{ALGORITHMS, Algorithm, Limit, LimitError, Rate};
 
 use crate::arrival::Arrival;
-use crate::outlet::Outlet;
+use crate::releases::Releases;
 use crate::simulate::{SimulateError, Simulation, next_batch};
 use crate::summary::{Summary, delay_us};
 use crate::timeline::{Columns, Timeline};
 use crate::trace::TraceError;
 
-/// A rate under every algorithm that can keep it.
+/// One rate with every algorithm that supports it.
+///
+/// ```
+/// use ratekeeper_lab::AllAlgorithms;
+///
+/// let all = AllAlgorithms::new("5/s burst 10".parse()?)?;
+/// assert_eq!(all.limits.len(), 5);
+/// assert_eq!(all.notes, ["window algorithms use 5/s: only buckets have a burst"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
-pub struct Lineup {
+pub struct AllAlgorithms {
     /// The limits, in the order of the algorithms.
     pub limits: Vec<Limit>,
-    /// What the reader has to know of them.
+    /// Which algorithms were omitted or use another rate, as text for the reader of a report.
     pub notes: Vec<String>,
 }
 
-impl Lineup {
-    /// The lineup for `rate`. Windows get it without its burst.
+impl AllAlgorithms {
+    /// Creates a limit for each algorithm. Window algorithms have no burst and use the rate without it.
+    ///
+    /// # Errors
+    ///
+    /// If the rate is invalid without its burst.
     pub fn new(rate: Rate) -> Result<Self, LimitError> {
         let plain = Rate::new(rate.count(), rate.period())?;
-        let mut lineup = Self { limits: Vec::new(), notes: Vec::new() };
+        let mut all = Self { limits: Vec::new(), notes: Vec::new() };
         for algorithm in ALGORITHMS {
             let rate = if algorithm.has_burst() { rate } else { plain };
             match Limit::new(rate, *algorithm) {
-                Ok(limit) => lineup.limits.push(limit),
-                Err(error) => lineup.notes.push(format!("{algorithm} is left out: {error}")),
+                Ok(limit) => all.limits.push(limit),
+                Err(error) => all.notes.push(format!("{algorithm} is omitted: {error}")),
             }
         }
         if rate != plain {
-            lineup.notes.push(format!("the windows ran at {plain}: only buckets have a burst"));
+            all.notes.push(format!("window algorithms use {plain}: only buckets have a burst"));
         }
-        Ok(lineup)
+        Ok(all)
     }
 }
 
-/// How several limits took the same arrivals.
+/// The results of several limits for the same arrivals.
 #[derive(Debug)]
 pub struct Report {
     pub(crate) start_us: u64,
@@ -47,23 +60,25 @@ pub struct Report {
     pub(crate) runs: Vec<Run>,
 }
 
-/// How one limit took them.
+/// The results of one limit.
 #[derive(Debug)]
 pub struct Run {
     simulation: Simulation,
     summary: Summary,
     timeline: Timeline,
-    /// For a queue only: the others let out what they admit at once.
-    outlet: Option<Outlet>,
+    /// Of a leaky bucket only: the others do not delay.
+    releases: Option<Releases>,
 }
 
 impl Run {
-    /// The limit.
+    /// Returns the limit.
+    #[must_use]
     pub fn limit(&self) -> &Limit {
         self.simulation.limit()
     }
 
-    /// Counts and extremes.
+    /// Returns counts and extremes.
+    #[must_use]
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
@@ -73,7 +88,7 @@ impl Run {
         Self {
             summary: Summary::new(limit),
             timeline: Timeline::new(),
-            outlet: (limit.algorithm() == Algorithm::LeakyBucket).then(Outlet::new),
+            releases: (limit.algorithm() == Algorithm::LeakyBucket).then(Releases::new),
             simulation,
         }
     }
@@ -84,52 +99,62 @@ impl Run {
             self.summary.add(arrival, decision);
             let now_us = arrival.at.get().saturating_sub(start_us);
             self.timeline.add(now_us, decision.allowed());
-            if let (Some(outlet), true) = (&mut self.outlet, decision.allowed()) {
-                outlet.hold(now_us, now_us.saturating_add(delay_us(decision)));
+            if let (Some(releases), true) = (&mut self.releases, decision.allowed()) {
+                releases.add(now_us, now_us.saturating_add(delay_us(decision)));
             }
         }
         Ok(())
     }
 
     fn finish(&mut self, span_us: u64) {
-        if let Some(outlet) = &mut self.outlet {
-            outlet.let_out(span_us - 1);
+        if let Some(releases) = &mut self.releases {
+            releases.advance(span_us - 1);
         }
     }
 }
 
 impl Report {
-    /// One run a limit, in their order.
+    /// Returns one run for each limit, in their order.
+    #[must_use]
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// How much time the report covers.
+    /// Returns how much time the report covers.
+    #[must_use]
     pub fn span_us(&self) -> u64 {
         self.span_us
     }
 
-    /// The run's requests over time. The columns of all runs are the same.
+    /// Returns the requests of a run over time. All runs have the same columns.
+    #[must_use]
     pub fn columns(&self, run: &Run) -> Columns {
         run.timeline.columns(self.span_us)
     }
 
-    /// How many requests a leaky bucket let out in each column; what is still held at the end is
-    /// left out. `None` for the other algorithms, which hold nothing.
-    pub fn let_out(&self, run: &Run) -> Option<Vec<u64>> {
-        run.outlet.as_ref()?.columns(self.span_us)
+    /// Returns how many requests a leaky bucket released in each column, without those that are still
+    /// delayed at the end. `None` for the other algorithms, which do not delay.
+    #[must_use]
+    pub fn released(&self, run: &Run) -> Option<Vec<u64>> {
+        run.releases.as_ref()?.columns(self.span_us)
     }
 
-    /// How many keys were pushed out for want of room. If any, the results may be inexact.
+    /// Returns how many keys were evicted because memory was full. After an eviction, results may be
+    /// inexact.
+    #[must_use]
     pub fn evictions(&self) -> u64 {
         self.runs.iter().map(|run| run.simulation.evictions()).sum()
     }
 }
 
-/// Runs all `limits` over the same arrivals, in memory, each with room for `keys_max` keys.
+/// Runs all `limits` over the same arrivals, in memory, each with capacity for `keys_max` keys.
 ///
-/// The report's time begins at 0 and goes on for `span`, or without one from the first arrival to
-/// the last.
+/// The report covers `span` from time 0 on, or without a span the time from the first to the last
+/// arrival.
+///
+/// # Errors
+///
+/// If the arrivals have an error.
 pub fn compare(
     limits: &[Limit],
     arrivals: impl Iterator<Item = Result<Arrival, TraceError>>,
@@ -140,7 +165,11 @@ pub fn compare(
     compare_simulations(simulations, arrivals, span)
 }
 
-/// The same for limits that are decided elsewhere.
+/// Does the same for simulations with deciders of their own.
+///
+/// # Errors
+///
+/// If the arrivals have an error, or a store fails.
 pub fn compare_simulations(
     simulations: impl Iterator<Item = Simulation>,
     mut arrivals: impl Iterator<Item = Result<Arrival, TraceError>>,

@@ -1,4 +1,4 @@
-//! What machines read: one line for each decision, or one document for a whole report.
+//! Output for programs: decisions as lines of JSON, and a report as a JSON document.
 
 use std::io::{self, Write};
 
@@ -12,6 +12,11 @@ use crate::summary::delay_us;
 use crate::trace::TraceError;
 
 /// Decides every arrival and writes each decision as a line of JSON, in order.
+///
+/// # Errors
+///
+/// If the arrivals have an error, the store fails, or `out` cannot be written to. Decisions before an
+/// error in the arrivals are written.
 pub fn write_decisions(
     simulation: &Simulation,
     mut arrivals: impl Iterator<Item = Result<Arrival, TraceError>>,
@@ -21,12 +26,11 @@ pub fn write_decisions(
         let (batch, error) = next_batch(&mut arrivals);
         let decisions = simulation.decide(&batch)?;
         for (arrival, decision) in batch.iter().zip(&decisions) {
-            serde_json::to_writer(&mut out, &Line::new(arrival, decision))
+            serde_json::to_writer(&mut out, &DecisionRecord::new(arrival, decision))
                 .map_err(io::Error::from)?;
             out.write_all(b"\n")?;
         }
         if let Some(error) = error {
-            // What was decided before the bad line is worth having.
             out.flush()?;
             return Err(error.into());
         }
@@ -37,9 +41,9 @@ pub fn write_decisions(
     Ok(out.flush()?)
 }
 
-/// One decision. The order of the fields is the order in which they are written.
+/// A decision as a line of JSON, with its fields in this order.
 #[derive(Serialize)]
-struct Line<'a> {
+struct DecisionRecord<'a> {
     at_us: u64,
     key: &'a str,
     cost: u64,
@@ -50,7 +54,7 @@ struct Line<'a> {
     delay_us: u64,
 }
 
-impl<'a> Line<'a> {
+impl<'a> DecisionRecord<'a> {
     fn new(arrival: &'a Arrival, decision: &Decision) -> Self {
         let retry_after_us = match decision.wait() {
             Wait::Micros(us) => Some(us),
@@ -70,7 +74,7 @@ impl<'a> Line<'a> {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct ReportDocument {
     start_us: u64,
     span_us: u64,
     column_us: u64,
@@ -96,14 +100,15 @@ struct RunDocument {
     delay_max_us: u64,
     admitted_by_column: Vec<u64>,
     denied_by_column: Vec<u64>,
-    let_out_by_column: Option<Vec<u64>>,
+    released_by_column: Option<Vec<u64>>,
 }
 
 impl Report {
-    /// The report as one JSON document, without a line end.
+    /// Returns the report as a JSON document, without a line end.
+    #[must_use]
     pub fn to_json(&self) -> String {
         let column_us = self.runs.first().map_or(0, |run| self.columns(run).width_us);
-        let document = Document {
+        let document = ReportDocument {
             start_us: self.start_us,
             span_us: self.span_us,
             column_us,
@@ -133,7 +138,7 @@ impl Report {
             delay_max_us: summary.delay_max_us(),
             admitted_by_column: columns.admitted,
             denied_by_column: columns.denied,
-            let_out_by_column: self.let_out(run),
+            released_by_column: self.released(run),
         }
     }
 }

@@ -25,11 +25,11 @@
 mod arrival;
 mod chart;
 mod compare;
-mod delays;
+mod delay_histogram;
 mod json;
-mod outlet;
 mod peak;
 mod random;
+mod releases;
 mod simulate;
 mod summary;
 mod table;
@@ -39,7 +39,7 @@ mod trace;
 mod traffic;
 
 pub use arrival::Arrival;
-pub use compare::{Lineup, Report, Run, compare, compare_simulations};
+pub use compare::{AllAlgorithms, Report, Run, compare, compare_simulations};
 pub use json::write_decisions;
 pub use simulate::{Decider, SimulateError, Simulation};
 pub use summary::Summary;

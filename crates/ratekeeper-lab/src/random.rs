@@ -1,4 +1,4 @@
-//! Random numbers that are the same everywhere for the same seed (splitmix64).
+//! A deterministic random number generator (splitmix64).
 
 pub(crate) struct Random(u64);
 
@@ -15,12 +15,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// One of `0..n`, all but equally likely.
+    /// Returns one of `0..n`, with almost equal probability.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
-    /// An exponential gap with a mean of 1.
+    /// Returns an exponentially distributed number with mean 1.
     pub(crate) fn gap(&mut self) -> f64 {
         let above_zero = ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         -above_zero.ln()

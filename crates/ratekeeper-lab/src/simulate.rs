@@ -1,5 +1,6 @@
-//! One limit and its state, in virtual time.
+//! Simulation of one limit in virtual time.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
 
@@ -9,25 +10,37 @@ use ratekeeper_stores::{Charge, MemoryStore};
 use crate::arrival::Arrival;
 use crate::trace::TraceError;
 
-/// What the entries of sliding logs may take, for each key that there is room for.
+/// Memory for the entries of sliding logs, for each key.
 const LOG_BYTES_PER_KEY: usize = 256;
 const LOG_BYTES_MIN: usize = 256 << 20;
-/// How many arrivals are decided at a time: enough to keep a store busy that is far away.
+/// Arrivals decided at a time: enough to keep a remote store busy.
 const BATCH: usize = 48;
 
-/// Where decisions are made: in memory, or wherever somebody takes them.
+/// Decides arrivals in memory or in a remote store.
 pub trait Decider {
-    /// Decides arrivals in their order, at their times. An error says why it cannot.
-    fn decide(&self, limit: &Limit, arrivals: &[Arrival]) -> Result<Vec<Decision>, String>;
+    /// Decides arrivals in their order, at their times.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    fn decide(
+        &self,
+        limit: &Limit,
+        arrivals: &[Arrival],
+    ) -> Result<Vec<Decision>, Box<dyn Error + Send + Sync>>;
 
-    /// How many keys were pushed out although their state mattered.
+    /// Returns how many keys were evicted although their state was still needed.
     fn evictions(&self) -> u64 {
         0
     }
 }
 
 impl Decider for MemoryStore {
-    fn decide(&self, limit: &Limit, arrivals: &[Arrival]) -> Result<Vec<Decision>, String> {
+    fn decide(
+        &self,
+        limit: &Limit,
+        arrivals: &[Arrival],
+    ) -> Result<Vec<Decision>, Box<dyn Error + Send + Sync>> {
         let decide = |arrival: &Arrival| {
             self.check(&Charge::new(limit, &arrival.key).cost(arrival.cost), arrival.at)
         };
@@ -39,7 +52,7 @@ impl Decider for MemoryStore {
     }
 }
 
-/// A limit that decides arrivals, one after the other.
+/// A limit and its state, which decides arrivals one after the other.
 pub struct Simulation {
     limit: Limit,
     decider: Box<dyn Decider>,
@@ -52,37 +65,45 @@ impl fmt::Debug for Simulation {
 }
 
 impl Simulation {
-    /// A limit in memory, with room for `keys_max` live keys. Beyond that, keys push each other out
-    /// and the results are no longer exact: see [`Simulation::evictions`].
+    /// Creates a simulation in memory with capacity for `keys_max` live keys. With more, keys are
+    /// evicted and the results are no longer exact; see [`Simulation::evictions`].
+    #[must_use]
     pub fn new(limit: Limit, keys_max: usize) -> Self {
         let log_bytes_max = keys_max.saturating_mul(LOG_BYTES_PER_KEY).max(LOG_BYTES_MIN);
         let store = MemoryStore::with_capacity(keys_max).with_log_bytes_max(log_bytes_max);
         Self::with_decider(limit, Box::new(store))
     }
 
-    /// A limit that is decided elsewhere.
+    /// Creates a simulation with another decider.
+    #[must_use]
     pub fn with_decider(limit: Limit, decider: Box<dyn Decider>) -> Self {
         Self { limit, decider }
     }
 
-    /// The limit that decides.
+    /// Returns the limit.
+    #[must_use]
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// Decides the next arrivals. None may come before the last one.
+    /// Decides the next arrivals. Their times must not decrease, also from one call to the next.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
     pub fn decide(&self, arrivals: &[Arrival]) -> Result<Vec<Decision>, SimulateError> {
         self.decider.decide(&self.limit, arrivals).map_err(SimulateError::Store)
     }
 
-    /// How many keys were pushed out although their state mattered. If any, decisions that came
-    /// after may be wrong.
+    /// Returns how many keys were evicted although their state was still needed. After an eviction,
+    /// decisions may be wrong.
+    #[must_use]
     pub fn evictions(&self) -> u64 {
         self.decider.evictions()
     }
 }
 
-/// Reads the next few arrivals; fewer, and why, if the trace is at fault.
+/// Reads the next arrivals; if the trace has an error, those before it and the error.
 pub(crate) fn next_batch(
     arrivals: &mut impl Iterator<Item = Result<Arrival, TraceError>>,
 ) -> (Vec<Arrival>, Option<TraceError>) {
@@ -96,37 +117,17 @@ pub(crate) fn next_batch(
     (batch, None)
 }
 
-/// Why a simulation ended early.
-#[derive(Debug)]
+/// Why a simulation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SimulateError {
-    /// The trace is at fault.
-    Trace(TraceError),
-    /// The store is at fault.
-    Store(String),
-    /// The decisions could not be written.
-    Output(io::Error),
-}
-
-impl fmt::Display for SimulateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Trace(error) => error.fmt(f),
-            Self::Store(why) => f.write_str(why),
-            Self::Output(error) => write!(f, "cannot write the output: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for SimulateError {}
-
-impl From<TraceError> for SimulateError {
-    fn from(error: TraceError) -> Self {
-        Self::Trace(error)
-    }
-}
-
-impl From<io::Error> for SimulateError {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
+    /// The trace cannot be read or is invalid.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The store failed.
+    #[error("the store failed")]
+    Store(#[source] Box<dyn Error + Send + Sync>),
+    /// The decisions cannot be written.
+    #[error("cannot write the output")]
+    Output(#[from] io::Error),
 }

@@ -1,9 +1,9 @@
-//! What a limit did to all arrivals together.
+//! Totals of a simulation.
 
 use ratekeeper_core::{Decision, Limit, Wait};
 
 use crate::arrival::Arrival;
-use crate::delays::Delays;
+use crate::delay_histogram::DelayHistogram;
 use crate::peak::Peak;
 
 /// Counts and extremes over all decisions of one limit.
@@ -17,7 +17,7 @@ pub struct Summary {
     first_denied_at_us: Option<u64>,
     longest_retry_us: Option<u64>,
     peak: Peak,
-    delays: Delays,
+    delays: DelayHistogram,
 }
 
 impl Summary {
@@ -32,7 +32,7 @@ impl Summary {
             first_denied_at_us: None,
             longest_retry_us: None,
             peak: Peak::new(period_us),
-            delays: Delays::default(),
+            delays: DelayHistogram::default(),
         }
     }
 
@@ -54,64 +54,75 @@ impl Summary {
         self.admitted += 1;
         self.cost_admitted = self.cost_admitted.saturating_add(cost);
         self.delays.add(delay_us);
-        // What is held back counts when it is let out, which is the whole point of holding it.
+        // A delayed request counts when it is released: that is the effect of the delay.
         let arrived_us = arrival.at.get();
         self.peak.add(&arrival.key, arrived_us, arrived_us.saturating_add(delay_us), cost);
     }
 
-    /// Requests that arrived.
+    /// Returns the number of requests.
+    #[must_use]
     pub fn offered(&self) -> u64 {
         self.admitted + self.denied
     }
 
-    /// Requests that passed.
+    /// Returns the number of admitted requests.
+    #[must_use]
     pub fn admitted(&self) -> u64 {
         self.admitted
     }
 
-    /// Requests that did not.
+    /// Returns the number of denied requests.
+    #[must_use]
     pub fn denied(&self) -> u64 {
         self.denied
     }
 
-    /// Requests that no wait would have helped; they are among the denied.
+    /// Returns the number of denied requests whose cost exceeds the capacity, so that no wait would help.
+    #[must_use]
     pub fn never(&self) -> u64 {
         self.never
     }
 
-    /// The cost of all that arrived.
+    /// Returns the cost of all requests.
+    #[must_use]
     pub fn cost_offered(&self) -> u64 {
         self.cost_offered
     }
 
-    /// The cost of all that passed.
+    /// Returns the cost of all admitted requests.
+    #[must_use]
     pub fn cost_admitted(&self) -> u64 {
         self.cost_admitted
     }
 
-    /// When the first was denied.
+    /// Returns the time of the first denial.
+    #[must_use]
     pub fn first_denied_at_us(&self) -> Option<u64> {
         self.first_denied_at_us
     }
 
-    /// The longest wait that a denial asked for.
+    /// Returns the longest `retry_after` of a denial.
+    #[must_use]
     pub fn longest_retry_us(&self) -> Option<u64> {
         self.longest_retry_us
     }
 
-    /// The most, in cost, that one key was let through within any one period of the limit,
-    /// wherever that begins. A delayed request counts when it is let out. `None` if there was too
-    /// much to remember.
+    /// Returns the highest cost that one key was admitted within any one period of the limit, wherever
+    /// that begins. A delayed request counts when it is released. `None` if there were too many requests
+    /// to track.
+    #[must_use]
     pub fn most_in_a_period(&self) -> Option<u64> {
-        self.peak.most()
+        self.peak.max()
     }
 
-    /// The delay that `percent` of the admitted did not exceed: too long by 0.1% at most.
+    /// Returns the delay that `percent` of the admitted requests did not exceed, at most 0.1% too long.
+    #[must_use]
     pub fn delay_quantile_us(&self, percent: u64) -> u64 {
         self.delays.quantile_us(percent)
     }
 
-    /// The longest delay of an admitted request.
+    /// Returns the longest delay of an admitted request.
+    #[must_use]
     pub fn delay_max_us(&self) -> u64 {
         self.delays.max_us()
     }

@@ -1,4 +1,4 @@
-//! What people read: a table and a chart.
+//! A report as text: a table and a chart.
 
 use std::fmt::Write;
 
@@ -9,7 +9,8 @@ use crate::text::{percent_text, span_text};
 const LABEL_WIDTH: usize = 18;
 
 impl Report {
-    /// The report as text for a terminal.
+    /// Returns the report as text for a terminal.
+    #[must_use]
     pub fn to_text(&self) -> String {
         match self.runs() {
             [run] => format!("{}\n{}", self.facts(run), self.chart()),
@@ -17,7 +18,7 @@ impl Report {
         }
     }
 
-    /// One limit: a line for each number.
+    /// Returns a line for each number of one limit.
     fn facts(&self, run: &Run) -> String {
         let summary = run.summary();
         let after =
@@ -48,7 +49,7 @@ impl Report {
         })
     }
 
-    /// Several limits: a line for each of them.
+    /// Returns a line for each of several limits.
     fn comparison(&self) -> String {
         let Some(first) = self.runs.first() else { return String::new() };
         let peak = peak_label(first);
@@ -90,8 +91,8 @@ impl Report {
             let columns = self.columns(run);
             chart.series(&label("admitted"), &columns.admitted);
             chart.series(&label("denied"), &columns.denied);
-            if let Some(let_out) = self.let_out(run) {
-                chart.series(&label("let out"), &let_out);
+            if let Some(released) = self.released(run) {
+                chart.series(&label("released"), &released);
             }
         }
         chart.finish()
@@ -124,7 +125,7 @@ fn peak_label(run: &Run) -> String {
     format!("most in any {}", span_text(u64::try_from(period_us).unwrap_or(u64::MAX)))
 }
 
-/// The most in a period, and how many times the rate that is.
+/// Returns the highest cost in a period, absolute and as a multiple of the rate.
 fn peak_text(run: &Run) -> String {
     match run.summary().most_in_a_period() {
         Some(most) => {

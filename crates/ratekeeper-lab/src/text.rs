@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Durations and percentages as text.
 
 const SECOND_US: u64 = 1_000_000;
 
@@ -11,8 +11,9 @@ const UNITS: &[(&str, u64)] = &[
     ("µs", 1),
 ];
 
-/// A span of microseconds as people read it: `200ms`, `1.25s`, `2h`, `1m 40s`.
-/// Rounded down, to hundredths or to the second unit; the machine formats have the exact number.
+/// Formats a duration in microseconds: `200ms`, `1.25s`, `2h`, `1m 40s`. It is rounded down, to
+/// hundredths or to the second unit.
+#[must_use]
 pub fn span_text(us: u64) -> String {
     let Some(largest) = UNITS.iter().position(|(_, unit_us)| us >= *unit_us) else {
         return "0s".to_string();
@@ -30,7 +31,7 @@ pub fn span_text(us: u64) -> String {
     format!("{}{name}", hundredths.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// `part` of `whole` in percent, with one decimal.
+/// Formats `part` of `whole` in percent, with one decimal.
 pub(crate) fn percent_text(part: u64, whole: u64) -> String {
     match whole {
         0 => "-".to_string(),
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_read_well() {
+    fn durations_have_at_most_two_units() {
         let check = |us, text| assert_eq!(span_text(us), text);
         check(0, "0s");
         check(7, "7µs");

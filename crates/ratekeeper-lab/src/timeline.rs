@@ -1,11 +1,11 @@
-//! How many were admitted and denied over time, for a span that is not known beforehand.
+//! Admissions and denials over time, for a duration that is not known in advance.
 //!
-//! A fixed number of slots that get coarser as time goes on: their width is 1 or 5 times a power of
-//! ten, so that it divides the width of the columns that are drawn in the end.
+//! There is a bounded number of slots. Their width grows with time and is 1 or 5 times a power of ten, so
+//! that it divides the width of the columns of a report.
 
-/// As many slots as there ever are.
+/// Maximum number of slots.
 const SLOTS_MAX: u64 = 600;
-/// As many columns as are ever drawn.
+/// Maximum number of columns in a report.
 const COLUMNS_MAX: u64 = 60;
 
 #[derive(Debug)]
@@ -25,14 +25,15 @@ struct Slot {
 pub struct Columns {
     /// The width of one column in microseconds.
     pub width_us: u64,
-    /// How many were admitted in each.
+    /// The number of admitted requests in each column.
     pub admitted: Vec<u64>,
-    /// How many were denied in each.
+    /// The number of denied requests in each column.
     pub denied: Vec<u64>,
 }
 
 impl Columns {
-    /// How many arrived in each.
+    /// Returns the number of requests in each column.
+    #[must_use]
     pub fn offered(&self) -> Vec<u64> {
         self.admitted.iter().zip(&self.denied).map(|(admitted, denied)| admitted + denied).collect()
     }
@@ -56,7 +57,7 @@ impl Timeline {
         *(if is_admitted { &mut slot.admitted } else { &mut slot.denied }) += 1;
     }
 
-    /// The first `span_us` in at most [`COLUMNS_MAX`] columns of a round width.
+    /// Returns the first `span_us` in at most [`COLUMNS_MAX`] columns of a round width.
     pub(crate) fn columns(&self, span_us: u64) -> Columns {
         let width_us = round_width(span_us.div_ceil(COLUMNS_MAX)).max(self.width_us);
         let len = span_us.div_ceil(width_us).max(1) as usize;
@@ -80,7 +81,7 @@ impl Timeline {
     }
 }
 
-/// The smallest of 1, 2, 5, 10, 20, 50, … that is at least `us`.
+/// Returns the smallest of 1, 2, 5, 10, 20, 50, … that is at least `us`.
 fn round_width(us: u64) -> u64 {
     let tens = (0..19).map(|power| 10u64.pow(power));
     tens.flat_map(|ten| [ten, 2 * ten, 5 * ten])
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost_as_slots_get_coarser() {
+    fn totals_stay_the_same_as_slots_get_wider() {
         let mut timeline = Timeline::new();
         (0..10_000).for_each(|n| timeline.add(n * 997, n % 3 == 0));
         let columns = timeline.columns(9_997 * 1_000);
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_whole_slots() {
+    fn columns_consist_of_whole_slots() {
         for span_us in (0..16).flat_map(|power| (1..100).map(move |n| n * 10u64.pow(power))) {
             let mut timeline = Timeline::new();
             timeline.add(span_us - 1, true);

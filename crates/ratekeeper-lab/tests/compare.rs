@@ -1,15 +1,15 @@
-//! What a comparison tells about the algorithms.
+//! Comparisons of the algorithms.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 use ratekeeper_core::{ALGORITHMS, Algorithm, Limit, Rate};
-use ratekeeper_lab::{Lineup, PATTERNS, Pattern, Report, Summary, Traffic, compare};
+use ratekeeper_lab::{AllAlgorithms, PATTERNS, Pattern, Report, Summary, Traffic, compare};
 
 fn run(rate: &str, pattern: Pattern, keys: u32) -> Report {
     let rate: Rate = rate.parse().unwrap();
     let traffic = Traffic::new(pattern, rate, rate.period() * 10).with_keys(keys);
-    let limits = Lineup::new(rate).unwrap().limits;
+    let limits = AllAlgorithms::new(rate).unwrap().limits;
     compare(&limits, traffic.arrivals().map(Ok), Some(traffic.duration()), 1_000).unwrap()
 }
 
@@ -19,7 +19,7 @@ fn of(report: &Report, algorithm: Algorithm) -> &Summary {
 }
 
 #[test]
-fn only_the_fixed_window_lets_twice_the_limit_through_at_a_boundary() {
+fn only_the_fixed_window_admits_twice_the_limit_at_a_boundary() {
     for (rate, limit) in [("10/s", 10), ("100/minute", 100), ("3/ms", 3), ("1/day", 1)] {
         let report = run(rate, Pattern::Boundary, 2);
         for algorithm in ALGORITHMS {
@@ -30,23 +30,23 @@ fn only_the_fixed_window_lets_twice_the_limit_through_at_a_boundary() {
 }
 
 #[test]
-fn windows_run_without_the_burst_and_it_is_said() {
-    let lineup = Lineup::new("5/s burst 10".parse().unwrap()).unwrap();
-    let rates = lineup.limits.iter().map(|limit| limit.rate().to_string());
+fn windows_run_without_the_burst_and_a_note_says_so() {
+    let all = AllAlgorithms::new("5/s burst 10".parse().unwrap()).unwrap();
+    let rates = all.limits.iter().map(|limit| limit.rate().to_string());
     assert!(rates.eq(["5/s", "5/s", "5/s", "5/s burst 10", "5/s burst 10"]));
-    assert_eq!(lineup.notes, ["the windows ran at 5/s: only buckets have a burst"]);
+    assert_eq!(all.notes, ["window algorithms use 5/s: only buckets have a burst"]);
 }
 
 #[test]
-fn an_algorithm_that_cannot_keep_the_rate_is_left_out_and_it_is_said() {
-    let lineup = Lineup::new("4000000000/s".parse().unwrap()).unwrap();
-    let left_out = ALGORITHMS.len() - lineup.limits.len();
-    assert_eq!(left_out, lineup.notes.len());
-    assert!(lineup.notes.iter().all(|note| note.contains("is left out: ")));
+fn an_algorithm_that_does_not_support_the_rate_is_omitted_and_a_note_says_so() {
+    let all = AllAlgorithms::new("4000000000/s".parse().unwrap()).unwrap();
+    let omitted = ALGORITHMS.len() - all.limits.len();
+    assert_eq!(omitted, all.notes.len());
+    assert!(all.notes.iter().all(|note| note.contains("is omitted: ")));
 }
 
 #[test]
-fn a_leaky_bucket_admits_like_a_token_bucket_and_spreads_it() {
+fn a_leaky_bucket_admits_like_a_token_bucket_with_delays() {
     let report = run("10/s", Pattern::Burst, 1);
     let (token, leaky) = (of(&report, Algorithm::TokenBucket), of(&report, Algorithm::LeakyBucket));
     assert_eq!(token.admitted(), leaky.admitted());
@@ -55,7 +55,7 @@ fn a_leaky_bucket_admits_like_a_token_bucket_and_spreads_it() {
 }
 
 #[test]
-fn a_wild_partner_costs_the_calm_keys_nothing() {
+fn a_spike_of_one_key_does_not_affect_others() {
     let rate: Rate = "10/s".parse().unwrap();
     let traffic = Traffic::new(Pattern::FlashSale, rate, Duration::from_secs(9));
     let calm = traffic.arrivals().filter(|arrival| arrival.key != "partner").map(Ok);
@@ -67,7 +67,7 @@ fn a_wild_partner_costs_the_calm_keys_nothing() {
 }
 
 #[test]
-fn a_report_of_nothing_is_still_a_report() {
+fn a_report_without_requests_is_valid() {
     let limits = ["5/s".parse().unwrap()];
     let report = compare(&limits, std::iter::empty(), None, 10).unwrap();
     assert_eq!(report.runs()[0].summary().offered(), 0);
@@ -76,7 +76,7 @@ fn a_report_of_nothing_is_still_a_report() {
 }
 
 #[test]
-fn too_many_keys_are_told() {
+fn evictions_are_counted() {
     let rate: Rate = "5/s".parse().unwrap();
     let traffic = Traffic::new(Pattern::Steady, rate, Duration::from_secs(1)).with_keys(5_000);
     let limits = [Limit::new(rate, Algorithm::TokenBucket).unwrap()];

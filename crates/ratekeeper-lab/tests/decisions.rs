@@ -1,4 +1,4 @@
-//! Decisions as lines of JSON: the exact text, and the same as asking the core itself.
+//! Decisions as lines of JSON: the exact text, and the same decisions as those of the core.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ fn jsonl(limit: &Limit, trace: &str) -> String {
 }
 
 #[test]
-fn a_burst_then_the_rate() {
+fn a_token_bucket_admits_its_burst_and_then_its_rate() {
     let limit = Limit::token_bucket("5/s burst 10").unwrap();
     let trace = format!("at_us,key,cost\n{}{}", "0,a,1\n".repeat(10), "1000000,a,1\n".repeat(20));
     let line = |at_us: u64, allowed: bool, remaining: u64, retry: &str| {
@@ -30,7 +30,7 @@ fn a_burst_then_the_rate() {
 }
 
 #[test]
-fn what_can_never_pass_has_no_retry() {
+fn a_cost_above_the_capacity_has_no_retry() {
     let limit = Limit::sliding_log("5/s").unwrap();
     assert_eq!(
         jsonl(&limit, "at_us,key,cost\n0,\"q\"\"\n\",6\n"),
@@ -39,7 +39,7 @@ fn what_can_never_pass_has_no_retry() {
 }
 
 #[test]
-fn a_leaky_bucket_tells_its_delay() {
+fn a_leaky_bucket_reports_its_delay() {
     let limit = Limit::leaky_bucket("5/s").unwrap();
     let lines = jsonl(&limit, "at_us,key,cost\n0,a,1\n0,a,1\n");
     let last = lines.lines().last().unwrap();
@@ -47,7 +47,7 @@ fn a_leaky_bucket_tells_its_delay() {
 }
 
 #[test]
-fn decisions_before_a_bad_line_are_written() {
+fn decisions_before_an_invalid_line_are_written() {
     let simulation = Simulation::new("5/s".parse().unwrap(), 10);
     let trace = Trace::new("at_us,key,cost\n0,a,1\n0,a,0\n".as_bytes());
     let mut out = Vec::new();
@@ -55,14 +55,14 @@ fn decisions_before_a_bad_line_are_written() {
     assert_eq!(out.iter().filter(|byte| **byte == b'\n').count(), 1);
 }
 
-/// The core with a state for each key, and no store.
+/// Calls the core with a state for each key, without a store.
 #[derive(Default)]
-struct Direct {
+struct CoreStates {
     cells: HashMap<String, Cell>,
     logs: HashMap<String, RequestLog>,
 }
 
-impl Direct {
+impl CoreStates {
     fn decide(&mut self, limit: &Limit, arrival: &Arrival) -> Decision {
         let Arrival { at, key, cost } = arrival.clone();
         match limit.evaluator() {
@@ -90,10 +90,10 @@ proptest! {
         for algorithm in ALGORITHMS {
             let limit = Limit::new(format!("{count}/s").parse().unwrap(), *algorithm).unwrap();
             let simulation = Simulation::new(limit.clone(), 100);
-            let mut direct = Direct::default();
+            let mut core = CoreStates::default();
             for arrival in &arrivals {
                 let decided = simulation.decide(std::slice::from_ref(arrival)).unwrap();
-                prop_assert_eq!(decided, [direct.decide(&limit, arrival)]);
+                prop_assert_eq!(decided, [core.decide(&limit, arrival)]);
             }
         }
     }

@@ -67,8 +67,8 @@ pub(crate) static POLICY: Section = Section {
             )
         },
         part(
-            "answers",
-            Schema::Section(&ANSWERS),
+            "responses",
+            Schema::Section(&RESPONSES),
             "Headers of responses, and the body and status of denials.",
         ),
     ],
@@ -402,7 +402,7 @@ static LIMIT: Section = Section {
         field(
             "message",
             Schema::Text("a message"),
-            "Message of denials, instead of the message in `answers`.",
+            "Message of denials, instead of the message in `responses`.",
         ),
     ],
 };
@@ -458,13 +458,13 @@ static WHEN_LIMITED: Section = Section {
         field(
             "serve_stale",
             DURATION,
-            "Answer a GET with a cached response no older than this (gateway).",
+            "Respond to a GET with a cached response up to this old (gateway).",
         ),
     ],
 };
 
-static ANSWERS: Section = Section {
-    what: "an answers section",
+static RESPONSES: Section = Section {
+    what: "a responses section",
     one_of: &[],
     fields: &[
         field(

@@ -71,11 +71,11 @@ impl fmt::Display for MissingReason {
             Self::Empty => "it was sent empty",
             Self::SentTwice => "it was sent more than once",
             Self::Ambiguous => "it can be read in more than one way",
-            Self::NoAddress => "the client's address is not known",
-            Self::NotGiven => "the program gave none",
+            Self::NoAddress => "the client's address is unknown",
+            Self::NotGiven => "the application supplied none",
             Self::Token(why) => return write!(f, "the token is not accepted: {why}"),
             Self::NoClaim => "the token has no such claim",
-            Self::NoneOf => "none of them is there",
+            Self::NoneOf => "none of them is present",
         })
     }
 }

@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn duplicates_are_found_at_any_depth() {
-        let place = "at line 1 column 10; give it once";
-        assert_eq!(error(r#"{"a":1,"a":1}"#), format!("\"a\" is given twice {place}"));
+        let position = "at line 1 column 10; give it once";
+        assert_eq!(error(r#"{"a":1,"a":1}"#), format!("\"a\" is given twice {position}"));
         for json in [
             r#"{"a":1,"b":2,"a":3}"#,
             r#"{"a":null,"a":null}"#,

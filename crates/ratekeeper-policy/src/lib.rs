@@ -59,9 +59,21 @@ pub use condition::Mismatch;
 pub use context::MissingIdentity;
 pub use explain::{Explanation, LimitExplanation, LimitOutcome};
 pub use identity::{Key, MissingReason};
-pub use policy::{NoSources, Policy, Sources, StoreSettings};
+pub use policy::{NoSources, Policy, SourceError, Sources, StoreSettings};
 pub use problems::{PolicyErrors, Problem};
 pub use request::{Headers, RequestAttributes};
 pub use resolve::{AppliedLimit, Resolution};
 pub use response::{BodyKind, ResponseSettings};
 pub use rule::{Amount, LimitRule, Mode, WhenLimited};
+
+/// The types that threads share are `Send` and `Sync`.
+const _: () = {
+    const fn assert_send_sync<T: Send + Sync>() {}
+    assert_send_sync::<Policy>();
+    assert_send_sync::<PolicyErrors>();
+    assert_send_sync::<SourceError>();
+    assert_send_sync::<AppliedLimit>();
+    assert_send_sync::<envoy::EnvoyConfig>();
+    #[cfg(feature = "jwt")]
+    assert_send_sync::<jwt::JwtVerifier>();
+};

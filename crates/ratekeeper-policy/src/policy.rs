@@ -1,6 +1,8 @@
 //! The policy: an immutable set of limits, parsed from a file.
 
 use std::collections::HashMap;
+use std::error::Error;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,10 +74,40 @@ pub trait Sources {
     ///
     /// # Errors
     ///
-    /// Returns why the file cannot be read.
-    fn file(&self, name: &str) -> Result<Vec<u8>, String>;
+    /// If the file cannot be read.
+    fn file(&self, name: &str) -> Result<Vec<u8>, SourceError>;
     /// Returns the value of an environment variable.
     fn variable(&self, name: &str) -> Option<String>;
+}
+
+/// Why a file that a policy refers to is not available.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// The file cannot be read.
+    #[error("cannot read {}", .path.display())]
+    Read {
+        /// The path, as it was opened.
+        path: PathBuf,
+        /// Why, such as an [`io::Error`](std::io::Error).
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// All files of the policy together are too large.
+    #[error("the files of the policy have more than {max_bytes} bytes together, the maximum")]
+    TooLarge {
+        /// The maximum.
+        max_bytes: u64,
+    },
+    /// The policy is parsed without access to files.
+    #[error("this policy is parsed without access to files; write the value into the policy")]
+    NoFiles,
+}
+
+impl SourceError {
+    /// Creates the error for a file that cannot be read.
+    pub fn read(path: impl Into<PathBuf>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Read { path: path.into(), source: source.into() }
+    }
 }
 
 /// [`Sources`] for a policy that refers to no files and no environment variables.
@@ -83,8 +115,8 @@ pub trait Sources {
 pub struct NoSources;
 
 impl Sources for NoSources {
-    fn file(&self, _: &str) -> Result<Vec<u8>, String> {
-        Err("there are no files here".into())
+    fn file(&self, _: &str) -> Result<Vec<u8>, SourceError> {
+        Err(SourceError::NoFiles)
     }
 
     fn variable(&self, _: &str) -> Option<String> {

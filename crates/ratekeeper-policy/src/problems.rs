@@ -1,5 +1,6 @@
 //! Collects the problems of a file, each with its position.
 
+use std::error::Error;
 use std::fmt;
 use std::ops::Range;
 
@@ -20,6 +21,14 @@ pub(crate) fn quoted(text: &str) -> String {
         true => format!("\"{shown}…\""),
         false => format!("\"{shown}\""),
     }
+}
+
+/// Returns the message of an error and of its sources, except those that it includes already.
+pub(crate) fn with_sources(error: &dyn Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| (*error).source());
+    sources.map(ToString::to_string).fold(error.to_string(), |text, source| {
+        if text.contains(&source) { text } else { format!("{text}: {source}") }
+    })
 }
 
 /// A problem of a file, with its position.

@@ -5,6 +5,18 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 /// The attributes of a request that a policy reads.
+///
+/// ```
+/// use ratekeeper_policy::RequestAttributes;
+///
+/// let headers = vec![("x-api-key".to_string(), "k-123".to_string())];
+/// let request = RequestAttributes {
+///     headers: &headers,
+///     peer: Some([203, 0, 113, 9].into()),
+///     ..RequestAttributes::new("POST", "/checkout")
+/// };
+/// assert_eq!(request.method, "POST");
+/// ```
 #[derive(Clone, Copy)]
 pub struct RequestAttributes<'a> {
     /// The method.

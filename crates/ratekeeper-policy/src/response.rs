@@ -1,6 +1,6 @@
 //! Settings of the responses to limited requests.
 
-/// Which rate limit headers a response has, and how a denied request is answered.
+/// Which rate limit headers a response has, and the status and body of a denial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseSettings {
     /// Whether to send `RateLimit` and `RateLimit-Policy`.

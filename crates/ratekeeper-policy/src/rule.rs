@@ -186,7 +186,7 @@ pub enum WhenLimited {
     Reject,
     /// It waits in the queue of the leaky bucket.
     Queue,
-    /// It gets a cached response that is no older than this, if there is one.
+    /// It gets a cached response up to this old, if there is one.
     ServeStale(Duration),
 }
 

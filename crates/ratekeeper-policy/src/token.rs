@@ -1,13 +1,14 @@
 //! Where the JWT of a request is found, and how it is verified.
 
 use std::borrow::Cow;
+use std::string::FromUtf8Error;
 
 use crate::attributes::{AttributeValues, cookie, header};
 use crate::build::values::{duration, end_to_end_header};
 use crate::identity::{IdentityValue, MissingReason};
-use crate::jwt::{Claims, JwtKey, JwtVerifier};
-use crate::policy::Sources;
-use crate::problems::Problems;
+use crate::jwt::{Claims, JwtKey, JwtKeyError, JwtVerifier};
+use crate::policy::{SourceError, Sources};
+use crate::problems::{Problems, with_sources};
 use crate::request::RequestAttributes;
 use crate::yaml::Node;
 
@@ -76,9 +77,10 @@ impl Tokens {
         let location = text("cookie").map(TokenLocation::Cookie).or(header).unwrap_or_default();
         let (issuer, audience) = (text("issuer"), text("audience"));
         let leeway = node.get("leeway").and_then(|node| duration(node, problems));
-        let made = key(node, sources).and_then(|(at, key)| {
-            let made = key.and_then(|key| JwtVerifier::new(vec![key]).map_err(message));
-            made.map_err(|why| problems.report(at.span, why)).ok()
+        let made = key_node(node).and_then(|(field, at)| {
+            let key = key(field, at.text()?, sources);
+            let made = key.and_then(|key| Ok(JwtVerifier::new(vec![key])?));
+            made.map_err(|error| problems.report(at.span, with_sources(&error))).ok()
         });
         let made = made.and_then(|made| restrict(made, node.get("algorithms"), problems));
         let verifier = made.map(|mut verifier| {
@@ -136,35 +138,40 @@ impl Tokens {
     }
 }
 
-fn message(error: impl std::fmt::Display) -> String {
-    error.to_string()
+/// Why the key of the `jwt` section cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum TokenKeyError {
+    #[error(transparent)]
+    File(#[from] SourceError),
+    #[error("the file is not UTF-8 text")]
+    NotText(#[from] FromUtf8Error),
+    #[error("the environment variable {0} is not set")]
+    VariableNotSet(String),
+    #[error(transparent)]
+    Key(#[from] JwtKeyError),
 }
 
-/// Returns the key, and the node of the policy that defines it.
-fn key<'n>(node: &'n Node, sources: &dyn Sources) -> Option<(&'n Node, Result<JwtKey, String>)> {
-    let file = |at: &'n Node| sources.file(at.text().unwrap_or_default());
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|_| "it is not text".to_string());
+/// Returns the node of the policy that defines the key.
+fn key_node(node: &Node) -> Option<(&'static str, &Node)> {
+    let fields = ["secret", "secret_env", "secret_file", "public_key_file", "jwks_file"];
+    fields.into_iter().find_map(|name| Some((name, node.get(name)?)))
+}
+
+fn key(field: &str, value: &str, sources: &dyn Sources) -> Result<JwtKey, TokenKeyError> {
     // Editors end a file with a line break, which is not part of the secret.
-    let secret = |bytes: &[u8]| JwtKey::secret(bytes.trim_ascii_end()).map_err(message);
-    if let Some(at) = node.get("secret") {
-        return Some((at, secret(at.text()?.as_bytes())));
-    }
-    if let Some(at) = node.get("secret_env") {
-        let name = at.text()?;
-        let value = sources.variable(name);
-        let value = value.ok_or_else(|| format!("the environment variable {name} is not set"));
-        return Some((at, value.and_then(|value| secret(value.as_bytes()))));
-    }
-    if let Some(at) = node.get("secret_file") {
-        return Some((at, file(at).and_then(|bytes| secret(&bytes))));
-    }
-    if let Some(at) = node.get("public_key_file") {
-        let pem = file(at).and_then(text);
-        return Some((at, pem.and_then(|text| JwtKey::pem(&text).map_err(message))));
-    }
-    let at = node.get("jwks_file")?;
-    let jwks = file(at).and_then(text);
-    Some((at, jwks.and_then(|text| JwtKey::jwks(&text).map_err(message))))
+    let secret = |bytes: &[u8]| JwtKey::secret(bytes.trim_ascii_end());
+    let text = || -> Result<_, TokenKeyError> { Ok(String::from_utf8(sources.file(value)?)?) };
+    let key = match field {
+        "secret" => secret(value.as_bytes()),
+        "secret_env" => {
+            let not_set = || TokenKeyError::VariableNotSet(value.to_string());
+            secret(sources.variable(value).ok_or_else(not_set)?.as_bytes())
+        }
+        "secret_file" => secret(&sources.file(value)?),
+        "public_key_file" => JwtKey::pem(&text()?),
+        _ => JwtKey::jwks(&text()?),
+    };
+    Ok(key?)
 }
 
 /// Restricts the verifier to the algorithms listed, if any. Unknown names are reported elsewhere.
@@ -177,5 +184,5 @@ fn restrict(
     let names = node.items().iter().filter_map(Node::text);
     let algorithms: Vec<_> = names.map(str::parse).collect::<Result<_, _>>().ok()?;
     let restricted = verifier.with_algorithms(&algorithms);
-    restricted.map_err(|error| problems.report(node.span, error.to_string())).ok()
+    restricted.map_err(|error| problems.report(node.span, with_sources(&error))).ok()
 }

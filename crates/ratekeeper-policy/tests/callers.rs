@@ -42,12 +42,12 @@ fn an_identity_is_the_single_value_sent() {
 
 #[test]
 fn a_missing_required_identity_is_rejected() {
-    let refused = "refused by l: session it was not sent";
-    check(&per("session"), "GET /", refused);
+    let rejected = "rejected by l: session it was not sent";
+    check(&per("session"), "GET /", rejected);
     check(
         &per("session"),
         "GET / cookie:sid=a cookie:sid=b",
-        "refused by l: session it was sent more than once",
+        "rejected by l: session it was sent more than once",
     );
 }
 
@@ -71,7 +71,7 @@ fn all_of_uses_missing_of_its_identities() {
 #[test]
 fn an_explanation_shows_combined_identities() {
     let policy = per("both");
-    let shown = support::ask("GET / x-user:ann").of(|request| {
+    let shown = support::request("GET / x-user:ann").of(|request| {
         let explained = policy.explain(request);
         explained.identities.into_iter().find(|(name, _)| *name == "both").unwrap().1
     });
@@ -90,7 +90,7 @@ fn tiers_are_set_by_members_or_by_name() {
     let members = "tiers: { of: key, members: { k1: pro, k2: vip }, default: free }";
     let members = policy(&format!("{members}{TIERS}"));
     let amounts = |request: &str| {
-        support::ask(request).of(|request| match members.resolve(request) {
+        support::request(request).of(|request| match members.resolve(request) {
             ratekeeper_policy::Resolution::Charged(of) => {
                 of.iter().map(|one| one.amount().to_string()).collect::<Vec<_>>().join(", ")
             }

@@ -5,7 +5,7 @@ use ratekeeper_policy::{NoSources, Policy};
 const DOCS: &str = include_str!("../../../docs/policy.md");
 
 #[test]
-fn every_policy_in_the_documentation_is_good() {
+fn every_policy_in_the_documentation_is_valid() {
     let blocks: Vec<_> =
         DOCS.split("```yaml\n").skip(1).map(|rest| rest.split("```").next()).collect();
     assert!(blocks.len() > 10);

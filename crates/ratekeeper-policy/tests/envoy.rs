@@ -1,4 +1,4 @@
-//! Files of envoyproxy/ratelimit: good ones are read, with bad ones people are helped, and requests
+//! Files of envoyproxy/ratelimit: valid ones are accepted, invalid ones are rejected with recorded errors, and requests
 //! find their limits.
 //!
 //! To accept what has changed: `SNAPSHOTS=overwrite cargo test -p ratekeeper-policy --test envoy`.
@@ -32,7 +32,7 @@ fn parse(text: &str) -> EnvoyConfig {
 
 #[test]
 fn good_files_are_read() {
-    for file in files("good") {
+    for file in files("valid") {
         if let Err(errors) = parse_file(&file) {
             panic!("{errors}");
         }
@@ -41,9 +41,9 @@ fn good_files_are_read() {
 
 #[test]
 fn bad_files_are_explained() {
-    for file in files("bad") {
+    for file in files("invalid") {
         let shown = match parse_file(&file) {
-            Ok(_) => panic!("{} is a good one", file.display()),
+            Ok(_) => panic!("{} is valid", file.display()),
             Err(errors) => format!("{errors}\n"),
         };
         let snapshot = file.with_extension("errors");
@@ -65,7 +65,7 @@ fn one_invalid_file_rejects_the_set_and_all_are_reported() {
 }
 
 #[test]
-fn every_file_in_the_documentation_is_good() {
+fn every_file_in_the_documentation_is_valid() {
     let docs = include_str!("../../../docs/envoy.md");
     let blocks = docs.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
     // One is for Envoy itself.
@@ -74,12 +74,14 @@ fn every_file_in_the_documentation_is_good() {
 }
 
 /// A descriptor as one word: `key=value,key=value`, and `!5/minute` for a limit of its own.
-fn asked(word: &str) -> RequestDescriptor {
+fn descriptor(word: &str) -> RequestDescriptor {
     let (entries, limit) = word.split_once('!').map_or((word, None), |(e, l)| (e, Some(l)));
     let entries = entries.split(',').filter_map(|entry| entry.split_once('='));
-    let asked = RequestDescriptor::new(entries);
-    let Some((count, unit)) = limit.and_then(|limit| limit.split_once('/')) else { return asked };
-    asked.limited_to(count.parse().unwrap(), Unit::named(unit).unwrap())
+    let descriptor = RequestDescriptor::new(entries);
+    let Some((count, unit)) = limit.and_then(|limit| limit.split_once('/')) else {
+        return descriptor;
+    };
+    descriptor.limited_to(count.parse().unwrap(), Unit::named(unit).unwrap())
 }
 
 fn show_limit(limit: &DescriptorLimit) -> String {
@@ -95,7 +97,7 @@ fn show_limit(limit: &DescriptorLimit) -> String {
 
 /// What the descriptors of a request are charged to.
 fn resolved(config: &EnvoyConfig, domain: &str, request: &str) -> String {
-    let descriptors: Vec<_> = request.split(' ').map(asked).collect();
+    let descriptors: Vec<_> = request.split(' ').map(descriptor).collect();
     let found = config.resolve(domain, &descriptors);
     let show = |matched: &Option<_>| {
         let Some(matched): &Option<ratekeeper_policy::envoy::MatchedLimits<'_>> = matched else {

@@ -7,19 +7,19 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use ratekeeper_policy::{NoSources, Policy};
 use ratekeeper_testkit::evasion::{POLICY, Spelling, malformed, same};
-use support::{Ask, Lines, check, errors, policy, show};
+use support::{Lines, TestRequest, check, errors, policy, show};
 
-fn described(spelling: &Spelling) -> Ask {
+fn described(spelling: &Spelling) -> TestRequest {
     let (path, query) =
         spelling.target.split_once('?').map_or((spelling.target, None), |(p, q)| (p, Some(q)));
     let line = |(name, value): &(&str, &str)| (name.to_string(), value.as_bytes().to_vec());
-    Ask {
+    TestRequest {
         method: spelling.method.into(),
         path: path.into(),
         query: query.map(Into::into),
         host: Some(spelling.host.into()),
         headers: Lines(spelling.headers.iter().map(line).collect()),
-        ..support::ask("GET /")
+        ..support::request("GET /")
     }
 }
 
@@ -87,7 +87,7 @@ fn the_host_header_is_the_host_of_the_request() {
 }
 
 #[test]
-fn hop_by_hop_headers_identify_nobody() {
+fn hop_by_hop_headers_are_not_identities() {
     for name in ["keep-alive", "Proxy-Authorization", "te", "connection"] {
         for text in [
             format!("identify: {{ a: {{ header: {name} }} }}\nlimits: []"),
@@ -148,7 +148,7 @@ fn escaped() -> impl Strategy<Value = (String, String)> {
 }
 
 fn key(policy: &Policy, target: &str, header: (&str, &str)) -> String {
-    let mut request = support::ask(&format!("GET {target}"));
+    let mut request = support::request(&format!("GET {target}"));
     request.headers.0.push((header.0.into(), header.1.as_bytes().to_vec()));
     request.of(|request| show(&policy.resolve(request)))
 }

@@ -1,4 +1,4 @@
-//! The policy file: good ones are read, and with bad ones people are helped.
+//! Policy files: valid ones are accepted, and the errors of invalid ones are as recorded.
 //!
 //! To accept what has changed: `SNAPSHOTS=overwrite cargo test -p ratekeeper-policy --test format`.
 
@@ -24,8 +24,8 @@ fn parse(file: &Path) -> Result<Policy, PolicyErrors> {
 }
 
 #[test]
-fn good_policies_are_read() {
-    for file in files("good") {
+fn valid_policies_are_accepted() {
+    for file in files("valid") {
         if let Err(errors) = parse(&file) {
             panic!("{errors}");
         }
@@ -33,12 +33,12 @@ fn good_policies_are_read() {
 }
 
 #[test]
-fn bad_policies_are_explained() {
-    let files = files("bad");
+fn invalid_policies_have_the_recorded_errors() {
+    let files = files("invalid");
     assert!(files.len() >= 25);
     for file in files {
         let shown = match parse(&file) {
-            Ok(_) => panic!("{} is a good one", file.display()),
+            Ok(_) => panic!("{} is valid", file.display()),
             Err(errors) => format!("{errors}\n"),
         };
         let snapshot = file.with_extension("errors");
@@ -50,20 +50,20 @@ fn bad_policies_are_explained() {
     }
 }
 
-/// Errors are for people: each has a place in the file, and marks something there.
+/// Each error has a position in the file, and marks text there.
 #[test]
-fn every_error_has_its_place() {
-    for file in files("bad") {
+fn every_error_has_a_position() {
+    for file in files("invalid") {
         let lines = fs::read_to_string(&file).unwrap();
         for problem in parse(&file).unwrap_err().problems() {
             let line = lines.lines().nth(problem.line() - 1).unwrap_or_default();
-            let place = format!("{}:{}:{}", file.display(), problem.line(), problem.column());
+            let position = format!("{}:{}:{}", file.display(), problem.line(), problem.column());
             assert!(
                 problem.column() <= line.chars().count().max(1),
-                "{place}: {}",
+                "{position}: {}",
                 problem.message()
             );
-            assert!(!problem.message().is_empty(), "{place}");
+            assert!(!problem.message().is_empty(), "{position}");
         }
     }
 }
@@ -73,9 +73,9 @@ fn schema() -> jsonschema::Validator {
 }
 
 #[test]
-fn the_schema_accepts_good_policies() {
+fn the_schema_accepts_valid_policies() {
     let schema = schema();
-    for file in files("good") {
+    for file in files("valid") {
         let policy = json(&file).unwrap();
         if let Some(error) = schema.iter_errors(&policy).next() {
             panic!("{}: {}: {error}", file.display(), error.instance_path());
@@ -83,7 +83,7 @@ fn the_schema_accepts_good_policies() {
     }
 }
 
-/// What is wrong beyond the shape of a file, or is no YAML, a schema cannot tell.
+/// Errors that a schema cannot express: those that depend on several values, and invalid YAML.
 const BEYOND_SCHEMA: &[&str] = &[
     "aliases",
     "empty",
@@ -101,16 +101,16 @@ const BEYOND_SCHEMA: &[&str] = &[
 ];
 
 #[test]
-fn the_schema_refuses_what_has_another_shape() {
+fn the_schema_rejects_invalid_policies() {
     let schema = schema();
-    for file in files("bad") {
+    for file in files("invalid") {
         let name = file.file_stem().unwrap().to_string_lossy();
         let is_refused = json(&file).is_none_or(|policy| !schema.is_valid(&policy));
         assert!(is_refused || BEYOND_SCHEMA.contains(&name.as_ref()), "{name} is accepted");
     }
 }
 
-/// The file as an editor sees it. `None` is no YAML.
+/// Returns the file as JSON. `None` if it is not YAML.
 fn json(file: &Path) -> Option<Json> {
     let text = fs::read_to_string(file).unwrap();
     let documents = Yaml::load_from_str(&text).ok()?;

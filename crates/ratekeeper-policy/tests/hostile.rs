@@ -4,7 +4,7 @@ mod support;
 
 use proptest::prelude::*;
 use ratekeeper_policy::Policy;
-use support::{Ask, ask, check, policy, resolved};
+use support::{TestRequest, check, policy, resolved};
 
 const POLICY: &str = "
 jwt: { secret: a secret that nobody would ever guess }
@@ -136,7 +136,7 @@ fn no_forged_header_makes_another_client() {
 }
 
 #[test]
-fn only_a_good_token_makes_a_user() {
+fn only_a_valid_token_identifies_a_user() {
     let policy = policy(POLICY);
     let user = |header: &str| format!("GET /admin/x {header}");
     is_charged(&policy, &user(&format!("authorization:Bearer+{GOOD}")), "admin user=ann");
@@ -168,7 +168,7 @@ fn only_a_good_token_makes_a_user() {
     }
     let twice = user(&format!("authorization:Bearer+{GOOD} authorization:Bearer+{FORGED}"));
     is_charged(&policy, &twice, "admin user~ip=192.0.2.1");
-    let mut late = ask(&user(&format!("authorization:Bearer+{GOOD}")));
+    let mut late = support::request(&user(&format!("authorization:Bearer+{GOOD}")));
     late.unix_secs += 3600;
     assert!(late.of(|request| support::show(&policy.resolve(request))).contains("admin user~ip"));
 }
@@ -179,7 +179,7 @@ fn only_authorization_needs_a_scheme() {
     let limits = "identify: { user: { jwt_claim: sub } }
 limits: [{ name: admin, per: user, rate: 1/s }]";
     let secret = "secret: a secret that nobody would ever guess";
-    let policy_of = |place: &str| policy(&format!("jwt: {{ {secret}, {place} }}\n{limits}"));
+    let policy_of = |location: &str| policy(&format!("jwt: {{ {secret}, {location} }}\n{limits}"));
     let header = policy_of("header: X-Token");
     check(&header, &format!("GET / x-token:{GOOD}"), "admin user=ann");
     check(&header, &format!("GET / x-token:Bearer+{GOOD}"), "admin user=ann");
@@ -194,7 +194,7 @@ limits: [{ name: admin, per: user, rate: 1/s }]";
 fn keys_of_all_kinds_are_counted() {
     let policy = policy(POLICY);
     let with = |value: &[u8]| {
-        let mut request = ask("GET /x");
+        let mut request = support::request("GET /x");
         request.headers.0.push(("x-api-key".into(), value.into()));
         request.of(|request| support::show(&policy.resolve(request)))
     };
@@ -220,7 +220,7 @@ proptest! {
         value in prop::collection::vec(any::<u8>(), 0..60),
     ) {
         let policy = policy(POLICY);
-        let mut request = Ask { method, path, query, host, ..ask("GET / peer=10.0.0.1") };
+        let mut request = TestRequest { method, path, query, host, ..support::request("GET / peer=10.0.0.1") };
         request.headers.0.extend(names.into_iter().map(|name| (name.into(), value.clone())));
         request.of(|request| {
             let _ = policy.resolve(request);

@@ -1,10 +1,10 @@
-//! The index finds what a scan over all limits finds, and looks at little else.
+//! The index finds what a scan over all limits finds, and examines few others.
 
 mod support;
 
 use proptest::prelude::*;
 use ratekeeper_policy::{LimitOutcome, Policy};
-use support::{Ask, Lines, policy, show, show_one};
+use support::{Lines, TestRequest, policy, show, show_one};
 
 /// Few words of each kind, so that limits and requests meet.
 const METHODS: &[&str] = &["GET", "POST", "PUT", "get"];
@@ -95,7 +95,7 @@ fn limits() -> impl Strategy<Value = String> {
     })
 }
 
-fn requests() -> impl Strategy<Value = Ask> {
+fn requests() -> impl Strategy<Value = TestRequest> {
     let path = prop::sample::select(vec![
         "/",
         "/a",
@@ -139,7 +139,7 @@ fn requests() -> impl Strategy<Value = Ask> {
     ]));
     let headers = prop::collection::vec(header, 0..3);
     (prop::sample::select(METHODS), path, host, headers, query, peer).prop_map(
-        |(method, path, host, headers, query, peer)| Ask {
+        |(method, path, host, headers, query, peer)| TestRequest {
             method: method.into(),
             path: path.into(),
             query: query.map(Into::into),
@@ -154,7 +154,7 @@ fn requests() -> impl Strategy<Value = Ask> {
 }
 
 /// What every limit says for itself, one after the other.
-fn scanned(policy: &Policy, request: &Ask) -> String {
+fn scanned(policy: &Policy, request: &TestRequest) -> String {
     request.of(|request| {
         let explained = policy.explain(request).limits.into_iter();
         let applied = explained.filter_map(|verdict| match verdict.outcome {
@@ -179,7 +179,7 @@ proptest! {
 }
 
 #[test]
-fn limits_on_other_paths_hosts_and_headers_are_not_looked_at() {
+fn limits_on_other_paths_hosts_and_headers_are_not_examined() {
     let mut text = "limits:\n".to_string();
     for n in 0..250 {
         text += &format!(
@@ -193,8 +193,8 @@ fn limits_on_other_paths_hosts_and_headers_are_not_looked_at() {
         text += &format!("  - {{ name: g{n}, rate: 1/s, match: {{ path: '/g/*-{n}' }} }}\n");
     }
     let policy = policy(&text);
-    let looked_at = |line: &str| support::ask(line).of(|request| policy.candidates(request));
-    assert_eq!(looked_at("GET /"), [] as [&str; 0]);
-    assert_eq!(looked_at("GET /p7/x host=H9.test:80 x-key:k3"), ["x3", "p7", "h9"]);
-    assert_eq!(looked_at("GET /g/a-24"), ["g24"]);
+    let examined = |line: &str| support::request(line).of(|request| policy.candidates(request));
+    assert_eq!(examined("GET /"), [] as [&str; 0]);
+    assert_eq!(examined("GET /p7/x host=H9.test:80 x-key:k3"), ["x3", "p7", "h9"]);
+    assert_eq!(examined("GET /g/a-24"), ["g24"]);
 }

@@ -3,7 +3,7 @@
 mod support;
 
 use ratekeeper_policy::{Policy, Resolution};
-use support::{ask, check, errors, policy, resolved};
+use support::{check, errors, policy, resolved};
 
 fn on(condition: &str) -> Policy {
     policy(&format!("limits: [{{ name: l, rate: 1/s, match: {condition} }}]"))
@@ -159,8 +159,8 @@ fn a_full_ramp_is_enforcement() {
             "identify: {{ u: {{ header: x-u, missing: deny }} }}\nlimits: [{{ name: l, per: u, rate: 1/s, mode: {mode} }}]"
         ))
     };
-    check(&with("enforce"), "GET /", "refused by l: u it was not sent");
-    check(&with("{ enforce: 100% }"), "GET /", "refused by l: u it was not sent");
+    check(&with("enforce"), "GET /", "rejected by l: u it was not sent");
+    check(&with("{ enforce: 100% }"), "GET /", "rejected by l: u it was not sent");
     check(&with("{ enforce: 0% }"), "GET /", "l u~ shadow");
     check(&with("shadow"), "GET /", "l u~ shadow");
     check(&with("off"), "GET /", "");
@@ -181,7 +181,7 @@ fn a_class_has_its_share() {
     let policy = policy(SHARES);
     check(&policy, "GET /", "window *, bucket *, busy *");
     let amounts = |request: &str| {
-        ask(request).of(|request| match policy.resolve(request) {
+        support::request(request).of(|request| match policy.resolve(request) {
             Resolution::Charged(of) => of
                 .iter()
                 .filter(|one| one.is_share())
@@ -267,7 +267,7 @@ fn contradictions_are_reported() {
 fn the_length_of_a_queue_follows_from_its_maximum_delay() {
     let amount = |text: &str| {
         let policy = policy(&format!("limits: [{{ name: l, {text} }}]"));
-        ask("GET /").of(|request| match policy.resolve(request) {
+        support::request("GET /").of(|request| match policy.resolve(request) {
             Resolution::Charged(of) => of[0].amount().to_string(),
             other => panic!("{other:?}"),
         })

@@ -63,7 +63,7 @@ fn an_invalid_document_has_one_error() {
     check("version: 1\nlimits: []\n? [a, b]\n: c\n", "a name must be text");
     check("version: 1\nlimits: []\n: c\n", "unknown field \"\"");
     check("version: 1\nlimits: []\nlimits: []\n", "\"limits\" is here twice, first in line 2");
-    check("version: 1\nlimits: *nobody\n", "this is not YAML");
+    check("version: 1\nlimits: *missing\n", "this is not YAML");
     check("version: 1\nlimits: &a [ *a ]\n", "this alias contains itself");
     check("version: 2\nlimits: []\n", "expected 1, found \"2\"");
 }
@@ -185,9 +185,12 @@ fn bombs() -> Vec<(&'static str, String)> {
         ),
         ("limits", limits(&lines(25_000, |n| format!("  - {{ name: l{n}, rate: 1/s }}\n")))),
         ("one name", limits(&lines(25_000, |_| "  - { name: l, rate: 1/s }\n".into()))),
-        ("bad rates", limits(&lines(25_000, |n| format!("  - {{ name: l{n}, rate: {n}/x }}\n")))),
         (
-            "bad rates in a line",
+            "invalid rates",
+            limits(&lines(25_000, |n| format!("  - {{ name: l{n}, rate: {n}/x }}\n"))),
+        ),
+        (
+            "invalid rates in a line",
             format!(
                 "version: 1\nlimits: [{}]",
                 lines(25_000, |n| format!("{{ name: l{n}, rate: {n}/x }}, "))
@@ -289,7 +292,7 @@ const PIECES: &[&str] = &[
     "9e99",
 ];
 
-const EXAMPLE: &str = include_str!("policies/good/design.yaml");
+const EXAMPLE: &str = include_str!("policies/valid/design.yaml");
 
 #[test]
 fn a_megabyte_of_garbage_is_rejected() {

@@ -1,77 +1,83 @@
-//! What an option may be, taken from the lists that the library keeps.
+//! Values of command-line options, from the lists of the library.
 
 use std::ffi::{OsStr, OsString};
-use std::net::SocketAddr;
+use std::net::{AddrParseError, IpAddr, SocketAddr};
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, Command, Error, ValueEnum};
 use ipnet::IpNet;
-use ratekeeper_core::{ALGORITHMS, Algorithm, LimitError, Rate};
+use ratekeeper_core::{ALGORITHMS, Algorithm, LimitError, Rate, RateError};
 use ratekeeper_lab::{PATTERNS, Pattern};
 
-/// For whom to print.
+/// Output format.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Text for a terminal
     Text,
     /// One JSON document
     Json,
 }
 
-/// One algorithm, or all of them side by side.
+/// One algorithm, or all of them.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Choice {
+pub(crate) enum AlgorithmChoice {
     One(Algorithm),
     All,
 }
 
 /// Parses the value of `--algorithm`.
 #[derive(Clone)]
-pub(crate) struct ChoiceParser;
+pub(crate) struct AlgorithmChoiceParser;
 
-impl TypedValueParser for ChoiceParser {
-    type Value = Choice;
+impl TypedValueParser for AlgorithmChoiceParser {
+    type Value = AlgorithmChoice;
 
     fn parse_ref(
         &self,
         command: &Command,
         arg: Option<&Arg>,
         value: &OsStr,
-    ) -> Result<Choice, Error> {
+    ) -> Result<AlgorithmChoice, Error> {
         if value == "concurrency" {
-            let why = "concurrency cannot be simulated: it depends on how long requests take, and a trace only says when they arrive\n";
+            let why = "concurrency cannot be simulated: it depends on how long requests take, and a trace has only their arrival times\n";
             return Err(Error::raw(ErrorKind::InvalidValue, why).with_cmd(command));
         }
         let parse = |name: String| match name.as_str() {
-            "all" => Ok::<_, LimitError>(Choice::All),
-            name => name.parse().map(Choice::One),
+            "all" => Ok::<_, LimitError>(AlgorithmChoice::All),
+            name => name.parse().map(AlgorithmChoice::One),
         };
-        let names = PossibleValuesParser::new(choice_values());
+        let names = PossibleValuesParser::new(algorithm_values());
         names.try_map(parse).parse_ref(command, arg, value)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(choice_values()))
+        Some(Box::new(algorithm_values()))
     }
 }
 
-fn choice_values() -> impl Iterator<Item = PossibleValue> {
+fn algorithm_values() -> impl Iterator<Item = PossibleValue> {
     let one = ALGORITHMS.iter().map(|algorithm| {
         let value = PossibleValue::new(algorithm.name()).help(describe_algorithm(*algorithm));
         if *algorithm == Algorithm::TokenBucket { value.alias("gcra") } else { value }
     });
-    one.chain([PossibleValue::new("all").help("All of them, side by side")])
+    one.chain([PossibleValue::new("all").help("All algorithms, compared")])
 }
 
 fn describe_algorithm(algorithm: Algorithm) -> &'static str {
     match algorithm {
-        Algorithm::FixedWindow => "A counter per window; up to twice the limit around a boundary",
-        Algorithm::SlidingLog => "Remembers every request; never more than the limit in a period",
-        Algorithm::SlidingCounter => "Two counters per key; smooth, assumes even past arrivals",
+        Algorithm::FixedWindow => {
+            "A counter for each window; up to twice the limit around a boundary"
+        }
+        Algorithm::SlidingLog => "Stores every request; never more than the limit in a period",
+        Algorithm::SlidingCounter => {
+            "Two counters for each key; smooth, assumes that past arrivals were even"
+        }
         Algorithm::TokenBucket => "A burst, then a steady rate (also known as gcra)",
-        Algorithm::LeakyBucket => "A queue: admits like a token bucket, lets out evenly spaced",
+        Algorithm::LeakyBucket => {
+            "A queue: admits like a token bucket, releases requests evenly spaced"
+        }
     }
 }
 
@@ -89,48 +95,57 @@ pub(crate) fn pattern_parser() -> impl TypedValueParser<Value = Pattern> {
 fn describe_pattern(pattern: Pattern) -> &'static str {
     match pattern {
         Pattern::Steady => "Evenly spaced",
-        Pattern::Burst => "What comes in three periods all at once, then quiet",
-        Pattern::Boundary => "The whole limit just before a window turns, and again just after",
-        Pattern::Poisson => "Independent callers: random gaps",
+        Pattern::Burst => "The requests of three periods at once, then none",
+        Pattern::Boundary => "The whole limit just before a window boundary, and again just after",
+        Pattern::Poisson => "Independent clients: random gaps",
         Pattern::FlashSale => {
-            "Calm, but for a third of the time one \"partner\" at 40 times the rate"
+            "Half the limit; in the middle third, one more key (\"partner\") at 40 times that rate"
         }
     }
 }
 
-/// What is wrong with the first argument that is a rate below zero. Such a one begins with a hyphen
-/// and would be taken for a mistyped option.
-pub(crate) fn negative_rate(args: impl Iterator<Item = OsString>) -> Option<String> {
+/// Returns the error of the first argument that is a negative rate. It begins with a hyphen, so clap would
+/// report an unknown option.
+pub(crate) fn negative_rate(args: impl Iterator<Item = OsString>) -> Option<RateError> {
     let is_negative =
         |arg: &String| arg.starts_with('-') && arg[1..].starts_with(|c: char| c.is_ascii_digit());
     let mut args = args.filter_map(|arg| arg.into_string().ok());
     let rate = args.find(|arg| is_negative(arg) && (arg.contains('/') || arg.contains(" per ")))?;
-    rate.parse::<Rate>().err().map(|error| error.to_string())
+    rate.parse::<Rate>().err()
 }
 
-/// Parses a span such as `10s` or `2m`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    ratekeeper_core::parse_duration(text).map_err(|error| error.message().to_string())
+/// Why the value of an option is rejected.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ValueError {
+    #[error("{}", .0.message())]
+    Duration(#[from] RateError),
+    #[error("expected an address and a port such as 127.0.0.1:9091, or \"off\"")]
+    Address(#[source] AddrParseError),
+    #[error("expected a network such as 10.0.0.0/8")]
+    Network(#[source] AddrParseError),
 }
 
-/// Where to listen, if at all.
+/// Parses a duration such as `10s` or `2m`.
+pub(crate) fn duration(text: &str) -> Result<Duration, ValueError> {
+    Ok(ratekeeper_core::parse_duration(text)?)
+}
+
+/// The address of a listener; `None` if it is off.
 #[derive(Clone, Copy)]
 pub(crate) struct Address(pub(crate) Option<SocketAddr>);
 
 /// Parses an address and a port, or "off".
-pub(crate) fn address(text: &str) -> Result<Address, String> {
+pub(crate) fn address(text: &str) -> Result<Address, ValueError> {
     match text {
         "off" => Ok(Address(None)),
-        _ => text.parse().map(|address| Address(Some(address))).map_err(|_| {
-            "not an address and a port such as 127.0.0.1:9091, and not \"off\"".to_string()
-        }),
+        _ => Ok(Address(Some(text.parse().map_err(ValueError::Address)?))),
     }
 }
 
 /// Parses a network, or one address.
-pub(crate) fn network(text: &str) -> Result<IpNet, String> {
-    let one = || text.parse().map(|ip: std::net::IpAddr| IpNet::from(ip));
-    text.parse().or_else(|_| one()).map_err(|_| "not a network such as 10.0.0.0/8".to_string())
+pub(crate) fn network(text: &str) -> Result<IpNet, ValueError> {
+    let one = || text.parse().map(|ip: IpAddr| IpNet::from(ip));
+    text.parse().or_else(|_| one()).map_err(ValueError::Network)
 }
 
 #[cfg(test)]

@@ -1,49 +1,65 @@
-//! How a command ends when it cannot do what was asked.
+//! How a command fails: the message and the exit code.
 
-use std::fmt::Display;
+use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use ratekeeper_core::LimitError;
 use ratekeeper_lab::{SimulateError, TraceError};
 
+/// The error of a command-line argument whose value is not just one of a list.
+pub(crate) type ErrorBox = Box<dyn Error + Send + Sync>;
+
 /// Why a command failed.
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// What was given cannot be used: exit code 2, as for a wrong option.
-    Input(String),
+    /// The input is invalid: exit code 2, as for an invalid option.
+    #[error(transparent)]
+    Input(ErrorBox),
     /// Reading or writing failed: exit code 1.
-    Io(String),
-    /// What was given cannot be used, and why has been told.
-    Told,
-    /// Nobody reads the output any more, as with `| head`. That is not a failure.
-    NoReader,
+    #[error(transparent)]
+    Io(ErrorBox),
+    /// The input is invalid, and the reason has been printed: exit code 2.
+    #[error("the input is invalid")]
+    Reported,
+    /// The reader of the output has closed the pipe, as with `| head`: exit code 0.
+    #[error("the output was closed")]
+    BrokenPipe,
 }
 
 impl Failure {
-    pub(crate) fn input(message: impl Display) -> Self {
-        Self::Input(message.to_string())
+    pub(crate) fn input(error: impl Into<ErrorBox>) -> Self {
+        Self::Input(error.into())
     }
 
-    pub(crate) fn io(message: impl Display) -> Self {
-        Self::Io(message.to_string())
+    pub(crate) fn io(error: impl Into<ErrorBox>) -> Self {
+        Self::Io(error.into())
     }
 
     pub(crate) fn output(error: io::Error) -> Self {
         SimulateError::Output(error).into()
     }
 
-    /// Tells the user and gives the exit code.
+    /// Prints the error and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
-        let (message, code) = match self {
-            Self::Input(message) => (message, 2),
-            Self::Io(message) => (message, 1),
-            Self::Told => return 2.into(),
-            Self::NoReader => return ExitCode::SUCCESS,
+        let (error, code) = match self {
+            Self::Input(error) => (error, 2),
+            Self::Io(error) => (error, 1),
+            Self::Reported => return 2.into(),
+            Self::BrokenPipe => return ExitCode::SUCCESS,
         };
-        // If not even that can be written, the exit code has to do.
-        let _ = writeln!(io::stderr(), "error: {message}");
+        // If standard error cannot be written to, the exit code is all there is.
+        let _ = writeln!(io::stderr(), "error: {}", with_sources(&*error));
         code.into()
     }
+}
+
+/// Returns the message of an error and of its sources, except those that it includes already.
+fn with_sources(error: &dyn Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| (*error).source());
+    sources.map(ToString::to_string).fold(error.to_string(), |text, source| {
+        if text.contains(&source) { text } else { format!("{text}: {source}") }
+    })
 }
 
 impl From<LimitError> for Failure {
@@ -54,8 +70,7 @@ impl From<LimitError> for Failure {
 
 impl From<TraceError> for Failure {
     fn from(error: TraceError) -> Self {
-        let message = error.to_string();
-        if error.is_io() { Self::Io(message) } else { Self::Input(message) }
+        if error.is_io() { Self::io(error) } else { Self::input(error) }
     }
 }
 
@@ -64,9 +79,24 @@ impl From<SimulateError> for Failure {
         match error {
             SimulateError::Trace(error) => error.into(),
             SimulateError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                Self::NoReader
+                Self::BrokenPipe
             }
-            SimulateError::Output(_) | SimulateError::Store(_) => Self::Io(error.to_string()),
+            // The message of the store has its address.
+            SimulateError::Store(error) => Self::Io(error),
+            _ => Self::io(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_printed_once() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let expected = format!("cannot write the output: {}", full());
+        assert_eq!(with_sources(&SimulateError::Output(full())), expected);
+        assert_eq!(with_sources(&io::Error::other("no")), "no");
     }
 }

@@ -1,6 +1,5 @@
-//! Everything that reads what strangers write, as functions of bytes for fuzzers: none may panic, or keep
-//! more than its bounds. `fuzz/` calls them with what libFuzzer makes up, `tests/hostile.rs` with slips
-//! of good examples.
+//! The parsers of untrusted input as functions of bytes, for fuzzers: none may panic or exceed its memory
+//! bounds. `fuzz/` calls them with input of libFuzzer, `tests/hostile.rs` with mutations of valid examples.
 
 use std::sync::LazyLock;
 
@@ -10,34 +9,34 @@ use ratekeeper::policy::path::{Glob, PathIndex, PathPattern, normalize};
 use ratekeeper::policy::{NoSources, RequestAttributes};
 use ratekeeper::{ALGORITHMS, Limit, ManualClock, Micros, Policy, PolicyLimiter, Rate};
 
-pub use crate::serve::fuzzing::{descriptors, questions, resp};
+pub use crate::serve::fuzzing::{descriptors, http_api, resp};
 
-/// A name, and what is done with the bytes.
-pub type Target = (&'static str, fn(&[u8]));
+/// A name and a function of bytes.
+pub type FuzzTarget = (&'static str, fn(&[u8]));
 
-/// All of them, by the names of their seeds.
-pub const TARGETS: &[Target] = &[
+/// All targets, by the names of their seeds.
+pub const TARGETS: &[FuzzTarget] = &[
     ("descriptors", descriptors),
     ("envoy_files", envoy_files),
+    ("http_api", http_api),
     ("policies", policies),
-    ("questions", questions),
     ("rates", rates),
     ("requests", requests),
     ("resp", resp),
     ("tokens", tokens),
 ];
 
-/// When it is.
+/// The time of all requests.
 const NOW_SECS: u64 = 1_800_000_000;
 
-/// A gate without limits, at a time that stands still.
+/// Creates a gate without limits, at a constant time.
 pub(crate) fn gate() -> PolicyLimiter {
     let clock = ManualClock::at(Micros::new(NOW_SECS * 1_000_000));
     let policy = Policy::parse("none", "version: 1\nlimits: []\n", &NoSources);
     PolicyLimiter::with_clock(policy.expect("a policy"), clock).expect("a gate")
 }
 
-/// Rates and spans. What is read is written so that it reads the same.
+/// Parses rates and durations. A rate that is formatted parses to the same rate.
 pub fn rates(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let _ = ratekeeper_core::parse_duration(&text);
@@ -52,7 +51,7 @@ pub fn rates(bytes: &[u8]) {
     }
 }
 
-/// Policy files; with a good one, a request is judged.
+/// Parses policy files, and resolves requests with valid ones.
 pub fn policies(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     match Policy::parse("policy.yaml", &text, &NoSources) {
@@ -65,17 +64,17 @@ pub fn policies(bytes: &[u8]) {
     let _ = Policy::one_line(&text);
 }
 
-/// Files of envoyproxy/ratelimit; with a good one, descriptors are looked up.
+/// Parses files of envoyproxy/ratelimit, and resolves descriptors with valid ones.
 pub fn envoy_files(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes).into_owned();
     match EnvoyConfig::parse(&[("limits.yaml".into(), text)]) {
         Ok(config) => {
-            let asked = [
+            let descriptors = [
                 RequestDescriptor::new([("key", "value")]),
                 RequestDescriptor::new([("user", ""), ("a", "b")]),
             ];
             for domain in config.domains() {
-                let _ = config.resolve(domain, &asked);
+                let _ = config.resolve(domain, &descriptors);
             }
         }
         Err(errors) => assert!(!errors.to_string().is_empty()),
@@ -96,16 +95,16 @@ limits:
   - { name: admin, match: { host: '*.example', path: /admin/** }, per: user, rate: 1/s }
 ";
 
-/// Requests: a line with a method and a target, then headers.
+/// Resolves requests: a line with a method and a target, then headers.
 pub fn requests(bytes: &[u8]) {
-    static JUDGE: LazyLock<Policy> =
+    static POLICY_OF_REQUESTS: LazyLock<Policy> =
         LazyLock::new(|| Policy::parse("policy", POLICY, &NoSources).expect("a policy"));
     let text = String::from_utf8_lossy(bytes);
     let (line, rest) = text.split_once('\n').unwrap_or((&text, ""));
     let (method, target) = line.split_once(' ').unwrap_or(("GET", line));
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let once = normalize(path);
-    // An escape is decoded once; another may come to light by that.
+    // An escape is decoded once, which may produce another.
     assert!(once.contains('%') || normalize(&once) == once, "{once}");
     let pair = |line: &str| {
         let (name, value) = line.split_once(':')?;
@@ -121,20 +120,20 @@ pub fn requests(bytes: &[u8]) {
         unix_secs: NOW_SECS,
         ..RequestAttributes::new(method, path)
     };
-    let _ = JUDGE.resolve(&request);
-    let _ = JUDGE.explain(&request);
+    let _ = POLICY_OF_REQUESTS.resolve(&request);
+    let _ = POLICY_OF_REQUESTS.explain(&request);
     if let Ok(pattern) = PathPattern::parse(path) {
         let (mut index, mut is_found) = (PathIndex::new(), false);
         index.insert(&pattern, ());
         index.for_each_match(&once, |()| is_found = true);
-        // Long segments may be found without being searched, but none is missed.
+        // A long segment may match without a search, but no match is missed.
         assert!(is_found || !pattern.matches(&once), "{path}");
     }
     let glob = Glob::new(path);
     assert!(!glob.matches(query.as_bytes()) || glob.matches_ignoring_case(query.as_bytes()));
 }
 
-/// Tokens, and sets of keys.
+/// Verifies tokens, and parses keys.
 pub fn tokens(bytes: &[u8]) {
     static VERIFIER: LazyLock<JwtVerifier> = LazyLock::new(|| {
         let key = JwtKey::secret(b"a secret that nobody would ever guess").expect("a key");

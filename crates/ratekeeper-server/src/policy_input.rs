@@ -5,8 +5,7 @@ use std::path::Path;
 
 use ratekeeper::files::{POLICY_BYTES_MAX, ReadError, read_bounded};
 use ratekeeper::policy::StoreSettings;
-use ratekeeper::{Policy, PolicyErrors, RedisConfig};
-use ratekeeper::{PolicyFiles, read_policy};
+use ratekeeper::{Policy, PolicyErrors, PolicyFiles, RedisConfig, RedisUrlError, read_policy};
 
 /// Reads a policy; `-` is standard input.
 pub(crate) fn read(path: &Path) -> Result<Policy, PolicyErrors> {
@@ -21,9 +20,13 @@ pub(crate) fn read(path: &Path) -> Result<Policy, PolicyErrors> {
     Policy::parse(name, &text, &sources)
 }
 
-/// Where a policy keeps its counts, without any password; or why that is no address.
-pub(crate) fn address(settings: &StoreSettings) -> Result<String, String> {
+/// Returns the address of a policy's store, without its password.
+///
+/// # Errors
+///
+/// If the address is invalid.
+pub(crate) fn address(settings: &StoreSettings) -> Result<String, RedisUrlError> {
     let Some(url) = &settings.url else { return Ok("memory".into()) };
-    let store = RedisConfig::new(url).open().map_err(|error| error.to_string())?;
+    let store = RedisConfig::new(url).open()?;
     Ok(store.address().to_string())
 }

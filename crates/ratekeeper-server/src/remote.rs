@@ -1,5 +1,6 @@
 //! A simulation whose decisions are made in Redis, at the times of its trace.
 
+use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -16,6 +17,20 @@ use crate::failure::Failure;
 /// A simulation is in no hurry.
 const DEADLINE: Duration = Duration::from_secs(10);
 
+/// An error of a remote store, with its address.
+#[derive(Debug, thiserror::Error)]
+#[error("{address}")]
+struct RemoteStoreError {
+    address: String,
+    source: StoreError,
+}
+
+impl RemoteStoreError {
+    fn new(store: &RedisStore, source: StoreError) -> Self {
+        Self { address: store.address().to_string(), source }
+    }
+}
+
 /// Clones share their connection.
 #[derive(Clone)]
 pub(crate) struct RemoteDecider {
@@ -30,7 +45,7 @@ impl RemoteDecider {
         let prefix = format!("ratekeeper-simulate-{:016x}", random_number());
         let config = RedisConfig::new(url).with_prefix(&prefix).with_given_time();
         let store = config.with_deadline(DEADLINE).open().map_err(Failure::input)?;
-        runtime.block_on(store.ping()).map_err(|error| failure(&store, &error))?;
+        runtime.block_on(store.ping()).map_err(|error| failure(&store, error))?;
         Ok(Self { runtime: Rc::new(runtime), store })
     }
 
@@ -42,7 +57,11 @@ impl RemoteDecider {
 }
 
 impl Decider for RemoteDecider {
-    fn decide(&self, limit: &Limit, arrivals: &[Arrival]) -> Result<Vec<Decision>, String> {
+    fn decide(
+        &self,
+        limit: &Limit,
+        arrivals: &[Arrival],
+    ) -> Result<Vec<Decision>, Box<dyn Error + Send + Sync>> {
         let Some((first, rest)) = arrivals.split_first() else { return Ok(Vec::new()) };
         let decided = self.runtime.block_on(async {
             // The first alone: should the server not know the script, it learns it, and nothing that
@@ -58,7 +77,7 @@ impl Decider for RemoteDecider {
                 .extend(in_order(rest.iter().map(|arrival| self.check(limit, arrival))).await?);
             Ok(decisions)
         });
-        decided.map_err(|error: StoreError| format!("{}: {error}", self.store.address()))
+        Ok(decided.map_err(|source| RemoteStoreError::new(&self.store, source))?)
     }
 }
 
@@ -82,9 +101,10 @@ where
     done.into_iter().flatten().collect()
 }
 
-fn failure(store: &RedisStore, error: &StoreError) -> Failure {
-    let message = format!("{}: {error}", store.address());
-    if error.is_permanent() { Failure::Input(message) } else { Failure::Io(message) }
+fn failure(store: &RedisStore, error: StoreError) -> Failure {
+    let is_permanent = error.is_permanent();
+    let error = RemoteStoreError::new(store, error);
+    if is_permanent { Failure::input(error) } else { Failure::io(error) }
 }
 
 fn random_number() -> u64 {

@@ -1,4 +1,4 @@
-//! `ratekeeper schema`: what editors need to know of policy files.
+//! `ratekeeper schema`: prints the JSON Schema of policy files.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! `ratekeeper simulate`: what a limit would do to traffic, in virtual time.
+//! `ratekeeper simulate`: simulates a limit in virtual time.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -8,41 +8,41 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use ratekeeper_core::{Algorithm, Limit, Rate};
 use ratekeeper_lab::{
-    Arrival, Lineup, Pattern, Report, Simulation, Trace, TraceError, Traffic, compare_simulations,
-    span_text, write_decisions,
+    AllAlgorithms, Arrival, Pattern, Report, Simulation, Trace, TraceError, Traffic,
+    compare_simulations, span_text, write_decisions,
 };
 
-use crate::choices::{self, Choice, ChoiceParser};
+use crate::choices::{self, AlgorithmChoice, AlgorithmChoiceParser};
 use crate::failure::Failure;
 use crate::remote::RemoteDecider;
 
 const EXAMPLES: &str = "\
 Examples:
-  Which algorithm suits? All of them, on traffic that crowds around a window's boundary:
+  Compare all algorithms on traffic around a window boundary:
     ratekeeper simulate 10/s --algorithm all
 
-  A flash sale with ten callers and one that has gone wild:
+  A flash sale with ten keys and a spike of one more:
     ratekeeper simulate '5/s burst 10' --algorithm token_bucket --traffic flash-sale --keys 10
 
-  Every decision for recorded traffic, one JSON object a line:
+  Print every decision for recorded traffic, one JSON object per line:
     ratekeeper simulate '5/s burst 10' --algorithm token_bucket --trace trace.csv --format jsonl
 
-  The same decisions from a real Redis, which must not differ by a byte:
+  Make the same decisions in Redis; the output is identical:
     ratekeeper simulate 100/minute --trace trace.csv --format jsonl --store redis://127.0.0.1:6379
 
-  A trace is CSV; times are in microseconds and never go back:
+  A trace is CSV, sorted by time in microseconds:
     at_us,key,cost
     0,alice,1
     200000,bob,3
 
-Exit codes: 0 done, 1 reading or writing failed, 2 the input cannot be used.\n";
+Exit codes: 0 success, 1 reading or writing failed, 2 the input is invalid.\n";
 
 const PERIODS: u32 = 10;
 
-/// Show what a limit would do to traffic, in virtual time
+/// Simulate a limit in virtual time
 ///
-/// Decides recorded arrivals (--trace) or made-up ones (--traffic) exactly as a running limiter
-/// would, without waiting: a day of traffic takes a moment. The limit applies to each key.
+/// Decides recorded arrivals (--trace) or generated ones (--traffic) exactly as a running limiter
+/// would, without waiting. The limit applies to each key.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Simulate {
@@ -50,11 +50,11 @@ pub(crate) struct Simulate {
     #[arg(value_name = "LIMIT")]
     rate: Rate,
 
-    /// How the limit counts
-    #[arg(long, value_name = "NAME", value_parser = ChoiceParser, default_value = Algorithm::default().name())]
-    algorithm: Choice,
+    /// Algorithm
+    #[arg(long, value_name = "NAME", value_parser = AlgorithmChoiceParser, default_value = Algorithm::default().name())]
+    algorithm: AlgorithmChoice,
 
-    /// Count denied attempts too, so that hammering keeps a caller out (sliding_log only)
+    /// Count denied requests too, so that a client that retries too fast stays limited (sliding_log only)
     #[arg(long)]
     count_rejected: bool,
 
@@ -62,48 +62,56 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["traffic", "offered", "duration", "keys", "seed"])]
     trace: Option<PathBuf>,
 
-    /// Make up arrivals of this shape
-    #[arg(long, value_name = "SHAPE", value_parser = choices::pattern_parser(), default_value = "boundary")]
+    /// Generate arrivals of this pattern
+    #[arg(long, value_name = "PATTERN", value_parser = choices::pattern_parser(), default_value = "boundary")]
     traffic: Pattern,
 
-    /// What each key offers, such as 20/s [default: twice the limit; half of it in a flash-sale]
+    /// Request rate of each key, such as 20/s [default: twice the limit; half of it in a flash-sale]
     #[arg(id = "offered", long = "rate", value_name = "RATE")]
     offered: Option<Rate>,
 
-    /// How long traffic goes on, such as 10s or 2m [default: 10 periods of the limit]
-    #[arg(long, value_name = "SPAN", value_parser = choices::duration)]
+    /// Duration of the traffic, such as 10s or 2m [default: 10 periods of the limit]
+    #[arg(long, value_name = "DURATION", value_parser = choices::duration)]
     duration: Option<Duration>,
 
-    /// How many keys there are
+    /// Number of keys
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     keys: u32,
 
-    /// Another seed makes another random traffic; the same seed always the same
+    /// Seed of random traffic; the same seed generates the same traffic
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Decide in this Redis or Valkey instead of in memory, at the trace's times: redis://HOST:PORT,
+    /// Decide in this Redis or Valkey instead of in memory, at the times of the trace: redis://HOST:PORT,
     /// rediss://…, redis+sentinel://…/SERVICE, redis+cluster://…
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
-    /// What to print
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = OutputFormat::Table)]
+    format: OutputFormat,
 
-    /// Room for this many live keys; beyond it results may be inexact, and a warning says so
+    /// Maximum number of live keys in memory; with more, results may be inexact and a warning is printed
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     keys_max: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Format {
-    /// A table and a chart, for people
+enum OutputFormat {
+    /// A table and a chart
     Table,
-    /// One JSON document with the totals and what happened over time
+    /// One JSON document with totals and time series
     Json,
-    /// One JSON object a line for each decision
+    /// One JSON object per line for each decision
     Jsonl,
+}
+
+/// Why a trace cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open the trace {}", .path.display())]
+struct OpenTraceError {
+    path: PathBuf,
+    source: io::Error,
 }
 
 type Arrivals = Box<dyn Iterator<Item = Result<Arrival, TraceError>>>;
@@ -114,7 +122,7 @@ impl Simulate {
         let (arrivals, span) = self.arrivals()?;
         let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
         let mut simulations = self.simulations(&limits)?;
-        if self.format == Format::Jsonl {
+        if self.format == OutputFormat::Jsonl {
             let simulation = simulations.remove(0);
             write_decisions(&simulation, arrivals, out)?;
             self.warn(simulation.evictions());
@@ -138,7 +146,7 @@ impl Simulate {
     }
 
     fn limits(&self) -> Result<(Vec<Limit>, Vec<String>), Failure> {
-        let Choice::One(algorithm) = self.algorithm else { return self.all_limits() };
+        let AlgorithmChoice::One(algorithm) = self.algorithm else { return self.all_limits() };
         let limit = Limit::new(self.rate, algorithm)?;
         let limit = if self.count_rejected { limit.count_rejected()? } else { limit };
         Ok((vec![limit], Vec::new()))
@@ -146,14 +154,14 @@ impl Simulate {
 
     fn all_limits(&self) -> Result<(Vec<Limit>, Vec<String>), Failure> {
         if self.count_rejected {
-            return Err(Failure::input("--count-rejected needs --algorithm sliding_log"));
+            return Err(Failure::input("--count-rejected requires --algorithm sliding_log"));
         }
-        if self.format == Format::Jsonl {
+        if self.format == OutputFormat::Jsonl {
             return Err(Failure::input(
-                "--format jsonl prints the decisions of one algorithm; pick one instead of all",
+                "--format jsonl prints the decisions of one algorithm; use one instead of all",
             ));
         }
-        let Lineup { limits, notes } = Lineup::new(self.rate)?;
+        let AllAlgorithms { limits, notes } = AllAlgorithms::new(self.rate)?;
         Ok((limits, notes))
     }
 
@@ -174,10 +182,10 @@ impl Simulate {
     fn offered(&self) -> Result<Option<Rate>, Failure> {
         match self.offered {
             Some(_) if self.traffic == Pattern::Boundary => Err(Failure::input(
-                "--rate does not apply to boundary traffic, which offers the limit itself; choose another with --traffic",
+                "--rate does not apply to boundary traffic, which offers the limit itself; use another --traffic",
             )),
             Some(rate) if rate.burst().is_some() => {
-                Err(Failure::input("--rate takes no burst; for bursts there is --traffic burst"))
+                Err(Failure::input("--rate has no burst; use --traffic burst"))
             }
             offered => Ok(offered),
         }
@@ -188,17 +196,15 @@ impl Simulate {
             return Ok(Box::new(io::stdin().lock()));
         };
         let file = File::open(path).map_err(|error| {
-            let message = format!("cannot open the trace {}: {error}", path.display());
-            match error.kind() {
-                io::ErrorKind::NotFound => Failure::Input(message),
-                _ => Failure::Io(message),
-            }
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
+            let error = OpenTraceError { path: path.clone(), source: error };
+            if is_missing { Failure::input(error) } else { Failure::io(error) }
         })?;
         Ok(Box::new(file))
     }
 
     fn print(&self, report: &Report, notes: &[String], mut out: impl Write) -> io::Result<()> {
-        if self.format == Format::Json {
+        if self.format == OutputFormat::Json {
             writeln!(out, "{}", report.to_json())?;
             return out.flush();
         }
@@ -210,7 +216,7 @@ impl Simulate {
     fn title(&self, report: &Report) -> String {
         let limit = match report.runs() {
             [run] => run.limit().to_string(),
-            _ => format!("{} by every algorithm", self.rate),
+            _ => format!("{} with every algorithm", self.rate),
         };
         let offered = report.runs().first().map_or(0, |run| run.summary().offered());
         let source = match &self.trace {
@@ -223,10 +229,10 @@ impl Simulate {
 
     fn warn(&self, evictions: u64) {
         if evictions > 0 {
-            // A warning that cannot be written is no reason to fail.
+            // A warning that cannot be written is ignored.
             let _ = writeln!(
                 io::stderr(),
-                "warning: {evictions} keys were pushed out of memory, so results may be inexact; raise --keys-max (now {})",
+                "warning: {evictions} keys were evicted from memory, so results may be inexact; raise --keys-max (now {})",
                 self.keys_max
             );
         }

@@ -65,9 +65,9 @@ fn the_state_is_that_of_the_store() {
         assert!(told.contains("7 of 10"), "{told}");
     }
     let (_, told) = ratekeeper(&[&explain[..], &["--format", "json"]].concat());
-    assert!(told.contains("\"remaining\": 7") && told.contains("\"answered\": true"), "{told}");
+    assert!(told.contains("\"remaining\": 7") && told.contains("\"known\": true"), "{told}");
     server.kill();
     let (code, told) = ratekeeper(&explain);
     assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("the store did not answer"), "{told}");
+    assert!(told.contains("the store did not respond"), "{told}");
 }

@@ -1,19 +1,14 @@
 //! Real proxies that ask before they pass a request on, with the configurations of
 //! `docs/forward-auth.md`.
 
-#[path = "gateway/backend.rs"]
-#[allow(dead_code, reason = "the gateway's tests use more of it")]
-mod backend;
-#[path = "gateway/client.rs"]
-#[allow(dead_code, reason = "the gateway's tests use more of it")]
-mod client;
+use ratekeeper_testkit::http1 as client;
+use ratekeeper_testkit::upstream as backend;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::Command;
 
 use backend::Backend;
 use client::{Answer, Client, Wire};
-use ratekeeper_testkit::{Caddy, Nginx, Program, Traefik, wait_until};
+use ratekeeper_testkit::{Caddy, Listener, Nginx, ServerBuilder, Traefik, wait_until};
 
 const DOCUMENT: &str = include_str!("../../../docs/forward-auth.md");
 
@@ -23,9 +18,9 @@ limits:
   - { name: checkout, match: { method: POST, host: shop, path: /checkout/** }, per: ip, rate: 2/hour }
 ";
 
-/// A running server with the policy, gone when this is dropped.
+/// A running server with the policy, killed on drop.
 struct Server {
-    _program: Program,
+    _program: ratekeeper_testkit::Server,
     http: SocketAddr,
     _policy: tempfile::NamedTempFile,
 }
@@ -34,11 +29,9 @@ impl Server {
     fn start() -> Self {
         let policy = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
         std::fs::write(policy.path(), POLICY).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ratekeeper"));
-        command.args(["serve", "--http", "127.0.0.1:0", "--admin", "off", "--resp", "off"]);
-        let program = Program::start(command.arg(policy.path()), "policy: ");
-        let http = program.address_after("http: http://").expect("it says where it listens");
-        Self { _program: program, http, _policy: policy }
+        let builder = ServerBuilder::serve(env!("CARGO_BIN_EXE_ratekeeper"));
+        let program = builder.listen(&[Listener::Http]).args([policy.path()]).start();
+        Self { http: program.http(), _program: program, _policy: policy }
     }
 }
 

@@ -1,8 +1,6 @@
 //! The document at `/openapi.json`: what it says is what is served.
 
-#[path = "gateway/client.rs"]
-#[allow(dead_code, reason = "the gateway's tests use more of it")]
-mod client;
+use ratekeeper_testkit::http1 as client;
 #[path = "envoy/process.rs"]
 #[allow(dead_code, reason = "the tests for Envoy use more of it")]
 mod process;

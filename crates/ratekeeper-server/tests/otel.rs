@@ -1,9 +1,7 @@
 //! Traces that a server sends, as a collector receives them.
 #![cfg(feature = "otel")]
 
-#[path = "gateway/client.rs"]
-#[allow(dead_code, reason = "the gateway's tests use all of it")]
-mod client;
+use ratekeeper_testkit::http1 as client;
 #[path = "envoy/grpc.rs"]
 #[allow(dead_code, reason = "the tests of Envoy's door use all of it")]
 mod grpc;

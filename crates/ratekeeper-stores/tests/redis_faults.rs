@@ -10,7 +10,7 @@ use std::time::Duration;
 use ratekeeper_core::Limit;
 use ratekeeper_stores::redis::LinkStats;
 use ratekeeper_stores::{Charge, Op, RedisConfig, RedisStore, Store, StoreError, Verdict};
-use ratekeeper_testkit::{Fault, FaultProxy, LIMIT, RedisCluster, RedisSentinel, RedisServer};
+use ratekeeper_testkit::{Fault, FaultProxy, RedisCluster, RedisSentinel, RedisServer, TIMEOUT};
 use redis_support::{ACL, ACL_SENTINEL, NO_TIME, as_user, block_on, make_user, patient, used};
 use tokio::task::JoinHandle;
 
@@ -47,7 +47,7 @@ async fn recover(store: &RedisStore, limit: &Limit, key: &str) -> Verdict {
 }
 
 async fn within_limit<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(LIMIT, future).await.expect("what should happen happens")
+    tokio::time::timeout(TIMEOUT, future).await.expect("what should happen happens")
 }
 
 /// A server behind a network that fails, and a store that has been there before.

@@ -1,13 +1,14 @@
-//! A real Caddy, with a site of the test's own.
+//! Caddy, with the sites of a test.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
+use crate::port::free_port;
+use crate::process::{Process, temp_dir};
 use crate::programs;
-use crate::servers::{Process, free_port, log_tail, wait_until};
 use tempfile::TempDir;
 
-/// A running Caddy, gone when this is dropped.
+/// A running Caddy, killed on drop.
 pub struct Caddy {
     _process: Process,
     _folder: TempDir,
@@ -15,27 +16,24 @@ pub struct Caddy {
 }
 
 impl Caddy {
-    /// Listens on a free port, with the sites that are made for that address.
+    /// Starts Caddy on a free port, with the sites that `sites` returns for its address.
     pub fn start(sites: impl FnOnce(SocketAddr) -> String) -> Caddy {
-        let folder = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
+        let folder = temp_dir();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let (dir, sites) = (folder.path().display(), sites(address));
         let text = format!(
             "{{\nadmin off\npersist_config off\nstorage file_system {dir}/storage\n}}\n{sites}"
         );
         let file = folder.path().join("Caddyfile");
-        fs::write(&file, text).expect("a configuration");
+        fs::write(&file, text).expect("write the configuration");
         let args = ["run", "--adapter", "caddyfile", "--config", &file.display().to_string()]
             .map(str::to_string);
-        let mut process = Process::spawn(&programs::caddy(), &args, folder.path());
-        wait_until("Caddy listens", || {
-            assert!(!process.has_ended(), "Caddy ended:\n{}", log_tail(folder.path()));
-            TcpStream::connect(address).is_ok()
-        });
+        let mut process = Process::spawn_in(folder.path(), &programs::caddy(), &args);
+        process.wait_until_ready("Caddy", |_| TcpStream::connect(address).is_ok());
         Caddy { _process: process, _folder: folder, address }
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

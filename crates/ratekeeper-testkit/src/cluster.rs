@@ -1,12 +1,13 @@
-//! Redis Cluster: three masters, three replicas.
+//! A Redis Cluster of three masters and three replicas.
 
 use std::process::Command;
 use std::thread;
 
+use crate::process::output;
 use crate::programs;
-use crate::redis::{RedisServer, output, wait_until_replicated};
+use crate::redis::{RedisServer, wait_until_replicated};
 use crate::resp::Reply;
-use crate::servers::wait_until;
+use crate::wait::wait_until;
 
 const NODES: usize = 6;
 const OPTIONS: [&str; 6] = [
@@ -18,13 +19,13 @@ const OPTIONS: [&str; 6] = [
     "0",
 ];
 
-/// A cluster whose slots are all served, and each by a master with a replica.
+/// A cluster that serves all slots, each by a master with a replica.
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
 }
 
 impl RedisCluster {
-    /// Starts six servers and makes a cluster of them.
+    /// Starts six servers and forms a cluster.
     pub fn start() -> RedisCluster {
         let nodes = thread::scope(|scope| {
             let start = || RedisServer::start_with(&OPTIONS);
@@ -41,19 +42,19 @@ impl RedisCluster {
         let mut cli = Command::new(programs::redis_cli());
         cli.args(["--cluster", "create"]).args(self.hosts());
         cli.args(["--cluster-replicas", "1", "--cluster-yes"]);
-        output(&mut cli).unwrap_or_else(|error| panic!("no cluster: {error}"));
+        output(&mut cli).unwrap_or_else(|error| panic!("cannot create the cluster: {error}"));
     }
 
-    /// Waits until all nodes that are up say that all is well and all their replicas follow.
+    /// Waits until all nodes that run report a healthy cluster and are connected to their masters.
     pub fn wait_until_whole(&self) {
         wait_until("the cluster serves all slots", || {
-            self.up().all(|node| node.ask(&["CLUSTER", "INFO"]).contains("cluster_state:ok"))
+            self.up().all(|node| node.poll(&["CLUSTER", "INFO"]).contains("cluster_state:ok"))
         });
-        wait_until("the replicas follow their masters", || self.up().all(is_in_place));
+        wait_until("the replicas are connected to their masters", || self.up().all(is_connected));
     }
 
-    /// Waits until the replicas have what their masters have now. A master that is killed before
-    /// takes its last writes with it.
+    /// Waits until the replicas have the data that their masters have now. The last writes of a master
+    /// that is killed before are lost.
     pub fn wait_until_replicated(&self) {
         wait_until_replicated(&self.nodes);
     }
@@ -66,18 +67,18 @@ impl RedisCluster {
         self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect()
     }
 
-    /// `redis+cluster://` and the addresses of all nodes.
+    /// Returns `redis+cluster://` and the addresses of all nodes.
     pub fn url(&self) -> String {
         format!("redis+cluster://{}", self.hosts().join(","))
     }
 
-    /// All nodes. At first, the first three are masters.
+    /// Returns all nodes. Initially, the first three are masters.
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
-    /// Which node serves `slot`, by what the nodes that are up say of themselves. Waits while none
-    /// does, as after [`kill_node`](Self::kill_node).
+    /// Returns the index of the node that serves `slot`. Waits while there is none, as after
+    /// [`kill_node`](Self::kill_node).
     pub fn master_of_slot(&self, slot: u16) -> usize {
         let mut master = None;
         wait_until("a master serves the slot", || {
@@ -89,7 +90,7 @@ impl RedisCluster {
         master.expect("waited for")
     }
 
-    /// Ends a node without warning. If it was a master, its replica takes over after a while.
+    /// Kills a node. If it was a master, its replica takes over after a while.
     pub fn kill_node(&self, index: usize) {
         self.nodes[index].kill();
     }
@@ -100,8 +101,8 @@ impl RedisCluster {
         self.finish_move_slot(slot, to);
     }
 
-    /// Begins to move a slot: its master answers ASK for keys that it does not have, which the
-    /// other one accepts after ASKING.
+    /// Begins to move a slot: its master redirects keys that it does not have with ASK, and the other one
+    /// accepts them after ASKING.
     pub fn begin_move_slot(&self, slot: u16, to: usize) {
         let from = self.master_of_slot(slot);
         assert_ne!(from, to, "slot {slot} is there already");
@@ -109,7 +110,7 @@ impl RedisCluster {
         self.set_slot(from, slot, "MIGRATING", &self.id(to));
     }
 
-    /// Moves the slot's keys, and tells all masters who serves it now.
+    /// Moves the keys of the slot, and announces the new master to all masters.
     pub fn finish_move_slot(&self, slot: u16, to: usize) {
         let from = self.master_of_slot(slot);
         while self.move_some_keys(slot, from, to) {}
@@ -155,22 +156,22 @@ impl RedisCluster {
     }
 }
 
-/// Whether a node is a master, or a replica with a link to its master.
-fn is_in_place(node: &RedisServer) -> bool {
-    let info = node.ask(&["INFO", "replication"]);
+/// Returns whether a node is a master, or a replica that is connected to its master.
+fn is_connected(node: &RedisServer) -> bool {
+    let info = node.poll(&["INFO", "replication"]);
     info.contains("role:master") || info.contains("master_link_status:up")
 }
 
-/// The epoch of a node's claim to serve `slot`, if it makes one.
+/// Returns the epoch of a node's claim to serve `slot`, if it has one.
 fn claim(node: &RedisServer, slot: u16) -> Option<u64> {
-    let nodes = node.ask(&["CLUSTER", "NODES"]);
+    let nodes = node.poll(&["CLUSTER", "NODES"]);
     let myself = nodes.lines().find(|line| line.contains("myself"))?;
     let fields: Vec<_> = myself.split_whitespace().collect();
     let serves = fields.iter().skip(8).any(|slots| contains(slots, slot));
     if serves { fields.get(6)?.parse().ok() } else { None }
 }
 
-/// Whether `5` or `0-5460` contains `slot`; `[5->-…]`, a slot on the move, contains none.
+/// Returns whether `5` or `0-5460` contains `slot`. `[5->-…]`, a slot that is moved, contains none.
 fn contains(slots: &str, slot: u16) -> bool {
     let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
     let range = first.parse().ok().zip(last.parse().ok());

@@ -1,67 +1,72 @@
-//! A real Envoy in front of an upstream, that asks a rate limit service about every request.
+//! Envoy in front of an upstream, with a rate limit service that decides every request.
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::port::free_address;
+use crate::process::{Process, temp_dir};
 use crate::programs;
-use crate::servers::{LIMIT, Process, free_port, log_tail, wait_until};
+use crate::wait::TIMEOUT;
 
-/// Where an Envoy gets its answers, and what it asks.
+/// The upstream and the rate limit service of an Envoy.
 #[derive(Clone, Debug)]
 pub struct EnvoySetup {
-    /// Where requests go.
+    /// Address of the upstream.
     pub upstream: SocketAddr,
-    /// Who decides about them, over gRPC: one, or several of which any will do.
+    /// Addresses of the rate limit service.
     pub services: Vec<SocketAddr>,
-    /// The domain that the service is asked about.
+    /// Domain of the descriptors.
     pub domain: &'static str,
-    /// The `rate_limits` of the only route, as YAML in one line. There is dynamic metadata to refer
-    /// to: `own` in `ratekeeper.limits` is 2 a minute.
+    /// `rate_limits` of the only route, as YAML in one line. They may refer to dynamic metadata: `own` in
+    /// `ratekeeper.limits` is 2 a minute.
     pub rate_limits: &'static str,
-    /// Are requests refused when the service does not answer?
+    /// Whether requests are denied when the service does not respond.
     pub failure_mode_deny: bool,
 }
 
-/// A running Envoy, gone when this is dropped.
+/// A running Envoy, killed on drop.
 pub struct Envoy {
     address: SocketAddr,
     admin: SocketAddr,
-    dir: TempDir,
-    _process: Process,
+    process: Process,
+    _dir: TempDir,
 }
 
 impl Envoy {
-    /// Starts Envoy and waits until it lets requests in.
+    /// Starts Envoy and waits until it accepts requests.
     pub fn start(setup: &EnvoySetup) -> Self {
         Self::start_with(|address, admin| setup.config(address, admin))
     }
 
-    /// The same with a configuration that is made for where to listen, and for its admin side.
+    /// Starts Envoy with the configuration that `config` returns for its address and its admin address.
     pub fn start_with(config: impl FnOnce(SocketAddr, SocketAddr) -> String) -> Self {
-        let dir = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
-        let [address, admin] = [free_port(), free_port()].map(local);
+        let dir = temp_dir();
+        let [address, admin] = [free_address(), free_address()];
         let text = config(address, admin);
         let config = dir.path().join("envoy.yaml");
         fs::write(&config, text).expect("a file");
         let args = ["--disable-hot-restart", "--concurrency", "1", "-l", "warning", "-c"];
         let mut args: Vec<String> = args.map(String::from).into();
         args.push(config.display().to_string());
-        let mut process = Process::spawn(&programs::envoy(), &args, dir.path());
-        wait_until("Envoy is ready", || {
-            assert!(!process.has_ended(), "Envoy ended: {}", log_tail(dir.path()));
-            get(admin, "/ready").is_some_and(|answer| answer.contains("LIVE"))
+        let mut process = Process::spawn_in(dir.path(), &programs::envoy(), &args);
+        process.wait_until_ready("Envoy", |_| {
+            get(admin, "/ready").is_some_and(|response| response.contains("LIVE"))
         });
-        Self { address, admin, dir, _process: process }
+        Self { address, admin, process, _dir: dir }
     }
 
-    /// Panics unless Envoy would start with this configuration.
+    /// Validates a configuration.
+    ///
+    /// # Panics
+    ///
+    /// If Envoy rejects it.
     pub fn validate(config: &str) {
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = temp_dir();
         let file = dir.path().join("envoy.yaml");
         fs::write(&file, config).expect("a file");
         let mut command = Command::new(programs::envoy());
@@ -70,33 +75,29 @@ impl Envoy {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its counters whose names contain this, a line each.
+    /// Returns its counters whose names contain `of`, a line each.
     pub fn stats(&self, of: &str) -> String {
         get(self.admin, &format!("/stats?filter={of}")).unwrap_or_default()
     }
 
-    /// The end of its log.
+    /// Returns the end of its log.
     pub fn log(&self) -> String {
-        log_tail(self.dir.path())
+        self.process.log_tail()
     }
-}
-
-fn local(port: u16) -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, port).into()
 }
 
 fn get(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
-    stream.set_read_timeout(Some(LIMIT)).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
     write!(stream, "GET {path} HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
+    let mut response = String::new();
+    stream.read_to_string(&mut response).ok()?;
+    Some(response)
 }
 
 impl EnvoySetup {

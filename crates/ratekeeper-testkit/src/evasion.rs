@@ -1,8 +1,8 @@
-//! Requests that are written differently and mean the same, for tests of every listener.
+//! Requests with different spellings and the same meaning, for tests of every listener.
 //!
 //! A limit that counts one spelling and not the other can be evaded. [`same`] lists spellings that have to
-//! count as one, [`malformed`] requests that no listener may let pass: an attribute or a trick is added
-//! here, in one line, and is tested wherever requests are read.
+//! count as one, [`malformed`] requests that every listener must reject. A new attribute or evasion is one line
+//! here, and is tested wherever requests are read.
 
 /// A request, as a client writes it.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Spelling {
 }
 
 impl Spelling {
-    /// All values of a header.
+    /// Returns all values of a header.
     pub fn header(&self, name: &str) -> Vec<&'static str> {
         let named = self.headers.iter().filter(|(known, _)| *known == name);
         named.map(|(_, value)| *value).collect()
@@ -50,7 +50,7 @@ limits:
 
 const HOST: &str = "test.example";
 
-/// By the name of their limit, spellings that count as one request.
+/// Returns spellings that count as one request, by the name of their limit.
 pub fn same() -> Vec<(&'static str, Vec<Spelling>)> {
     vec![
         of_header(
@@ -138,7 +138,7 @@ pub fn same() -> Vec<(&'static str, Vec<Spelling>)> {
     ]
 }
 
-/// Requests that have to be refused: upstreams differ in which host they are for.
+/// Returns requests that have to be rejected: upstreams disagree about their host.
 pub fn malformed() -> Vec<Spelling> {
     let hosts = [
         "api.example.com:80:80",
@@ -182,24 +182,27 @@ fn of_host(limit: &'static str, hosts: &[&'static str]) -> (&'static str, Vec<Sp
     (limit, hosts.iter().map(spelling).collect())
 }
 
-/// Asks about every spelling, and checks that each is counted as one more of the same: `ask` returns the
-/// value of the header `RateLimit` in the answer, or `None` if a request cannot be written so here.
+/// Sends every spelling, and checks that each is counted as one more of the same. `send` returns the header
+/// `RateLimit` of the response, or `None` if the request cannot be written so here.
 ///
 /// # Panics
 ///
 /// If a spelling evades the count of the others.
-pub fn count_as_one(mut ask: impl FnMut(&Spelling) -> Option<String>) {
+pub fn count_as_one(mut send: impl FnMut(&Spelling) -> Option<String>) {
     let mut counts = std::collections::HashMap::new();
-    let mut asked = 0;
+    let mut sent = 0;
     for (limit, spellings) in same() {
         for spelling in spellings {
-            let Some(told) = ask(&spelling) else { continue };
+            let Some(header) = send(&spelling) else { continue };
             let count: &mut u32 = counts.entry(limit).or_default();
             *count += 1;
             let expected = format!("\"{limit}\";r={};", 100 - *count);
-            assert!(told.starts_with(&expected), "{spelling:?} is not one of {limit}: {told:?}");
-            asked += 1;
+            assert!(
+                header.starts_with(&expected),
+                "{spelling:?} is not counted by {limit}: {header:?}"
+            );
+            sent += 1;
         }
     }
-    assert!(asked > 40, "most of them can be written everywhere: {asked}");
+    assert!(sent > 40, "most spellings can be written everywhere: {sent}");
 }

@@ -1,13 +1,14 @@
-//! A real nginx, with a configuration of the test's own.
+//! nginx, with the configuration of a test.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
 
+use crate::port::free_port;
+use crate::process::{Process, temp_dir};
 use crate::programs;
-use crate::servers::{Process, free_port, log_tail, wait_until};
 use tempfile::TempDir;
 
-/// A running nginx, gone when this is dropped.
+/// A running nginx, killed on drop.
 pub struct Nginx {
     _process: Process,
     _folder: TempDir,
@@ -15,9 +16,9 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Listens on a free port, with these directives in its `server` block.
+    /// Starts nginx on a free port, with these directives in its `server` block.
     pub fn start(server: &str) -> Nginx {
-        let folder = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
+        let folder = temp_dir();
         let (port, dir) = (free_port(), folder.path().display().to_string());
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|name| format!("{name}_temp_path {dir}/{name};"))
@@ -29,17 +30,15 @@ impl Nginx {
                server {{ listen 127.0.0.1:{port}; {server} }} }}"
         );
         let file = folder.path().join("nginx.conf");
-        fs::write(&file, text).expect("a configuration");
+        fs::write(&file, text).expect("write the configuration");
         let args = ["-p", &dir, "-c", &file.display().to_string()].map(str::to_string);
-        let mut process = Process::spawn(&programs::nginx(), &args, folder.path());
-        wait_until("nginx listens", || {
-            assert!(!process.has_ended(), "nginx ended:\n{}", log_tail(folder.path()));
-            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
-        });
+        let mut process = Process::spawn_in(folder.path(), &programs::nginx(), &args);
+        process
+            .wait_until_ready("nginx", |_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
         Nginx { _process: process, _folder: folder, port }
     }
 
-    /// Its port on loopback.
+    /// Returns its port on loopback.
     pub fn port(&self) -> u16 {
         self.port
     }

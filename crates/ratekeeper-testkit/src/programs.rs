@@ -1,4 +1,4 @@
-//! Where the servers' programs are.
+//! Finds the executables of servers.
 
 use std::env;
 use std::fs;
@@ -21,7 +21,7 @@ pub(crate) fn promtool() -> PathBuf {
 }
 
 pub(crate) fn nginx() -> PathBuf {
-    // Debian keeps it where only root looks.
+    // On Debian it is in a directory that is only in root's PATH.
     in_path("nginx")
         .or_else(|| Some(PathBuf::from("/usr/sbin/nginx")).filter(|file| file.is_file()))
         .unwrap_or_else(|| missing("nginx"))
@@ -51,7 +51,7 @@ pub(crate) fn caddy() -> PathBuf {
     packaged("caddy", "RATEKEEPER_CADDY")
 }
 
-/// A program that a Python package puts beside its interpreter.
+/// Finds a program that a Python package installs beside its interpreter.
 fn packaged(program: &str, variable: &str) -> PathBuf {
     env::var_os(variable)
         .map(PathBuf::from)
@@ -73,7 +73,7 @@ fn in_path(program: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// The Python package keeps the program in a folder named after the platform.
+/// Finds Valkey in its Python package, in a directory named after the platform.
 fn in_tools() -> Option<PathBuf> {
     packages()
         .into_iter()
@@ -91,7 +91,7 @@ fn tools() -> Option<PathBuf> {
     tools.or_else(|| Some(env::home_dir()?.join(".cache/ratekeeper-tools")))
 }
 
-/// Where Python packages are.
+/// Returns the directories of Python packages.
 fn packages() -> Vec<PathBuf> {
     let pythons = tools().map(|tools| folders(tools.join("venv/lib"))).unwrap_or_default();
     pythons.into_iter().map(|python| python.join("site-packages")).collect()

@@ -1,14 +1,15 @@
-//! A real Prometheus that scrapes what a test runs, and promtool.
+//! Prometheus, which scrapes the servers of a test, and promtool.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 
+use crate::port::free_port;
+use crate::process::{CommandError, Process, temp_dir};
 use crate::programs;
-use crate::servers::{Process, free_port, log_tail, wait_until};
 use tempfile::TempDir;
 
-/// A running Prometheus, gone when this is dropped.
+/// A running Prometheus, killed on drop.
 pub struct Prometheus {
     _process: Process,
     _folder: TempDir,
@@ -16,9 +17,9 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes these addresses as the job `ratekeeper`, a few times a second, and keeps these rules.
+    /// Starts Prometheus with these rules. It scrapes the targets as the job `ratekeeper`, five times a second.
     pub fn start(targets: &[SocketAddr], rules: &str) -> Prometheus {
-        let folder = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
+        let folder = temp_dir();
         let (port, dir) = (free_port(), folder.path().display().to_string());
         let targets: Vec<_> = targets.iter().map(|target| format!("'{target}'")).collect();
         let config = format!(
@@ -29,37 +30,40 @@ scrape_configs:
 ",
             targets.join(", ")
         );
-        fs::write(folder.path().join("rules.yaml"), rules).expect("rules");
-        fs::write(folder.path().join("prometheus.yml"), config).expect("a configuration");
+        fs::write(folder.path().join("rules.yaml"), rules).expect("write the rules");
+        fs::write(folder.path().join("prometheus.yml"), config).expect("write the configuration");
         let args = [
             format!("--config.file={dir}/prometheus.yml"),
             format!("--storage.tsdb.path={dir}/data"),
             format!("--web.listen-address=127.0.0.1:{port}"),
         ];
-        let mut process = Process::spawn(&programs::prometheus(), &args, folder.path());
-        wait_until("Prometheus listens", || {
-            assert!(!process.has_ended(), "Prometheus ended:\n{}", log_tail(folder.path()));
+        let mut process = Process::spawn_in(folder.path(), &programs::prometheus(), &args);
+        process.wait_until_ready("Prometheus", |_| {
             TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
         });
         Prometheus { _process: process, _folder: folder, port }
     }
 
-    /// Where it answers.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 }
 
-/// Runs promtool with what comes from standard input, and tells what it says, or complains of.
-pub fn promtool(args: &[&str], input: &str) -> Result<String, String> {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    fs::write(file.path(), input).expect("what it is to read");
+/// Runs promtool with this standard input, and returns its output.
+///
+/// # Errors
+///
+/// With its output, if it fails.
+pub fn promtool(args: &[&str], input: &str) -> Result<String, CommandError> {
+    let file = tempfile::NamedTempFile::new().expect("create a file");
+    fs::write(file.path(), input).expect("write its input");
     let output = Command::new(programs::promtool())
         .args(args)
-        .stdin(file.reopen().expect("the same file"))
+        .stdin(file.reopen().expect("open its input"))
         .output()
         .expect("promtool starts");
-    let told = [output.stdout, output.stderr].concat();
-    let told = String::from_utf8_lossy(&told).into_owned();
-    if output.status.success() { Ok(told) } else { Err(told) }
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    if output.status.success() { Ok(text) } else { Err(CommandError::Failed { output: text }) }
 }

@@ -1,4 +1,4 @@
-//! A network that can be broken in every way that matters.
+//! A TCP proxy that injects faults.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -9,28 +9,28 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-/// How soon a connection on which nothing happens notices a change.
+/// How soon an idle connection notices a change.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What is wrong with the network.
+/// A fault of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// What the server sends is held this long.
+    /// Data of the server is delayed this long.
     Delay(Duration),
-    /// What either side sends is swallowed. Connections stay open, and new ones are accepted.
+    /// Data of both sides is discarded. Connections stay open, and new ones are accepted.
     BlackHole,
-    /// Connections are reset, and new ones are closed at once.
+    /// Connections are reset, and new ones are closed.
     Cut,
-    /// What the server sends is replaced by noise of the same length.
+    /// Data of the server is replaced by noise of the same length.
     Garbage,
-    /// Connections that exist now are silent from now on, even under later faults, and are only
-    /// ended by [`Cut`](Fault::Cut). New ones work.
+    /// Data of the current connections is discarded, also under later faults, until [`Cut`](Fault::Cut)
+    /// resets them. New connections work.
     HalfOpen,
 }
 
-/// A proxy between a client and a server on this machine.
+/// A proxy between a client and a server on loopback.
 pub struct FaultProxy {
     port: u16,
     shared: Arc<Shared>,
@@ -39,11 +39,11 @@ pub struct FaultProxy {
 
 struct Shared {
     target: u16,
-    state: Mutex<State>,
+    state: Mutex<ProxyState>,
     changed: Condvar,
 }
 
-struct State {
+struct ProxyState {
     fault: Fault,
     accepted: u64,
     /// Connections numbered below this are half open.
@@ -52,35 +52,36 @@ struct State {
     stopped: bool,
 }
 
-/// What happens to bytes on their way.
+/// What the proxy does with data.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Pass,
-    Wait(Duration),
-    Vanish,
+enum Action {
+    Forward,
+    Delay(Duration),
+    Discard,
     Garble,
     Reset,
 }
 
-struct Link {
+struct Connection {
     number: u64,
     client: TcpStream,
     server: Option<TcpStream>,
     closed: AtomicBool,
     shared: Arc<Shared>,
-    /// The last field, to be dropped when the streams are closed.
-    _live: Live,
+    /// The last field: dropped after the streams are closed.
+    _counted: CountedConnection,
 }
 
 /// Counts a connection until it is dropped.
-struct Live(Arc<Shared>);
+struct CountedConnection(Arc<Shared>);
 
 impl FaultProxy {
-    /// Starts a proxy to a port on this machine, without a fault.
+    /// Starts a proxy to a port on loopback, without a fault.
     pub fn start(target_port: u16) -> FaultProxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("a bound port").port();
-        let state = State { fault: Fault::None, accepted: 0, silent: 0, live: 0, stopped: false };
+        let state =
+            ProxyState { fault: Fault::None, accepted: 0, silent: 0, live: 0, stopped: false };
         let changed = Condvar::new();
         let shared = Arc::new(Shared { target: target_port, state: Mutex::new(state), changed });
         let acceptor = thread::spawn({
@@ -90,23 +91,23 @@ impl FaultProxy {
         FaultProxy { port, shared, acceptor: Some(acceptor) }
     }
 
-    /// `redis://127.0.0.1:PORT`.
+    /// Returns `redis://127.0.0.1:PORT`.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The port to connect to.
+    /// Returns the port to connect to.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// How many connections were accepted so far.
+    /// Returns how many connections were accepted.
     pub fn connections(&self) -> u64 {
         self.shared.state().accepted
     }
 
-    /// Changes what is wrong. When this returns, whatever is read on any connection meets the new
-    /// fault, and after [`Fault::Cut`] no connection is left.
+    /// Sets the fault. When this returns, it applies to all data that is read, and after [`Fault::Cut`] no
+    /// connection is left.
     pub fn set(&self, fault: Fault) {
         let mut state = self.shared.state();
         state.fault = fault;
@@ -124,18 +125,22 @@ impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.shared.state().stopped = true;
         self.set(Fault::Cut);
-        // The acceptor sees that it is over when somebody comes.
+        // The acceptor checks whether to stop when it accepts a connection.
         _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         _ = self.acceptor.take().map(JoinHandle::join);
     }
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, ProxyState>,
+        time: Duration,
+    ) -> MutexGuard<'a, ProxyState> {
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -150,12 +155,12 @@ impl Shared {
             if state.fault != Fault::Cut {
                 state.live += 1;
                 drop(state);
-                self.connect(number, client, Live(Arc::clone(self)));
+                self.connect(number, client, CountedConnection(Arc::clone(self)));
             }
         }
     }
 
-    fn connect(self: &Arc<Shared>, number: u64, client: TcpStream, live: Live) {
+    fn connect(self: &Arc<Shared>, number: u64, client: TcpStream, counted: CountedConnection) {
         let server = TcpStream::connect((Ipv4Addr::LOCALHOST, self.target)).ok();
         for stream in server.iter().chain([&client]) {
             stream.set_nodelay(true).expect("a socket option");
@@ -163,32 +168,33 @@ impl Shared {
             stream.set_write_timeout(Some(TICK)).expect("a socket option");
         }
         let (shared, closed) = (Arc::clone(self), AtomicBool::new(false));
-        let link = Arc::new(Link { number, client, server, closed, shared, _live: live });
-        let other = Arc::clone(&link);
-        thread::spawn(move || other.run(Link::to_server));
-        thread::spawn(move || link.run(Link::to_client));
+        let connection =
+            Arc::new(Connection { number, client, server, closed, shared, _counted: counted });
+        let other = Arc::clone(&connection);
+        thread::spawn(move || other.run(Connection::to_server));
+        thread::spawn(move || connection.run(Connection::to_client));
     }
 
-    fn fate(&self, number: u64) -> Fate {
+    fn action(&self, number: u64) -> Action {
         let state = self.state();
         match state.fault {
-            Fault::Cut => Fate::Reset,
-            _ if number < state.silent => Fate::Vanish,
-            Fault::BlackHole => Fate::Vanish,
-            Fault::Garbage => Fate::Garble,
-            Fault::Delay(time) => Fate::Wait(time),
-            Fault::None | Fault::HalfOpen => Fate::Pass,
+            Fault::Cut => Action::Reset,
+            _ if number < state.silent => Action::Discard,
+            Fault::BlackHole => Action::Discard,
+            Fault::Garbage => Action::Garble,
+            Fault::Delay(time) => Action::Delay(time),
+            Fault::None | Fault::HalfOpen => Action::Forward,
         }
     }
 }
 
-impl Link {
-    fn run(&self, direction: fn(&Link) -> io::Result<()>) {
-        // An error is a connection that ended, which is what is about to happen here too.
+impl Connection {
+    fn run(&self, direction: fn(&Connection) -> io::Result<()>) {
+        // An error means that the connection is closed, and this closes the other side too.
         _ = direction(self);
         self.closed.store(true, Ordering::Release);
-        if self.shared.fate(self.number) != Fate::Reset {
-            // The other direction need not wait for its next tick.
+        if self.shared.action(self.number) != Action::Reset {
+            // Wakes the other direction before its next tick.
             _ = self.client.shutdown(Shutdown::Both);
             _ = self.server.as_ref().map(|server| server.shutdown(Shutdown::Both));
         }
@@ -198,9 +204,9 @@ impl Link {
         let mut buffer = [0; 16 * 1024];
         loop {
             let read = self.read(&self.client, &mut buffer)?;
-            match (self.shared.fate(self.number), &self.server) {
-                (Fate::Reset, _) => return Ok(()),
-                (Fate::Vanish, _) => {}
+            match (self.shared.action(self.number), &self.server) {
+                (Action::Reset, _) => return Ok(()),
+                (Action::Discard, _) => {}
                 (_, Some(server)) => self.write(server, &buffer[..read])?,
                 (_, None) => return Ok(()),
             }
@@ -212,11 +218,11 @@ impl Link {
         while let Some(server) = &self.server
             && let Ok(read) = self.read(server, &mut buffer)
         {
-            match self.hold() {
-                Fate::Reset => return Ok(()),
-                Fate::Vanish => continue,
-                Fate::Garble => garble(&mut buffer[..read]),
-                Fate::Pass | Fate::Wait(_) => {}
+            match self.wait_for_delay() {
+                Action::Reset => return Ok(()),
+                Action::Discard => continue,
+                Action::Garble => garble(&mut buffer[..read]),
+                Action::Forward | Action::Delay(_) => {}
             }
             self.write(&self.client, &buffer[..read])?;
         }
@@ -224,20 +230,20 @@ impl Link {
         Ok(())
     }
 
-    /// Waits as long as the delay wants, which may change meanwhile.
-    fn hold(&self) -> Fate {
+    /// Waits for the delay, which may change meanwhile, and returns what to do then.
+    fn wait_for_delay(&self) -> Action {
         let begun = Instant::now();
         loop {
-            let fate = self.shared.fate(self.number);
-            let Fate::Wait(time) = fate else { return fate };
-            let Some(left) = time.checked_sub(begun.elapsed()) else { return fate };
+            let action = self.shared.action(self.number);
+            let Action::Delay(time) = action else { return action };
+            let Some(left) = time.checked_sub(begun.elapsed()) else { return action };
             drop(self.shared.wait(self.shared.state(), left));
         }
     }
 
-    /// The server is gone: keeps that from the client while nothing passes.
+    /// Hides from the client that the server has closed the connection, while data is discarded.
     fn linger(&self) {
-        while self.shared.fate(self.number) == Fate::Vanish && !self.is_closed() {
+        while self.shared.action(self.number) == Action::Discard && !self.is_closed() {
             drop(self.shared.wait(self.shared.state(), TICK));
         }
     }
@@ -246,37 +252,37 @@ impl Link {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Reads at least a byte. The end of the stream is an error.
+    /// Reads at least one byte. The end of the stream is an error.
     fn read(&self, mut from: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
-        self.again(|| from.read(buffer))
+        self.retry(|| from.read(buffer))
     }
 
     fn write(&self, mut to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let written = self.again(|| to.write(bytes))?;
+            let written = self.retry(|| to.write(bytes))?;
             bytes = &bytes[written..];
         }
         Ok(())
     }
 
-    /// Tries until something is done, the connection is over or it is to be reset.
-    fn again(&self, mut attempt: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    /// Retries after timeouts, until the connection is closed or has to be reset.
+    fn retry(&self, mut attempt: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
         loop {
             match attempt() {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Err(error) if is_timeout(&error) => {}
                 done => return done,
             }
-            if self.is_closed() || self.shared.fate(self.number) == Fate::Reset {
+            if self.is_closed() || self.shared.action(self.number) == Action::Reset {
                 return Err(ErrorKind::ConnectionReset.into());
             }
         }
     }
 }
 
-impl Drop for Link {
+impl Drop for Connection {
     fn drop(&mut self) {
-        if self.shared.fate(self.number) == Fate::Reset {
+        if self.shared.action(self.number) == Action::Reset {
             // Closing without lingering sends a reset.
             for stream in self.server.iter().chain([&self.client]) {
                 _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
@@ -285,7 +291,7 @@ impl Drop for Link {
     }
 }
 
-impl Drop for Live {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.0.state().live -= 1;
         self.0.changed.notify_all();
@@ -296,7 +302,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Noise that is no answer in Redis's protocol, but the same in every run.
+/// Replaces bytes by noise that is not valid in the Redis protocol, the same in every run.
 fn garble(bytes: &mut [u8]) {
     let mut noise = 0x9E37_79B9_7F4A_7C15_u64;
     for byte in bytes {

@@ -1,4 +1,4 @@
-//! One Redis or Valkey server.
+//! A Redis or Valkey server.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,13 +11,15 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::port::free_port;
+use crate::process::{CommandError, Process, output, temp_dir};
 use crate::programs;
-use crate::resp::{Connection, Reply};
-use crate::servers::{LIMIT, Process, free_port, log_tail, wait_until};
+use crate::resp::{RedisConnection, Reply};
 use crate::tls;
+use crate::wait::{TIMEOUT, wait_until};
 
-/// How often another port is tried when somebody was quicker to take one.
-const PORTS: usize = 10;
+/// How many ports are tried if another process binds a free port first.
+const PORT_ATTEMPTS: usize = 10;
 
 const BASE: [&str; 10] = [
     "--save",
@@ -32,26 +34,30 @@ const BASE: [&str; 10] = [
     "no",
 ];
 
-/// A server on a loopback port of its own, that keeps nothing on disk.
+/// A server on a free loopback port, without persistence. Killed on drop.
 pub struct RedisServer {
     program: PathBuf,
     args: Vec<String>,
     port: u16,
     tls: bool,
     password: Option<String>,
-    state: Mutex<State>,
+    state: Mutex<RunState>,
     dir: TempDir,
 }
 
 #[derive(Default)]
-struct State {
+struct RunState {
     process: Option<Process>,
     paused: bool,
 }
 
-enum Failure {
-    PortTaken,
-    Other(String),
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("port {0} is in use")]
+    PortInUse(u16),
+    #[error("{program} on port {port} {what}; its log ends with:\n{log}")]
+    Failed { program: String, port: u16, what: &'static str, log: String },
 }
 
 impl RedisServer {
@@ -60,8 +66,8 @@ impl RedisServer {
         RedisServer::start_with(&[])
     }
 
-    /// Starts `redis-server` with more options, like `["--maxmemory", "2mb"]`. The password of
-    /// `--requirepass` becomes part of the URL.
+    /// Starts `redis-server` with options such as `["--maxmemory", "2mb"]`. The password of `--requirepass`
+    /// becomes part of the URL.
     pub fn start_with(options: &[&str]) -> RedisServer {
         RedisServer::plain(&programs::redis_server(), options)
     }
@@ -71,13 +77,13 @@ impl RedisServer {
         RedisServer::valkey_with(&[])
     }
 
-    /// Starts `valkey-server` with more options.
+    /// Starts `valkey-server` with options.
     pub fn valkey_with(options: &[&str]) -> RedisServer {
         RedisServer::plain(&programs::valkey_server(), options)
     }
 
-    /// Starts `redis-server` with TLS and nothing but TLS. Its certificate is good for 127.0.0.1
-    /// and localhost, to whoever trusts [`ca_pem`](Self::ca_pem).
+    /// Starts `redis-server` with TLS only. Its certificate is for 127.0.0.1 and localhost, signed by
+    /// [`ca_pem`](Self::ca_pem).
     pub fn start_tls() -> RedisServer {
         RedisServer::launch(&programs::redis_server(), true, |dir, port| {
             tls::write_certificates(dir);
@@ -95,14 +101,14 @@ impl RedisServer {
         })
     }
 
-    /// Starts `program` in a folder and on a port, with the arguments that `args` makes of both.
+    /// Starts `program` with the arguments that `args` returns for its directory and port.
     pub(crate) fn launch(
         program: &Path,
         tls: bool,
         args: impl Fn(&Path, u16) -> Vec<String>,
     ) -> RedisServer {
-        for _ in 0..PORTS {
-            let dir = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
+        for _ in 0..PORT_ATTEMPTS {
+            let dir = temp_dir();
             let port = free_port();
             let args = args(dir.path(), port);
             let password = value_of("--requirepass", &args);
@@ -111,40 +117,39 @@ impl RedisServer {
                 RedisServer { program, args, port, tls, password, state: Mutex::default(), dir };
             match server.try_start() {
                 Ok(()) => return server,
-                Err(Failure::PortTaken) => {}
-                Err(Failure::Other(failure)) => panic!("{failure}"),
+                Err(StartError::PortInUse(_)) => {}
+                Err(error) => panic!("{error}"),
             }
         }
-        panic!("no free port in {PORTS} tries");
+        panic!("no free port in {PORT_ATTEMPTS} attempts");
     }
 
-    fn try_start(&self) -> Result<(), Failure> {
-        let mut process = Process::spawn(&self.program, &self.args, self.dir.path());
+    fn try_start(&self) -> Result<(), StartError> {
+        let mut process = Process::spawn_in(self.dir.path(), &self.program, &self.args);
         let begun = Instant::now();
-        while !self.is_answered_by(process.id()) {
-            if process.has_ended() {
-                return Err(self.failure("ended"));
+        while !self.is_served_by(process.id()) {
+            if process.has_exited() {
+                return Err(self.start_error(&process, "exited"));
             }
-            if begun.elapsed() > LIMIT {
-                return Err(self.failure("does not answer"));
+            if begun.elapsed() > TIMEOUT {
+                return Err(self.start_error(&process, "does not reply"));
             }
             thread::sleep(Duration::from_millis(10));
         }
-        *self.state() = State { process: Some(process), paused: false };
+        *self.state() = RunState { process: Some(process), paused: false };
         Ok(())
     }
 
-    fn failure(&self, what: &str) -> Failure {
-        let tail = log_tail(self.dir.path());
-        if tail.contains("already in use") || tail.contains("Failed listening") {
-            return Failure::PortTaken;
+    fn start_error(&self, process: &Process, what: &'static str) -> StartError {
+        let (log, port) = (process.log_tail(), self.port);
+        if log.contains("already in use") || log.contains("Failed listening") {
+            return StartError::PortInUse(port);
         }
-        let program = self.program.display();
-        Failure::Other(format!("{program} on port {} {what}; its log ends:\n{tail}", self.port))
+        StartError::Failed { program: self.program.display().to_string(), port, what, log }
     }
 
-    /// Whether it is our process that answers, and not another that was quicker to take the port.
-    fn is_answered_by(&self, id: u32) -> bool {
+    /// Returns whether the process with this id serves the port, and not another that was bound first.
+    fn is_served_by(&self, id: u32) -> bool {
         let info = if self.tls {
             self.cli(&["INFO", "server"]).unwrap_or_default()
         } else {
@@ -153,56 +158,59 @@ impl RedisServer {
         info.lines().any(|line| line.trim() == format!("process_id:{id}"))
     }
 
-    /// Where it is: `redis://127.0.0.1:PORT`, or `rediss://` with TLS.
+    /// Returns `redis://127.0.0.1:PORT`, or `rediss://` with TLS.
     pub fn url(&self) -> String {
         let scheme = if self.tls { "rediss" } else { "redis" };
         let login = self.password.as_ref().map(|word| format!(":{word}@")).unwrap_or_default();
         format!("{scheme}://{login}127.0.0.1:{}", self.port)
     }
 
-    /// Its port, which it keeps when it is restarted.
+    /// Returns its port, which stays the same after a restart.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The authority that signed its certificate, if it has TLS.
+    /// Returns the certificate of the authority that signed its certificate.
+    ///
+    /// # Panics
+    ///
+    /// Without TLS.
     pub fn ca_pem(&self) -> String {
         fs::read_to_string(self.dir.path().join(tls::CA)).expect("only start_tls has a certificate")
     }
 
-    /// Whether it runs and is not paused.
+    /// Returns whether it runs and is not paused.
     pub fn is_up(&self) -> bool {
         let state = self.state();
         state.process.is_some() && !state.paused
     }
 
-    /// Ends it without warning.
+    /// Kills it.
     pub fn kill(&self) {
-        *self.state() = State::default();
+        *self.state() = RunState::default();
     }
 
-    /// Starts it again on the same port, empty. Kills it first if it runs.
+    /// Restarts it on the same port, without data. Kills it first if it runs.
     pub fn restart(&self) {
         self.kill();
         let begun = Instant::now();
         loop {
             match self.try_start() {
                 Ok(()) => return,
-                Err(Failure::PortTaken) if begun.elapsed() < LIMIT => {
+                Err(StartError::PortInUse(_)) if begun.elapsed() < TIMEOUT => {
                     thread::sleep(Duration::from_millis(50));
                 }
-                Err(Failure::PortTaken) => panic!("port {} was taken by another", self.port),
-                Err(Failure::Other(failure)) => panic!("{failure}"),
+                Err(error) => panic!("{error}"),
             }
         }
     }
 
-    /// Stops it as if it hung: its connections stay open, and nothing is answered.
+    /// Suspends it: its connections stay open, and it does not respond.
     pub fn pause(&self) {
         self.signal("-STOP", true);
     }
 
-    /// Lets it go on after [`pause`](Self::pause).
+    /// Continues it after [`pause`](Self::pause).
     pub fn resume(&self) {
         self.signal("-CONT", false);
     }
@@ -213,12 +221,12 @@ impl RedisServer {
         state.paused = paused;
     }
 
-    /// What `redis-cli` prints for this command.
+    /// Returns what `redis-cli` prints for this command.
     pub fn command(&self, args: &[&str]) -> String {
         self.cli(args).unwrap_or_else(|error| panic!("redis-cli {}: {error}", args.join(" ")))
     }
 
-    fn cli(&self, args: &[&str]) -> Result<String, String> {
+    fn cli(&self, args: &[&str]) -> Result<String, CommandError> {
         let mut cli = Command::new(programs::redis_cli());
         cli.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]);
         if self.tls {
@@ -230,23 +238,23 @@ impl RedisServer {
         output(cli.args(args))
     }
 
-    /// One command over a connection of its own, without TLS.
+    /// Sends one command over a new connection, without TLS.
     pub(crate) fn call(&self, args: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
-        let mut connection = Connection::open(self.port)?;
+        let mut connection = RedisConnection::open(self.port)?;
         if let Some(password) = &self.password {
             connection.call(&["AUTH", password])?;
         }
         connection.call(args)
     }
 
-    /// The answer as text, empty if there is none: for asking again and again.
-    pub(crate) fn ask(&self, args: &[&str]) -> String {
+    /// Sends one command and returns the reply as text, empty if there is none: for polling.
+    pub(crate) fn poll(&self, args: &[&str]) -> String {
         self.call(args).map(|reply| reply.text()).unwrap_or_default()
     }
 
-    /// A field of `INFO replication`.
+    /// Returns a field of `INFO replication`.
     pub(crate) fn replication(&self, field: &str) -> Option<String> {
-        let info = self.ask(&["INFO", "replication"]);
+        let info = self.poll(&["INFO", "replication"]);
         let (_, value) = info
             .lines()
             .filter_map(|line| line.split_once(':'))
@@ -254,35 +262,25 @@ impl RedisServer {
         Some(value.trim().to_string())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RunState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Waits until what the masters among these have now is on their replicas too.
+/// Waits until the replicas have the data that their masters have now.
 pub(crate) fn wait_until_replicated(servers: &[RedisServer]) {
     let up = || servers.iter().filter(|server| server.is_up());
     let number = |server: &RedisServer, field| server.replication(field)?.parse::<u64>().ok();
     let goals: HashMap<_, _> = up()
         .filter_map(|server| Some((server.port, number(server, "master_repl_offset")?)))
         .collect();
-    wait_until("the replicas are in step with their masters", || {
+    wait_until("the replicas have the data of their masters", || {
         up().all(|server| {
             let Some(master) = server.replication("master_port") else { return true };
             let goal = master.parse().ok().and_then(|port: u16| goals.get(&port)).copied();
             number(server, "slave_repl_offset") >= goal
         })
     });
-}
-
-/// What a program prints, if it succeeds; and what it complains of, if it does not.
-pub(crate) fn output(command: &mut Command) -> Result<String, String> {
-    let output = command.output().map_err(|error| error.to_string())?;
-    let text = String::from_utf8_lossy(&output.stdout).trim().to_string();
-    if output.status.success() {
-        return Ok(text);
-    }
-    Err(format!("{text}\n{}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
 pub(crate) fn strings(args: &[&str]) -> Vec<String> {

@@ -1,11 +1,11 @@
-//! Just enough of a Redis client to look after servers: keys may be any bytes, and a server that
-//! does not answer is an error, which `redis-cli` makes difficult.
+//! A minimal Redis client to manage servers. Unlike with `redis-cli`, keys may be any bytes, and a server
+//! that does not respond is an error.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) enum Reply {
@@ -38,15 +38,15 @@ impl Reply {
     }
 }
 
-pub(crate) struct Connection(BufReader<TcpStream>);
+pub(crate) struct RedisConnection(BufReader<TcpStream>);
 
-impl Connection {
-    pub(crate) fn open(port: u16) -> io::Result<Connection> {
+impl RedisConnection {
+    pub(crate) fn open(port: u16) -> io::Result<RedisConnection> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let stream = TcpStream::connect_timeout(&address, RESPONSE_TIMEOUT)?;
+        stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
         stream.set_nodelay(true)?;
-        Ok(Connection(BufReader::new(stream)))
+        Ok(RedisConnection(BufReader::new(stream)))
     }
 
     pub(crate) fn call(&mut self, args: &[impl AsRef<[u8]>]) -> io::Result<Reply> {

@@ -1,20 +1,20 @@
-//! A private authority, and a certificate of its for a server on this machine.
+//! A private certificate authority and a server certificate that it signed.
 
 use std::fs;
 use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
-/// The file with the authority's certificate.
+/// File name of the authority's certificate.
 pub const CA: &str = "ca.pem";
-/// The file with the server's certificate.
+/// File name of the server's certificate.
 pub const CERTIFICATE: &str = "server.pem";
-/// The file with the server's key.
+/// File name of the server's key.
 pub const KEY: &str = "server.key";
 
-/// Writes a new authority, and a certificate of its for 127.0.0.1 and localhost.
+/// Writes a new authority and a certificate that it signed for 127.0.0.1 and localhost.
 pub fn write_certificates(dir: &Path) {
-    certificates(dir).expect("certificates can be made");
+    certificates(dir).expect("create certificates");
 }
 
 fn certificates(dir: &Path) -> Result<(), Box<dyn std::error::Error>> {

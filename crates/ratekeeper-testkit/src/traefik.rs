@@ -1,13 +1,14 @@
-//! A real Traefik, with a dynamic configuration of the test's own.
+//! Traefik, with the dynamic configuration of a test.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
+use crate::port::free_port;
+use crate::process::{Process, temp_dir};
 use crate::programs;
-use crate::servers::{Process, free_port, log_tail, wait_until};
 use tempfile::TempDir;
 
-/// A running Traefik, gone when this is dropped.
+/// A running Traefik, killed on drop.
 pub struct Traefik {
     _process: Process,
     _folder: TempDir,
@@ -15,12 +16,12 @@ pub struct Traefik {
 }
 
 impl Traefik {
-    /// Listens on a free port, its only entry point, with these routers, services and middlewares.
+    /// Starts Traefik on a free port, its only entry point, with these routers, services and middlewares.
     pub fn start(dynamic: &str) -> Traefik {
-        let folder = tempfile::Builder::new().prefix("ratekeeper-").tempdir().expect("a folder");
+        let folder = temp_dir();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let file = folder.path().join("dynamic.yaml");
-        fs::write(&file, dynamic).expect("a configuration");
+        fs::write(&file, dynamic).expect("write the configuration");
         let args = [
             format!("--entryPoints.web.address={address}"),
             format!("--providers.file.filename={}", file.display()),
@@ -30,15 +31,12 @@ impl Traefik {
             "--ping=true".into(),
             "--ping.entryPoint=web".into(),
         ];
-        let mut process = Process::spawn(&programs::traefik(), &args, folder.path());
-        wait_until("Traefik listens", || {
-            assert!(!process.has_ended(), "Traefik ended:\n{}", log_tail(folder.path()));
-            TcpStream::connect(address).is_ok()
-        });
+        let mut process = Process::spawn_in(folder.path(), &programs::traefik(), &args);
+        process.wait_until_ready("Traefik", |_| TcpStream::connect(address).is_ok());
         Traefik { _process: process, _folder: folder, address }
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

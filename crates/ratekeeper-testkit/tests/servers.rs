@@ -1,4 +1,4 @@
-//! The servers do what tests rely on.
+//! The servers and the fault proxy behave as tests rely on.
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -6,14 +6,14 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ratekeeper_testkit::{
-    Fault, FaultProxy, LIMIT, RedisCluster, RedisSentinel, RedisServer, wait_until,
+    Fault, FaultProxy, RedisCluster, RedisSentinel, RedisServer, TIMEOUT, wait_until,
 };
 
-/// How long to listen before it counts as silence.
+/// How long to wait before it counts as no reply.
 const SILENCE: Duration = Duration::from_millis(200);
 
 #[test]
-fn a_server_is_killed_restarted_empty_and_gone_when_dropped() {
+fn a_server_is_killed_restarted_empty_and_killed_on_drop() {
     let server = RedisServer::start();
     assert_eq!(server.url(), format!("redis://127.0.0.1:{}", server.port()));
     assert_eq!(server.command(&["SET", "key", "value"]), "OK");
@@ -28,13 +28,13 @@ fn a_server_is_killed_restarted_empty_and_gone_when_dropped() {
 }
 
 #[test]
-fn a_paused_server_answers_when_it_is_resumed() {
+fn a_paused_server_replies_when_it_is_resumed() {
     let server = RedisServer::start();
     let mut client = connect(server.port()).unwrap();
     server.pause();
-    assert!(ping_is_unanswered(&mut client));
+    assert!(ping_gets_no_reply(&mut client));
     server.resume();
-    assert_eq!(answer(&mut client).unwrap(), "+PONG\r\n");
+    assert_eq!(reply(&mut client).unwrap(), "+PONG\r\n");
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn valkey_is_valkey() {
 }
 
 #[test]
-fn a_server_with_tls_has_nothing_else() {
+fn a_server_with_tls_accepts_only_tls() {
     let server = RedisServer::start_tls();
     assert_eq!(server.url(), format!("rediss://127.0.0.1:{}", server.port()));
     assert!(server.ca_pem().starts_with("-----BEGIN CERTIFICATE-----"));
@@ -81,10 +81,10 @@ fn a_cluster_moves_slots_and_survives_a_master() {
 
     cluster.wait_until_replicated();
     cluster.kill_node(to);
-    let heir = cluster.master_of_slot(SLOT);
-    assert_ne!(heir, to);
+    let promoted = cluster.master_of_slot(SLOT);
+    assert_ne!(promoted, to);
     cluster.wait_until_whole();
-    assert_eq!(cluster.nodes()[heir].command(&["GET", "foo"]), "bar");
+    assert_eq!(cluster.nodes()[promoted].command(&["GET", "foo"]), "bar");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn sentinels_replace_a_master() {
 }
 
 #[test]
-fn a_proxy_delays_swallows_and_garbles() {
+fn a_proxy_delays_discards_and_garbles() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
     let mut client = connect(proxy.port()).unwrap();
@@ -118,14 +118,14 @@ fn a_proxy_delays_swallows_and_garbles() {
     assert!(!garbage.contains("PONG") && !garbage.is_empty());
 
     proxy.set(Fault::BlackHole);
-    assert!(ping_is_unanswered(&mut client));
+    assert!(ping_gets_no_reply(&mut client));
     let mut late = connect(proxy.port()).unwrap();
-    assert!(ping_is_unanswered(&mut late));
+    assert!(ping_gets_no_reply(&mut late));
     server.kill();
-    assert!(ping_is_unanswered(&mut client));
+    assert!(ping_gets_no_reply(&mut client));
 
     proxy.set(Fault::None);
-    assert_eq!(answer(&mut client).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    assert_eq!(reply(&mut client).unwrap_err().kind(), ErrorKind::UnexpectedEof);
     server.restart();
     assert_eq!(ping(&mut connect(proxy.port()).unwrap()).unwrap(), "+PONG\r\n");
     assert_eq!(proxy.connections(), 3);
@@ -138,8 +138,8 @@ fn a_proxy_cuts_connections() {
     let mut client = connect(proxy.port()).unwrap();
     assert_eq!(ping(&mut client).unwrap(), "+PONG\r\n");
     proxy.set(Fault::Cut);
-    assert_eq!(answer(&mut client).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    assert!(connect(proxy.port()).and_then(|mut client| answer(&mut client)).is_err());
+    assert_eq!(reply(&mut client).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert!(connect(proxy.port()).and_then(|mut client| reply(&mut client)).is_err());
     proxy.set(Fault::None);
     assert_eq!(ping(&mut connect(proxy.port()).unwrap()).unwrap(), "+PONG\r\n");
 }
@@ -153,31 +153,31 @@ fn half_open_connections_stay_silent_while_new_ones_work() {
     proxy.set(Fault::HalfOpen);
     let mut new = connect(proxy.port()).unwrap();
     assert_eq!(ping(&mut new).unwrap(), "+PONG\r\n");
-    assert!(ping_is_unanswered(&mut old));
+    assert!(ping_gets_no_reply(&mut old));
     server.kill();
-    assert!(ping_is_unanswered(&mut old));
-    assert_eq!(answer(&mut new).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    assert!(ping_gets_no_reply(&mut old));
+    assert_eq!(reply(&mut new).unwrap_err().kind(), ErrorKind::UnexpectedEof);
 }
 
 fn connect(port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 
-fn ping_is_unanswered(stream: &mut TcpStream) -> bool {
+fn ping_gets_no_reply(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(SILENCE)).unwrap();
     let silence = ping(stream).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     silence
 }
 
 fn ping(stream: &mut TcpStream) -> io::Result<String> {
     stream.write_all(b"PING\r\n")?;
-    answer(stream)
+    reply(stream)
 }
 
-fn answer(stream: &mut TcpStream) -> io::Result<String> {
+fn reply(stream: &mut TcpStream) -> io::Result<String> {
     let mut buffer = [0; 64];
     match stream.read(&mut buffer)? {
         0 => Err(ErrorKind::UnexpectedEof.into()),

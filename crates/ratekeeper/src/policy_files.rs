@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ratekeeper_policy::{Policy, PolicyErrors, Sources};
+use ratekeeper_policy::{Policy, PolicyErrors, SourceError, Sources};
 
 use crate::files::{FILE_BYTES_MAX, FileStamps, POLICY_BYTES_MAX, read, read_text};
 
@@ -44,16 +44,13 @@ impl PolicyFiles {
 }
 
 impl Sources for PolicyFiles {
-    fn file(&self, name: &str) -> Result<Vec<u8>, String> {
+    fn file(&self, name: &str) -> Result<Vec<u8>, SourceError> {
         let path = self.folder.join(name);
         self.lock().stamps.add(&path);
-        let bytes = read(&path, FILE_BYTES_MAX);
-        let bytes = bytes.map_err(|error| format!("{}: {error}", path.display()))?;
+        let bytes = read(&path, FILE_BYTES_MAX).map_err(|error| SourceError::read(path, error))?;
         let mut known = self.lock();
         let left = known.bytes_left.checked_sub(bytes.len() as u64);
-        known.bytes_left = left.ok_or_else(|| {
-            format!("the policy's files have more than {} MiB together", ALL_BYTES_MAX >> 20)
-        })?;
+        known.bytes_left = left.ok_or(SourceError::TooLarge { max_bytes: ALL_BYTES_MAX })?;
         Ok(bytes)
     }
 

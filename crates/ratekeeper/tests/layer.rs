@@ -85,7 +85,7 @@ async fn statuses(limiter: &PolicyLimiter, line: &str, times: usize) -> Vec<u16>
 const CHECKOUT: &str = "
 limits:
   - { name: checkout, match: { path: /checkout }, per: ip, rate: 5/s burst 10 }
-answers: { headers: [ratelimit, x-ratelimit] }
+responses: { headers: [ratelimit, x-ratelimit] }
 ";
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn headers_are_those_that_were_asked_for() {
     let refused = ask(&quiet, "POST /checkout").await;
     assert_eq!((refused.header("retry-after"), refused.header("ratelimit")), ("1", ""));
     let (on_refusals, _) =
-        limiter(&CHECKOUT.replace("answers: {", "answers: { on_allowed: false,"));
+        limiter(&CHECKOUT.replace("responses: {", "responses: { on_allowed: false,"));
     assert!(ask(&on_refusals, "POST /checkout").await.headers.is_empty());
 }
 
@@ -161,7 +161,7 @@ limits:
 async fn bodies_are_of_the_kind_and_with_the_message_that_was_asked_for() {
     let limit = "limits: [{ name: a, rate: 1/minute burst 1 }]\n";
     let refused = async |answers: &str| {
-        let (limiter, _) = limiter(&format!("{limit}answers: {answers}"));
+        let (limiter, _) = limiter(&format!("{limit}responses: {answers}"));
         ask(&limiter, "GET /").await;
         ask(&limiter, "GET /").await
     };

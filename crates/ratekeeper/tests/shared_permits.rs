@@ -31,6 +31,29 @@ async fn acquire(of: &SharedConcurrencyLimit, key: &str) -> SharedPermit {
     panic!("no permit came back");
 }
 
+/// Waits until the server's clock has passed every deadline that permits have now.
+async fn wait_until_expired(redis: &RedisServer) {
+    const LAST_DEADLINE: &str = "local last = 0
+        for _, key in ipairs(redis.call('KEYS', '*')) do
+          if redis.call('TYPE', key).ok == 'zset' then
+            local permit = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
+            last = math.max(last, tonumber(permit[2]))
+          end
+        end
+        return last";
+    const TIME_MS: &str = "local time = redis.call('TIME') return time[1] * 1000 + time[2] / 1000";
+    let number = |script| redis.command(&["EVAL", script, "0"]).parse::<u64>().unwrap();
+    let deadline = number(LAST_DEADLINE);
+    assert!(deadline > 0, "permits are held");
+    for _ in 0..1_000 {
+        if number(TIME_MS) > deadline {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the deadlines did not pass");
+}
+
 #[tokio::test]
 async fn the_fleet_holds_no_more_permits_than_there_are() {
     let redis = RedisServer::start();
@@ -39,8 +62,8 @@ async fn the_fleet_holds_no_more_permits_than_there_are() {
     assert!(matches!(two.acquire("k").await, Err(AcquireError::NoPermits { max: 3, .. })));
     assert!(two.acquire("another key").await.is_ok());
 
-    // They are renewed, and so outlive their time.
-    tokio::time::sleep(Duration::from_millis(2_000)).await;
+    // They are renewed, and so outlive the deadlines that they have now.
+    wait_until_expired(&redis).await;
     assert!(two.acquire("k").await.is_err());
     assert!(held.iter().all(|permit| !permit.is_lost()));
 

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_frameworks_end_in_different_places_is_not_clear() {
+    fn a_value_that_frameworks_delimit_differently_is_ambiguous() {
         for value in ["zed", "\"a b\"", "", "z\u{e9}d", "\""] {
             assert!(ends_clearly(value.as_bytes()), "{value:?}");
         }

@@ -39,7 +39,7 @@ pub(crate) use host::host_pattern;
 pub use host::{HostError, canonical_host, request_host};
 pub use target::Target;
 
-/// As many different values of one attribute are looked at. A request that sends more may mean any.
+/// Maximum number of different values of one attribute. A request with more may match any value.
 const VALUES_MAX: usize = 8;
 
 /// The different values of one attribute, in the order in which they were first sent.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ratekeeper_core::{Algorithm, Limit, LimitError, Rate};
+use ratekeeper_core::{Algorithm, Limit, LimitError, Rate, RateError};
 
 use super::values::boolean;
 use crate::problems::Problems;
@@ -19,7 +19,7 @@ pub(super) fn rate(
     let mut rate: Rate = match text.parse() {
         Ok(rate) => rate,
         Err(error) => {
-            let error: ratekeeper_core::RateError = error;
+            let error: RateError = error;
             problems.report(problems.span_of(node, error.span()), error.message());
             return None;
         }
@@ -28,8 +28,8 @@ pub(super) fn rate(
     if let Some(queue) = queue {
         rate = match queue_of(rate, queue) {
             Ok(rate) => rate,
-            Err(why) => {
-                problems.report(node.span, why);
+            Err(error) => {
+                problems.report(node.span, error.to_string());
                 return None;
             }
         };
@@ -66,22 +66,31 @@ fn algorithm(
     Some(algorithm)
 }
 
+/// Why a rate cannot have a queue.
+#[derive(Debug, thiserror::Error)]
+enum QueueError {
+    #[error(
+        "a queue of {burst} takes longer than {up_to:?} to drain; use a burst of at most {max}, or omit it"
+    )]
+    TooLong { burst: u64, up_to: Duration, max: u64 },
+    #[error("{}", .0.message())]
+    Rate(#[from] RateError),
+}
+
 /// Returns the rate with a queue as long as what drains in `up_to`.
-fn queue_of(rate: Rate, up_to: Duration) -> Result<Rate, String> {
+fn queue_of(rate: Rate, up_to: Duration) -> Result<Rate, QueueError> {
     let (count, period) = (u128::from(rate.count()), rate.period().as_micros());
-    let room = up_to.as_micros() * count / period;
-    let room = u64::try_from(room).unwrap_or(u64::MAX).min(u64::from(u32::MAX));
+    let max = up_to.as_micros() * count / period;
+    let max = u64::try_from(max).unwrap_or(u64::MAX).min(u64::from(u32::MAX));
     match rate.burst() {
-        Some(burst) if burst <= room => Ok(rate),
-        Some(burst) => Err(format!(
-            "a queue of {burst} takes longer than {up_to:?} to drain; use a burst of at most {room}, or omit it"
-        )),
-        None => rate.with_burst(room.max(1)).map_err(|error| error.message().to_string()),
+        Some(burst) if burst <= max => Ok(rate),
+        Some(burst) => Err(QueueError::TooLong { burst, up_to, max }),
+        None => Ok(rate.with_burst(max.max(1))?),
     }
 }
 
 /// Returns the share of a class in an amount, at least one.
-pub(super) fn share(amount: &Amount, class: &str, parts: u16) -> Result<Amount, String> {
+pub(super) fn share(amount: &Amount, class: &str, parts: u16) -> Result<Amount, LimitError> {
     let part = |n: u64| (u128::from(n) * u128::from(parts) / 10_000).try_into().unwrap_or(u64::MAX);
     match amount {
         Amount::Concurrency { name, max } => {
@@ -89,9 +98,7 @@ pub(super) fn share(amount: &Amount, class: &str, parts: u16) -> Result<Amount, 
             Ok(Amount::Concurrency { name, max: part(*max).max(1) })
         }
         Amount::Rate(limit) => {
-            let made =
-                share_rate(limit, parts).and_then(|rate| Limit::new(rate, limit.algorithm()));
-            let made = made.map_err(|error| error.to_string())?;
+            let made = Limit::new(share_rate(limit, parts)?, limit.algorithm())?;
             Ok(Amount::Rate(made.named(&format!("{}~{class}", limit.name()))))
         }
     }

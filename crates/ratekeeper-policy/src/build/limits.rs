@@ -171,7 +171,7 @@ impl LimitsBuilder<'_> {
             }
             match share(&amount, &self.classes[class_id], parts) {
                 Ok(share) => shares.push((class_id, share)),
-                Err(why) => problems.report(value.span, why),
+                Err(error) => problems.report(value.span, error.to_string()),
             }
         }
         Bound { amount, shares }

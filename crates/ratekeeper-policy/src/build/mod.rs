@@ -63,7 +63,7 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
             .iter()
             .any(|limit| matches!(limit.when_limited, WhenLimited::ServeStale(_))),
         limits,
-        response_settings: response::response_settings(root.get("answers"), problems),
+        response_settings: response::response_settings(root.get("responses"), problems),
         warnings: Vec::new(),
         read_headers: ReadHeaders::default(),
     };

@@ -39,12 +39,12 @@ pub(super) fn message(node: &Node, problems: &mut Problems) -> Option<String> {
     for (at, _) in text.match_indices('{') {
         let Some((name, _)) = text[at + 1..].split_once('}') else { break };
         if !PLACEHOLDERS.contains(&name) {
-            let place = problems.span_of(node, at..at + name.len() + 2);
+            let span = problems.span_of(node, at..at + name.len() + 2);
             let why = match closest(name, PLACEHOLDERS.into_iter()) {
                 Some(meant) => format!("did you mean {{{meant}}}?"),
                 None => format!("known placeholders are {{{}}}", PLACEHOLDERS.join("}, {")),
             };
-            problems.report(place, format!("unknown placeholder {}; {why}", quoted(name)));
+            problems.report(span, format!("unknown placeholder {}; {why}", quoted(name)));
         }
     }
     Some(text.to_string())

@@ -161,9 +161,9 @@ mod tests {
     fn percentages_are_exact() {
         let cases =
             [("25%", Some(2_500)), ("0.5%", Some(50)), ("0.05%", Some(5)), ("100%", Some(10_000))];
-        let bad = ["100.01%", "25", "-1%", "%", ".5%", "1.234%", "a%", "", "99999999999%"];
-        let bad = bad.map(|text| (text, None));
-        for (text, parts) in cases.into_iter().chain(bad) {
+        let invalid = ["100.01%", "25", "-1%", "%", ".5%", "1.234%", "a%", "", "99999999999%"];
+        let invalid = invalid.map(|text| (text, None));
+        for (text, parts) in cases.into_iter().chain(invalid) {
             assert_eq!(parse_percentage(text), parts, "{text}");
         }
     }

@@ -59,15 +59,15 @@ pub(super) struct MatchedBranch<'c> {
 impl ValueMatchers {
     fn add_wildcard(&mut self, text: &str, branch: Branch) -> Result<(), AddError> {
         let glob = Glob::new(text);
-        let places = self.by_affix.entry(&glob);
-        if places.iter().any(|place| self.wildcards[*place].text == text) {
+        let indices = self.by_affix.entry(&glob);
+        if indices.iter().any(|index| self.wildcards[*index].text == text) {
             return Err(AddError::Duplicate);
         }
         self.searches += usize::from(glob.needs_search());
         if self.searches > SEARCHES_MAX {
             return Err(AddError::TooManySearches);
         }
-        places.push(self.wildcards.len());
+        indices.push(self.wildcards.len());
         self.wildcards.push(Wildcard { text: text.to_string(), glob, branch });
         Ok(())
     }
@@ -75,10 +75,10 @@ impl ValueMatchers {
     /// Returns the first wildcard that matches. A value too long to be searched matches if its prefix and
     /// suffix do.
     fn wildcard(&self, value: &[u8]) -> Option<&Wildcard> {
-        let mut places: SmallVec<[usize; 8]> =
+        let mut indices: SmallVec<[usize; 8]> =
             self.by_affix.all_of(value).flatten().copied().collect();
-        places.sort_unstable();
-        let mut wildcards = places.iter().map(|place| &self.wildcards[*place]);
+        indices.sort_unstable();
+        let mut wildcards = indices.iter().map(|index| &self.wildcards[*index]);
         wildcards.find(|one| one.glob.matches_bounded(value, true))
     }
 }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_with_other_ends_are_not_looked_at() {
+    fn wildcards_with_other_affixes_are_not_tried() {
         let level = level((0..10_000).map(|i| format!("/tenant-{i:04}-*")));
         let looked_at = |value: &str| level.keys["k"].by_affix.all_of(value.as_bytes()).count();
         assert_eq!((looked_at("/tenant-0123-x"), looked_at("/other")), (1, 0));

@@ -1,3 +1,5 @@
+//! The signature algorithms of tokens.
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,7 +10,7 @@ use crate::suggest::closest;
 
 use super::error::JwtKeyError;
 
-/// How a token is signed. There is no `none`.
+/// A signature algorithm (RFC 7518, RFC 8037). `none` is not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are those of RFC 7518 and RFC 8037")]
 pub enum JwtAlgorithm {
@@ -26,11 +28,11 @@ pub enum JwtAlgorithm {
     EdDsa,
 }
 
-/// Of a shared secret.
+/// The algorithms for a shared secret.
 pub(super) const HMAC: &[JwtAlgorithm] =
     &[JwtAlgorithm::Hs256, JwtAlgorithm::Hs384, JwtAlgorithm::Hs512];
 
-/// Of an RSA key.
+/// The algorithms for an RSA key.
 pub(super) const RSA: &[JwtAlgorithm] = &[
     JwtAlgorithm::Rs256,
     JwtAlgorithm::Rs384,
@@ -41,7 +43,7 @@ pub(super) const RSA: &[JwtAlgorithm] = &[
 ];
 
 impl JwtAlgorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Self; 12] = [
         Self::Hs256,
         Self::Hs384,
@@ -57,7 +59,8 @@ impl JwtAlgorithm {
         Self::EdDsa,
     ];
 
-    /// The name that tokens and key sets use.
+    /// Returns the name in tokens and key sets.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Hs256 => "HS256",
@@ -97,7 +100,7 @@ impl JwtAlgorithm {
     }
 }
 
-/// How ring verifies an algorithm.
+/// The algorithm as `ring` names it.
 pub(super) enum Scheme {
     Hmac(hmac::Algorithm),
     Rsa(&'static RsaParameters),
@@ -115,12 +118,9 @@ impl FromStr for JwtAlgorithm {
 
     fn from_str(name: &str) -> Result<Self, JwtKeyError> {
         Self::named(name).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name);
-            let remedy = match closest(&name.to_ascii_uppercase(), names.into_iter()) {
-                Some(meant) => format!("did you mean `{meant}`?"),
-                None => format!("there are {}", names.join(", ")),
-            };
-            JwtKeyError::new(format!("`{name}` is no algorithm of tokens: {remedy}"))
+            let names = Self::ALL.into_iter().map(Self::name);
+            let closest = closest(&name.to_ascii_uppercase(), names).and_then(Self::named);
+            JwtKeyError::UnknownAlgorithm { name: name.to_owned(), closest }
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens that were verified before.
+//! A bounded cache of verified tokens.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,14 +11,14 @@ use super::claims::{Claims, Validity};
 
 const SHARDS: usize = 16;
 
-/// As many tokens as one generation of a shard holds: two of them, in all shards, are 4096.
+/// Maximum number of tokens in one generation of a shard. All shards and both generations have 4096.
 const GENERATION_MAX: usize = 4096 / SHARDS / 2;
 
-/// A whole digest, so that no token is ever taken for another.
+/// The whole SHA-256 digest, so that tokens never collide.
 pub(super) type TokenDigest = [u8; 32];
 
-/// A bounded map from tokens to what they say. When a generation is full it grows old, and the one
-/// before it is dropped with all that was not used since.
+/// A bounded map from tokens to their claims. When the young generation of a shard is full, it becomes
+/// the old one, and the previous old one is dropped with all tokens that were not used since.
 pub(super) struct TokenCache {
     shards: [Mutex<Shard>; SHARDS],
 }
@@ -54,7 +54,7 @@ impl TokenCache {
         self.shard(&token).insert(token, (claims, validity));
     }
 
-    /// A panic elsewhere leaves a shard whole, so a poisoned lock is as good as any.
+    /// Ignores poisoning: no operation panics while it holds the lock.
     fn shard(&self, token: &TokenDigest) -> MutexGuard<'_, Shard> {
         let shard = &self.shards[usize::from(token[0]) % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays_and_what_is_not_goes() {
+    fn used_tokens_stay_and_unused_ones_are_evicted() {
         let cache = TokenCache::default();
         let (used, unused) = (insert(&cache, 0), insert(&cache, 1));
         for number in 2..20_000 {

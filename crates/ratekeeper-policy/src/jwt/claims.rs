@@ -1,4 +1,4 @@
-//! What a token says.
+//! The claims of a token.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use serde_json::{Map, Number, Value};
 use super::error::JwtError;
 use crate::json::check_unique_members;
 
-/// What a verified token says. Cheap to clone.
+/// The claims of a verified token. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims(Arc<Map<String, Value>>);
 
-/// From when until when a token is good, in seconds since 1970.
+/// When a token is valid, in seconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Validity {
     pub(super) starts: Option<u64>,
@@ -20,16 +20,17 @@ pub(super) struct Validity {
 
 impl Claims {
     pub(super) fn parse(json: &[u8]) -> Result<Self, JwtError> {
-        // RFC 7519 section 4: a token with duplicate claims is refused, or the last one counts. Whoever
-        // else reads this token may have chosen the other way.
+        // RFC 7519 section 4: a token with duplicate claims is rejected, or the last one counts. Another
+        // reader of the token may have chosen the other way.
         check_unique_members(json)?;
         let claims = serde_json::from_slice(json).map_err(|_| JwtError::Malformed)?;
         Ok(Self(Arc::new(claims)))
     }
 
-    /// A claim as text: `sub`, or `org.id` for the `id` within `org`. A claim whose own name has
-    /// dots is found first. Numbers and booleans are written out; lists, objects and `null` are no
-    /// text, nor are numbers too large to be told apart.
+    /// Returns a claim as text: `sub`, or `org.id` for the `id` within `org`. A claim whose own name has
+    /// dots takes precedence. Numbers and booleans are converted. Lists, objects, `null` and numbers that
+    /// are too large to be distinct are not.
+    #[must_use]
     pub fn text(&self, path: &str) -> Option<String> {
         match find(&self.0, path)? {
             Value::String(text) => Some(text.clone()),
@@ -58,13 +59,13 @@ impl Claims {
     fn seconds(&self, name: &str) -> Result<Option<u64>, JwtError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         let whole = value.as_u64();
-        // RFC 7519 allows fractions. A cast saturates: what lies before 1970 is 0.
+        // RFC 7519 allows fractions. The cast saturates: a time before 1970 is 0.
         let seconds = whole.or_else(|| value.as_f64().map(|seconds| seconds as u64));
         seconds.map(Some).ok_or(JwtError::Malformed)
     }
 }
 
-/// The longest name first, then what is within it.
+/// Tries the longest name first, then names within objects.
 fn find<'c>(claims: &'c Map<String, Value>, path: &str) -> Option<&'c Value> {
     claims.get(path).or_else(|| {
         path.rmatch_indices('.').find_map(|(dot, _)| {
@@ -78,8 +79,8 @@ fn is_among(value: &Value, texts: &[String]) -> bool {
     value.as_str().is_some_and(|value| texts.iter().any(|text| text == value))
 }
 
-/// Beyond 2^53, numbers that are not whole 64-bit numbers run into each other, and so would the
-/// callers they stand for.
+/// Returns the number as text if it is exact. From 2^53 on, numbers that are not 64-bit integers are
+/// rounded, so that different callers would share one number.
 fn exact(number: &Number) -> Option<String> {
     const EXACT_MAX: f64 = (1_u64 << 53) as f64;
     let is_exact = number.is_u64()
@@ -115,7 +116,7 @@ mod tests {
         check("org.a.b", Some("deep"));
         check("https://x.example/tenant.id", Some("t"));
         check("org", None);
-        check("nobody", None);
+        check("missing", None);
         check("sub.id", None);
         check("org.id.x", None);
         check("", None);
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn scalars_are_text_and_others_are_not() {
+    fn only_scalars_are_text() {
         let claims = claims(&json!({
             "no": -3, "big": u64::MAX, "half": 0.5, "yes": true, "list": ["a"], "null": null, "": "empty",
         }));
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_run_into_each_other_are_no_text() {
+    fn numbers_that_are_not_exact_are_not_text() {
         let claims = Claims::parse(br#"{"sub": 123456789012345678901}"#).unwrap();
         assert_eq!(claims.text("sub"), None);
     }

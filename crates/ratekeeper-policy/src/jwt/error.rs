@@ -1,62 +1,52 @@
-use std::error::Error;
-use std::fmt;
+//! Errors of tokens and of the keys that verify them.
 
 use super::JwtAlgorithm;
 use super::token::BYTES_MAX;
 use crate::json::JsonError;
 use crate::problems::quoted;
 
-/// Why a token is not believed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a token is rejected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JwtError {
-    /// It is no token.
+    /// The text is not a token.
+    #[error("the token is not a JSON Web Token")]
     Malformed,
-    /// It has more bytes than are read.
+    /// The token has more bytes than are read.
+    #[error("the token is too long; the maximum is {BYTES_MAX} bytes")]
     TooLong,
-    /// Its header or one of its claims has two members of this name.
+    /// The header or the claims have two members of this name.
+    #[error("the token has two members named {}", quoted(.0))]
     Duplicate(String),
-    /// It is signed in a way that none of the keys allows.
+    /// No key allows the algorithm that the token names.
+    // Quoted and escaped: the name comes from the client.
+    #[error("tokens signed with {0:?} are not accepted")]
     Algorithm(String),
-    /// It names a key that is not among ours.
+    /// The token names a key that the verifier does not have.
+    #[error("the token names an unknown key")]
     UnknownKey,
-    /// None of the keys has signed it.
+    /// No key verifies the signature.
+    #[error("the signature of the token is invalid")]
     Signature,
-    /// It has no `exp`.
+    /// The token has no `exp`.
+    #[error("the token has no expiry")]
     NoExpiry,
-    /// Its `exp` has passed.
+    /// The time of `exp` has passed.
+    #[error("the token expired {seconds_ago} s ago")]
     Expired {
         /// How long ago, without leeway.
         seconds_ago: u64,
     },
-    /// Its `nbf` is still to come.
+    /// The time of `nbf` is in the future.
+    #[error("the token is not valid yet")]
     NotYetValid,
-    /// It comes from another issuer.
+    /// The token is from another issuer.
+    #[error("the token is from another issuer")]
     Issuer,
-    /// It is meant for another audience.
+    /// The token is for another audience.
+    #[error("the token is for another audience")]
     Audience,
 }
-
-impl fmt::Display for JwtError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Malformed => f.write_str("this is no JSON Web Token"),
-            Self::TooLong => write!(f, "the token is too long: at most {BYTES_MAX} bytes"),
-            Self::Duplicate(name) => write!(f, "the token gives {} twice", quoted(name)),
-            // Quoted and escaped: the caller wrote it.
-            Self::Algorithm(name) => write!(f, "tokens signed with {name:?} are not accepted"),
-            Self::UnknownKey => f.write_str("the token names a key that is not known here"),
-            Self::Signature => f.write_str("the signature of the token is wrong"),
-            Self::NoExpiry => f.write_str("the token has no expiry"),
-            Self::Expired { seconds_ago } => write!(f, "the token expired {seconds_ago} s ago"),
-            Self::NotYetValid => f.write_str("the token is not valid yet"),
-            Self::Issuer => f.write_str("the token comes from another issuer"),
-            Self::Audience => f.write_str("the token is meant for another audience"),
-        }
-    }
-}
-
-impl Error for JwtError {}
 
 impl From<JsonError> for JwtError {
     fn from(error: JsonError) -> Self {
@@ -67,35 +57,187 @@ impl From<JsonError> for JwtError {
     }
 }
 
-/// Why a key cannot be used, and what to do about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JwtKeyError {
-    message: String,
+/// Why a verifier cannot be built: a key cannot be used, or no key is left.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JwtKeyError {
+    /// No key was given.
+    #[error("a verifier needs a key; use a secret, a public key in PEM or a JWKS")]
+    NoKey,
+    /// The secret is a key in PEM. With it as a secret, everyone who knows the public key could sign.
+    #[error("the secret is a key in PEM format; use it as a public key")]
+    SecretIsPem,
+    /// The key itself is unsuitable.
+    #[error(transparent)]
+    Material(#[from] KeyMaterialError),
+    /// The text is not a public key in PEM.
+    #[error(transparent)]
+    Pem(#[from] PemError),
+    /// The text is not a usable key set.
+    #[error(transparent)]
+    Jwks(#[from] JwksError),
+    /// There is no algorithm of this name.
+    #[error("unknown JWT algorithm {}; {}", quoted(.name), suggestion(*.closest))]
+    UnknownAlgorithm {
+        /// The name.
+        name: String,
+        /// The algorithm with the most similar name, if any is similar.
+        closest: Option<JwtAlgorithm>,
+    },
+    /// No key can be used with any of the allowed algorithms.
+    #[error("no key can verify {}; the keys are for {}", names(.allowed), names(.available))]
+    NoKeyFor {
+        /// The allowed algorithms.
+        allowed: Vec<JwtAlgorithm>,
+        /// The algorithms that the keys can be used with.
+        available: Vec<JwtAlgorithm>,
+    },
 }
 
-impl JwtKeyError {
-    pub(super) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into() }
-    }
-
-    pub(super) fn no_key_for(
-        wanted: &[JwtAlgorithm],
-        can: impl Iterator<Item = JwtAlgorithm>,
-    ) -> Self {
-        let names = |algorithms: Vec<JwtAlgorithm>| {
-            algorithms.into_iter().map(JwtAlgorithm::name).collect::<Vec<_>>().join(", ")
-        };
-        let wanted = names(wanted.to_vec());
-        let can: Vec<JwtAlgorithm> = can.collect();
-        let can = names(JwtAlgorithm::ALL.into_iter().filter(|one| can.contains(one)).collect());
-        Self::new(format!("no key can verify [{wanted}]: the keys given are for [{can}]"))
-    }
+/// Why the bytes of a key are unsuitable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyMaterialError {
+    /// The secret has no bytes.
+    #[error("the secret is empty, so anyone could sign with it; use a random secret")]
+    EmptySecret,
+    /// The RSA modulus is too short to be secure, or so long that verifying would be slow.
+    #[error("the RSA key has {bits} bits; use 2048 to 4096 bits")]
+    RsaSize {
+        /// Bits of the modulus.
+        bits: usize,
+    },
+    /// The numbers are not those of an RSA key.
+    #[error("the RSA key is invalid: its modulus and exponent must be odd, the exponent above 1")]
+    InvalidRsa,
+    /// The point is in compressed form.
+    #[error(
+        "the key is a compressed point; `openssl ec -pubin -conv_form uncompressed -in FILE` \
+         prints the uncompressed one"
+    )]
+    CompressedPoint,
+    /// The bytes are not a point on a supported curve.
+    #[error("the key is not a point on the curve P-256 or P-384")]
+    NotOnCurve,
+    /// The key does not have the length of an Ed25519 key.
+    #[error("the Ed25519 key has {bytes} bytes instead of 32")]
+    Ed25519Size {
+        /// Bytes of the key.
+        bytes: usize,
+    },
 }
 
-impl fmt::Display for JwtKeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
+/// Why a text is not a public key in PEM.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PemError {
+    /// There is no `-----BEGIN` line.
+    #[error("the text is not PEM: it has no line `-----BEGIN PUBLIC KEY-----`")]
+    NotPem,
+    /// There are several blocks.
+    #[error("the PEM has several blocks; use one public key")]
+    SeveralBlocks,
+    /// The block is a private key, which is not needed to verify.
+    #[error("the PEM is a private key; `openssl pkey -pubout -in FILE` prints its public key")]
+    PrivateKey,
+    /// The block is a certificate.
+    #[error(
+        "the PEM is a certificate; `openssl x509 -pubkey -noout -in FILE` prints its public key"
+    )]
+    Certificate,
+    /// The block has another label.
+    #[error("the PEM is labelled {}; use a PUBLIC KEY", quoted(.0))]
+    Label(String),
+    /// The content cannot be decoded.
+    #[error("the PEM is invalid; use the output of `openssl pkey -pubin -in FILE`")]
+    Invalid,
+    /// The key is of an unsupported kind.
+    #[error("the kind of this public key is not supported; use RSA, P-256, P-384 or Ed25519")]
+    Unsupported,
+    /// The key itself is unsuitable.
+    #[error(transparent)]
+    Material(#[from] KeyMaterialError),
 }
 
-impl Error for JwtKeyError {}
+/// Why a text is not a usable JSON Web Key Set.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JwksError {
+    /// The text is not JSON, or an object in it has two members of one name.
+    #[error("the key set cannot be read")]
+    Json(#[source] JsonError),
+    /// The text has no list `keys`.
+    #[error("the text is not a key set: it has no list `keys`, as in {{\"keys\": [{{…}}]}}")]
+    NoKeys,
+    /// The list is empty.
+    #[error("the key set is empty; it needs at least one key")]
+    Empty,
+    /// The set has keys, but none can verify signatures.
+    #[error("no key of the set can verify tokens: {}", numbered(.0))]
+    NoUsableKey(Vec<JwkError>),
+}
+
+/// Why a key of a set cannot verify signatures.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JwkError {
+    /// The entry is not an object.
+    #[error("not an object")]
+    NotAnObject,
+    /// The key is not for signatures.
+    #[error("`use` is not \"sig\"")]
+    OtherUse,
+    /// The key is not for verification.
+    #[error("`key_ops` has no \"verify\"")]
+    OtherOperations,
+    /// `kty` is missing or unknown.
+    #[error("`kty` is not RSA, EC, OKP or oct")]
+    KeyType,
+    /// `crv` is missing or unknown.
+    #[error("`crv` is not {expected}")]
+    Curve {
+        /// The curves for this type of key.
+        expected: &'static str,
+    },
+    /// `alg` is not text.
+    #[error("`alg` is not text")]
+    AlgorithmNotText,
+    /// There is no algorithm of this name.
+    #[error("`alg` {} is unknown", quoted(.0))]
+    UnknownAlgorithm(String),
+    /// The algorithm does not go with the type of the key.
+    #[error("`alg` {0} does not apply to this type of key")]
+    OtherAlgorithm(JwtAlgorithm),
+    /// A parameter is missing.
+    #[error("`{0}` is missing")]
+    Missing(&'static str),
+    /// A parameter is not in base64url.
+    #[error("`{0}` is not base64url")]
+    NotBase64(&'static str),
+    /// A coordinate has another length than those of the curve.
+    #[error("`x` and `y` must have {bytes} bytes")]
+    CoordinateSize {
+        /// Bytes of a coordinate of the curve.
+        bytes: usize,
+    },
+    /// The key itself is unsuitable.
+    #[error(transparent)]
+    Material(#[from] KeyMaterialError),
+}
+
+fn numbered(errors: &[JwkError]) -> String {
+    let each = errors.iter().zip(1..).map(|(error, number)| format!("key {number}: {error}"));
+    each.collect::<Vec<_>>().join("; ")
+}
+
+fn names(algorithms: &[JwtAlgorithm]) -> String {
+    let names: Vec<_> = algorithms.iter().map(|algorithm| algorithm.name()).collect();
+    format!("[{}]", names.join(", "))
+}
+
+fn suggestion(closest: Option<JwtAlgorithm>) -> String {
+    match closest {
+        Some(algorithm) => format!("did you mean \"{algorithm}\"?"),
+        None => format!("use one of {}", names(&JwtAlgorithm::ALL)),
+    }
+}

@@ -1,99 +1,88 @@
-//! Key sets as issuers publish them (RFC 7517, RFC 7518 section 6, RFC 8037).
+//! JSON Web Key Sets (RFC 7517, RFC 7518 section 6, RFC 8037).
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
 use super::algorithm::JwtAlgorithm;
+use super::error::{JwkError, JwksError};
 use super::key::VerificationKey;
 use crate::json::{JsonError, check_unique_members};
 
-/// The keys of a set that can verify signatures.
-pub(super) fn parse(json: &str) -> Result<Vec<VerificationKey>, String> {
-    check_unique_members(json.as_bytes()).map_err(|error| match error {
-        JsonError::Invalid(error) => format!("this key set is no JSON: {error}"),
-        duplicate => format!("this key set is ambiguous: {duplicate}"),
-    })?;
+/// Returns the keys of a set that can verify signatures. A set may have other keys too, but not only.
+pub(super) fn parse(json: &str) -> Result<Vec<VerificationKey>, JwksError> {
+    check_unique_members(json.as_bytes()).map_err(JwksError::Json)?;
     let set: Value =
-        serde_json::from_str(json).map_err(|error| format!("this key set is no JSON: {error}"))?;
-    let Some(entries) = set.get("keys").and_then(Value::as_array) else {
-        return Err("this is no key set: it has no list `keys`, as in {\"keys\": [{…}]}".into());
-    };
-    let mut keys = Vec::new();
-    let mut reasons = Vec::new();
-    for (entry, number) in entries.iter().zip(1..) {
-        match parse_key(entry) {
-            Ok(key) => keys.push(key),
-            Err(reason) => reasons.push(format!("key {number}: {reason}")),
-        }
-    }
-    match (keys.is_empty(), reasons.is_empty()) {
-        (false, _) => Ok(keys),
-        (true, true) => Err("this key set is empty: tokens need at least one key".into()),
+        serde_json::from_str(json).map_err(|error| JwksError::Json(JsonError::Invalid(error)))?;
+    let entries = set.get("keys").and_then(Value::as_array).ok_or(JwksError::NoKeys)?;
+    let (keys, unusable): (Vec<_>, Vec<_>) = entries.iter().map(parse_key).partition(Result::is_ok);
+    match (keys.is_empty(), unusable.is_empty()) {
+        (false, _) => Ok(keys.into_iter().flatten().collect()),
+        (true, true) => Err(JwksError::Empty),
         (true, false) => {
-            Err(format!("no key of this set can verify tokens: {}", reasons.join("; ")))
+            Err(JwksError::NoUsableKey(unusable.into_iter().filter_map(Result::err).collect()))
         }
     }
 }
 
-fn parse_key(entry: &Value) -> Result<VerificationKey, String> {
-    let entry = entry.as_object().ok_or("is no object")?;
+fn parse_key(entry: &Value) -> Result<VerificationKey, JwkError> {
+    let entry = entry.as_object().ok_or(JwkError::NotAnObject)?;
     check_use(entry)?;
     let key = material(entry)?.with_id(text(entry, "kid"));
     let Some(name) = entry.get("alg") else { return Ok(key) };
-    let name = name.as_str().ok_or("`alg` is no text")?;
-    let algorithm =
-        JwtAlgorithm::named(name).ok_or_else(|| format!("`alg` {name:?} is not known"))?;
-    key.restricted_to(&[algorithm]).ok_or_else(|| format!("`alg` {name:?} is not for such a key"))
+    let name = name.as_str().ok_or(JwkError::AlgorithmNotText)?;
+    let unknown = || JwkError::UnknownAlgorithm(name.to_owned());
+    let algorithm = JwtAlgorithm::named(name).ok_or_else(unknown)?;
+    key.restricted_to(&[algorithm]).ok_or(JwkError::OtherAlgorithm(algorithm))
 }
 
-fn check_use(entry: &Map<String, Value>) -> Result<(), String> {
+fn check_use(entry: &Map<String, Value>) -> Result<(), JwkError> {
     if entry.get("use").is_some_and(|value| value != "sig") {
-        return Err("`use` is not \"sig\"".into());
+        return Err(JwkError::OtherUse);
     }
     let verifies = |operations: &Value| match operations.as_array() {
         Some(operations) => operations.iter().any(|operation| operation == "verify"),
         None => false,
     };
     if entry.get("key_ops").is_some_and(|operations| !verifies(operations)) {
-        return Err("`key_ops` has no \"verify\"".into());
+        return Err(JwkError::OtherOperations);
     }
     Ok(())
 }
 
-fn material(entry: &Map<String, Value>) -> Result<VerificationKey, String> {
+fn material(entry: &Map<String, Value>) -> Result<VerificationKey, JwkError> {
     match text(entry, "kty") {
-        Some("RSA") => VerificationKey::rsa(&bytes(entry, "n")?, &bytes(entry, "e")?),
+        Some("RSA") => Ok(VerificationKey::rsa(&bytes(entry, "n")?, &bytes(entry, "e")?)?),
         Some("EC") => point(entry),
         Some("OKP") => match text(entry, "crv") {
-            Some("Ed25519") => VerificationKey::ed25519(&bytes(entry, "x")?),
-            _ => Err("`crv` is not Ed25519".into()),
+            Some("Ed25519") => Ok(VerificationKey::ed25519(&bytes(entry, "x")?)?),
+            _ => Err(JwkError::Curve { expected: "Ed25519" }),
         },
-        Some("oct") => VerificationKey::secret(&bytes(entry, "k")?),
-        _ => Err("`kty` is not RSA, EC, OKP or oct".into()),
+        Some("oct") => Ok(VerificationKey::secret(&bytes(entry, "k")?)?),
+        _ => Err(JwkError::KeyType),
     }
 }
 
-fn point(entry: &Map<String, Value>) -> Result<VerificationKey, String> {
+fn point(entry: &Map<String, Value>) -> Result<VerificationKey, JwkError> {
     let coordinate_bytes = match text(entry, "crv") {
         Some("P-256") => 32,
         Some("P-384") => 48,
-        _ => return Err("`crv` is not P-256 or P-384".into()),
+        _ => return Err(JwkError::Curve { expected: "P-256 or P-384" }),
     };
     let (x, y) = (bytes(entry, "x")?, bytes(entry, "y")?);
     if x.len() != coordinate_bytes || y.len() != coordinate_bytes {
-        return Err(format!("`x` and `y` must have {coordinate_bytes} bytes"));
+        return Err(JwkError::CoordinateSize { bytes: coordinate_bytes });
     }
-    VerificationKey::point(&[&[4], &x[..], &y[..]].concat())
+    Ok(VerificationKey::point(&[&[4], &x[..], &y[..]].concat())?)
 }
 
 fn text<'a>(entry: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     entry.get(name)?.as_str()
 }
 
-fn bytes(entry: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
-    let encoded = text(entry, name).ok_or_else(|| format!("has no `{name}`"))?;
-    // Some issuers pad, though they must not.
+fn bytes(entry: &Map<String, Value>, name: &'static str) -> Result<Vec<u8>, JwkError> {
+    let encoded = text(entry, name).ok_or(JwkError::Missing(name))?;
+    // Some issuers pad, although RFC 7515 forbids it.
     let bytes = URL_SAFE_NO_PAD.decode(encoded.trim_end_matches('='));
-    bytes.map_err(|_| format!("`{name}` is not in base64url"))
+    bytes.map_err(|_| JwkError::NotBase64(name))
 }

@@ -1,4 +1,4 @@
-//! A token in its three parts (RFC 7515). Nothing here is verified yet.
+//! Splits a token into its three parts (RFC 7515), without verifying it.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,10 +8,10 @@ use super::algorithm::JwtAlgorithm;
 use super::error::JwtError;
 use crate::json::check_unique_members;
 
-/// As long as a token may be. Web servers do not let longer headers through either.
+/// Maximum length of a token. Web servers reject longer headers too.
 pub(super) const BYTES_MAX: usize = 8 * 1024;
 
-/// As much of an unknown algorithm's name as is repeated in an error.
+/// Maximum length of an unknown algorithm's name in an error.
 const NAME_CHARS_MAX: usize = 32;
 
 pub(super) struct ParsedToken<'t> {
@@ -29,7 +29,7 @@ impl<'t> ParsedToken<'t> {
         check_unique_members(&header)?;
         let header: Map<String, Value> =
             serde_json::from_slice(&header).map_err(|_| JwtError::Malformed)?;
-        // What the token calls critical must be understood, and we know no extension.
+        // RFC 7515 section 4.1.11: critical extensions must be supported, and there are none here.
         if header.contains_key("crit") || payload.contains('.') {
             return Err(JwtError::Malformed);
         }

@@ -1,14 +1,13 @@
-//! Texts with `*`. Matching takes time in proportion to the text, whatever the pattern.
+//! Glob patterns with `*`, matched in time linear in the text.
 
 use std::hash::{Hash, Hasher};
 
 use memchr::memmem::Finder;
 
-/// The longest text that is searched for text between two `*` where time is bounded, in bytes.
+/// Maximum length of a text that [`Glob::matches_bounded`] searches, in bytes.
 pub(crate) const SEARCHED_MAX: usize = 1024;
 
-/// A pattern for hosts and header values: `*` is any run of characters, none included. Nothing
-/// else is special.
+/// A pattern for hosts and header values. `*` matches any characters or none; nothing else is special.
 ///
 /// ```
 /// # use ratekeeper_policy::path::Glob;
@@ -22,13 +21,13 @@ pub struct Glob {
 }
 
 impl Glob {
-    /// A pattern with `*` for any run of characters.
+    /// Creates a pattern in which `*` matches any characters or none.
+    #[must_use]
     pub fn new(text: &str) -> Self {
         Self::from_pieces(text.split('*'))
     }
 
-    /// What must be found in this order, with anything between the pieces. A `*` in a piece is
-    /// itself.
+    /// Creates a pattern of pieces in this order, with anything between them. A `*` in a piece is literal.
     pub(super) fn from_pieces<'a>(pieces: impl Iterator<Item = &'a str>) -> Self {
         let pieces: Vec<&str> = pieces.collect();
         Self {
@@ -38,13 +37,14 @@ impl Glob {
         }
     }
 
-    /// Whether all of `text` fits.
+    /// Returns whether the whole text matches.
+    #[must_use]
     pub fn matches(&self, text: &[u8]) -> bool {
         self.middle_of(text).is_some_and(|middle| self.exact.are_in(middle))
     }
 
-    /// The same in bounded time: a text of more than [`SEARCHED_MAX`] bytes is not searched. If its
-    /// ends fit, `assumed` is the result.
+    /// Does the same in bounded time: a text of more than [`SEARCHED_MAX`] bytes is not searched. If its
+    /// prefix and suffix match, the result is `assumed`.
     pub(crate) fn matches_bounded(&self, text: &[u8], assumed: bool) -> bool {
         match self.middle_of(text) {
             None => false,
@@ -53,7 +53,8 @@ impl Glob {
         }
     }
 
-    /// Whether all of `text` fits, with ASCII letters of either case.
+    /// Returns whether the whole text matches, ignoring the case of ASCII letters.
+    #[must_use]
     pub fn matches_ignoring_case(&self, text: &[u8]) -> bool {
         let Some(middle) = self.lower.middle_of(text, <[u8]>::eq_ignore_ascii_case) else {
             return false;
@@ -61,13 +62,14 @@ impl Glob {
         !self.needs_search() || self.lower.are_in(&middle.to_ascii_lowercase())
     }
 
-    /// The only text that fits, if there is no `*`.
+    /// Returns the only text that matches, if there is no `*`.
+    #[must_use]
     pub fn literal(&self) -> Option<&str> {
         self.literal.as_deref()
     }
 
-    /// Whether text stands between two `*`. Only then does matching take longer for a longer text: what
-    /// stands at the ends is compared, and what stands between is searched for.
+    /// Returns whether there is text between two `*`. Only that is searched for, in time linear in the
+    /// text; the prefix and the suffix are compared.
     pub(crate) fn needs_search(&self) -> bool {
         !self.exact.middle.is_empty()
     }
@@ -76,14 +78,14 @@ impl Glob {
         self.exact.middle_of(text, |piece, text| piece == text)
     }
 
-    /// What a text has to begin with, and what it has to end with.
-    pub(super) fn ends(&self) -> (&[u8], &[u8]) {
+    /// Returns the prefix and the suffix that a matching text has.
+    pub(super) fn affixes(&self) -> (&[u8], &[u8]) {
         (&self.exact.first, self.exact.last.as_deref().unwrap_or_default())
     }
 }
 
-/// The first and the last piece are tied to the ends; those between are found from left to right.
-/// The leftmost find is always good enough, so nothing is ever tried twice.
+/// The texts between the `*`. The first and the last must be at the ends of the text. The others are
+/// searched from left to right; the leftmost match always suffices, so there is no backtracking.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Pieces {
     first: Vec<u8>,
@@ -93,8 +95,8 @@ struct Pieces {
 }
 
 impl Pieces {
-    fn new(pieces: &[&str], spell: impl Fn(&str) -> String) -> Self {
-        let bytes = |piece: &&str| spell(piece).into_bytes();
+    fn new(pieces: &[&str], fold: impl Fn(&str) -> String) -> Self {
+        let bytes = |piece: &&str| fold(piece).into_bytes();
         let (first, others) = pieces.split_first().unwrap_or((&"", &[]));
         let (last, middle) = match others.split_last() {
             Some((last, middle)) => (Some(bytes(last)), middle),
@@ -108,18 +110,19 @@ impl Pieces {
         }
     }
 
-    /// What stands between the first and the last piece, if the text begins and ends with them.
+    /// Returns the text between the first and the last piece, if it begins and ends with them.
     fn middle_of<'t>(
         &self,
         text: &'t [u8],
-        same: impl Fn(&[u8], &[u8]) -> bool,
+        is_same: impl Fn(&[u8], &[u8]) -> bool,
     ) -> Option<&'t [u8]> {
-        let Some(last) = &self.last else { return same(&self.first, text).then_some(&[]) };
+        let Some(last) = &self.last else { return is_same(&self.first, text).then_some(&[]) };
         let (start, rest) = text.split_at_checked(self.first.len())?;
         let (middle, end) = rest.split_at_checked(rest.len().checked_sub(last.len())?)?;
-        (same(&self.first, start) && same(last, end)).then_some(middle)
+        (is_same(&self.first, start) && is_same(last, end)).then_some(middle)
     }
 
+    /// Returns whether the middle pieces are in the text, in this order.
     fn are_in(&self, mut text: &[u8]) -> bool {
         if self.middle.is_empty() {
             return true;
@@ -134,7 +137,7 @@ impl Pieces {
     }
 }
 
-/// A text to search for, in time that is linear in the text that is searched.
+/// A text to search for, in linear time.
 #[derive(Clone, Debug)]
 struct Needle(Finder<'static>);
 
@@ -143,7 +146,7 @@ impl Needle {
         Self(Finder::new(bytes).into_owned())
     }
 
-    /// Where the first find ends.
+    /// Returns where the first match ends.
     fn find_end(&self, text: &[u8]) -> Option<usize> {
         self.0.find(text).map(|at| at + self.0.needle().len())
     }
@@ -163,12 +166,12 @@ impl Hash for Needle {
     }
 }
 
-/// How much is searched, for tests of its bound.
+/// Counts searches, for tests of their bound.
 #[cfg(test)]
 pub(crate) mod work {
     use std::cell::Cell;
 
-    /// The searches of a thread, and the bytes that they read at most.
+    /// The searches of a thread, and the maximum number of bytes that they read.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Work {
         pub(crate) searches: usize,
@@ -184,7 +187,7 @@ pub(crate) mod work {
         WORK.set(Work { searches: searches + 1, bytes: before + bytes });
     }
 
-    /// The work of what is done here.
+    /// Returns the work that the task caused on this thread.
     pub(crate) fn of(task: impl FnOnce()) -> Work {
         WORK.set(Work::default());
         task();
@@ -198,18 +201,18 @@ mod tests {
 
     use super::*;
 
-    fn check(pattern: &str, fits: &[&str], does_not: &[&str]) {
+    fn check(pattern: &str, matching: &[&str], other: &[&str]) {
         let glob = Glob::new(pattern);
-        for text in fits {
+        for text in matching {
             assert!(glob.matches(text.as_bytes()), "{pattern} {text}");
         }
-        for text in does_not {
+        for text in other {
             assert!(!glob.matches(text.as_bytes()), "{pattern} {text}");
         }
     }
 
     #[test]
-    fn a_star_is_any_run() {
+    fn a_star_matches_any_characters_or_none() {
         check("", &[""], &["a"]);
         check("*", &["", "a", "é/*"], &[]);
         check("**", &["", "a"], &[]);
@@ -250,16 +253,18 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_of_many_stars_does_not_blow_up() {
+    fn a_pattern_of_many_stars_takes_linear_time() {
         let glob = Glob::new(&"*aaaaaaaab".repeat(40));
         assert!(!glob.matches(&b"a".repeat(1 << 20)));
     }
 
-    /// By definition, in time that may explode.
-    fn fits(pattern: &[u8], text: &[u8]) -> bool {
+    /// The definition, in exponential time.
+    fn matches_by_definition(pattern: &[u8], text: &[u8]) -> bool {
         match (pattern, text) {
-            ([b'*', rest @ ..], _) => (0..=text.len()).any(|skip| fits(rest, &text[skip..])),
-            ([a, pattern @ ..], [b, text @ ..]) if a == b => fits(pattern, text),
+            ([b'*', rest @ ..], _) => {
+                (0..=text.len()).any(|skip| matches_by_definition(rest, &text[skip..]))
+            }
+            ([a, pattern @ ..], [b, text @ ..]) if a == b => matches_by_definition(pattern, text),
             _ => pattern.is_empty() && text.is_empty(),
         }
     }
@@ -268,10 +273,11 @@ mod tests {
         #[test]
         fn a_glob_matches_by_definition(pattern in "[ab*]{0,8}", text in "[abA]{0,10}") {
             let glob = Glob::new(&pattern);
-            prop_assert_eq!(glob.matches(text.as_bytes()), fits(pattern.as_bytes(), text.as_bytes()));
+            let expected = matches_by_definition(pattern.as_bytes(), text.as_bytes());
+            prop_assert_eq!(glob.matches(text.as_bytes()), expected);
             let lower = text.to_ascii_lowercase();
-            let fits = fits(pattern.as_bytes(), lower.as_bytes());
-            prop_assert_eq!(glob.matches_ignoring_case(text.as_bytes()), fits);
+            let expected = matches_by_definition(pattern.as_bytes(), lower.as_bytes());
+            prop_assert_eq!(glob.matches_ignoring_case(text.as_bytes()), expected);
         }
 
         #[test]

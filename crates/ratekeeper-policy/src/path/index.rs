@@ -1,4 +1,4 @@
-//! Many patterns at once: a tree of segments.
+//! An index over many path patterns: a trie of segments.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use super::glob::Glob;
 use super::pattern::{PathPattern, Segment};
 use super::split_first;
 
-/// All patterns that match a path, found in time that does not grow with those that cannot.
+/// Finds all patterns that match a path, in time that does not depend on the patterns that cannot match.
 ///
-/// A place in the tree is reached by one sequence of segments only, so a lookup visits each at
-/// most once: there is nothing to blow up. Globs within a segment are found by what they begin and end
-/// with; only those with text between two `*` are then tried one by one.
+/// Each node of the trie is reached by exactly one sequence of segments, so a lookup visits it at most
+/// once. Globs within a segment are found by their prefix and suffix; only those with text between two
+/// `*` are then tried one by one.
 ///
 /// ```
 /// # use ratekeeper_policy::path::{PathIndex, PathPattern};
@@ -31,13 +31,13 @@ pub struct PathIndex<T> {
 #[derive(Clone, Debug)]
 struct TrieNode<T> {
     literals: HashMap<String, TrieNode<T>>,
-    /// No literal is longer, so that a longer segment need not be hashed.
+    /// Length of the longest literal: a longer segment need not be hashed.
     literal_bytes_max: usize,
     any: Option<Box<TrieNode<T>>>,
     globs: AffixMap<HashMap<Glob, TrieNode<T>>>,
-    /// Of patterns that end here.
+    /// Values of patterns that end here.
     closed: Vec<T>,
-    /// Of patterns that go on with any rest.
+    /// Values of patterns that go on with `**`.
     open: Vec<T>,
 }
 
@@ -48,7 +48,8 @@ impl<T> Default for PathIndex<T> {
 }
 
 impl<T> PathIndex<T> {
-    /// An index without patterns.
+    /// Creates an empty index.
+    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -59,16 +60,16 @@ impl<T> PathIndex<T> {
         if pattern.open { node.open.push(value) } else { node.closed.push(value) }
     }
 
-    /// Calls `found` for the value of each pattern that fits a path that went through
-    /// [`normalize`](super::normalize), in no order that means anything. A segment of more than 1024
-    /// bytes is not searched for text between two `*`: a pattern whose other text fits is found too.
+    /// Calls `found` for the value of each pattern that matches a path that was
+    /// [normalized](super::normalize), in no particular order. A segment of more than 1024 bytes is not
+    /// searched for text between two `*`: a pattern whose other text matches is found too.
     pub fn for_each_match(&self, normalized: &str, mut found: impl FnMut(&T)) {
         let path = normalized.strip_prefix('/').unwrap_or(normalized);
         self.root.visit(path, &mut found);
     }
 
-    /// The most searches for text between two `*` that any one path can cause, if each value that is
-    /// found causes as many more as `of_value` says.
+    /// Returns the maximum number of searches for text between two `*` that one path can cause, if each
+    /// value that is found causes `of_value` more.
     pub(crate) fn searches_max(&self, of_value: &impl Fn(&T) -> usize) -> usize {
         self.root.searches_max(of_value)
     }
@@ -99,7 +100,7 @@ impl<T> TrieNode<T> {
         }
     }
 
-    /// Goes as deep as patterns have segments, which is bounded.
+    /// Recurses at most as deep as patterns have segments, which is bounded.
     fn visit(&self, path: &str, found: &mut impl FnMut(&T)) {
         self.open.iter().for_each(&mut *found);
         let Some((segment, rest)) = split_first(path) else {
@@ -121,7 +122,7 @@ impl<T> TrieNode<T> {
         }
     }
 
-    /// Of literals, a path takes one; of globs, those whose ends may be the ends of one text.
+    /// A path matches one of the literals, and globs whose prefixes and suffixes one text can have.
     fn searches_max(&self, of_value: &impl Fn(&T) -> usize) -> usize {
         let of_values = |values: &[T]| values.iter().map(of_value).sum::<usize>();
         let below = |node: &Self| node.searches_max(of_value);
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_match_are_found() {
+    fn all_matching_patterns_are_found() {
         let patterns = ["/", "/**", "/a", "/*", "/a/**", "/{x}/b", "/a/b*", "/a/*b", "/b/b", "/a"];
         check(&patterns, "/", &[0, 1]);
         check(&patterns, "/a", &[1, 2, 3, 4, 9]);
@@ -174,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn deep_paths_are_found_under_open_patterns() {
+    fn deep_paths_match_patterns_that_end_in_a_double_star() {
         let deep = "/a".repeat(100_000);
         check(&["/a/**", "/**", "/a", "/*/*"], &deep, &[0, 1]);
     }
 
     #[test]
-    fn nested_wildcards_do_not_blow_up() {
+    fn nested_wildcards_take_linear_time() {
         let nested = "/*".repeat(63);
         let patterns: Vec<_> = (0..200).map(|i| format!("{nested}/x{i}")).collect();
         let patterns: Vec<_> = patterns.iter().map(String::as_str).collect();
@@ -188,28 +189,28 @@ mod tests {
         check(&patterns, &"/a".repeat(10_000), &[]);
     }
 
-    /// The globs that are looked at for a path, whether they match or not.
-    fn looked_at(index: &PathIndex<usize>, segment: &str) -> usize {
+    /// Returns how many globs are tried for a path, whether they match or not.
+    fn tried(index: &PathIndex<usize>, segment: &str) -> usize {
         let text = segment.as_bytes();
         index.root.globs.all_of(text).flatten().count()
     }
 
     #[test]
-    fn globs_with_other_ends_are_not_looked_at() {
+    fn globs_with_other_affixes_are_not_tried() {
         let patterns = |of: &dyn Fn(usize) -> String| -> Vec<PathPattern> {
             (0..10_000).map(|i| PathPattern::parse(&of(i)).unwrap()).collect()
         };
         let starts = index(&patterns(&|i| format!("/tenant-{i:04}-*")));
         assert_eq!(found(&starts, "/tenant-0123-x"), [123]);
-        assert_eq!(looked_at(&starts, "tenant-0123-x"), 1);
+        assert_eq!(tried(&starts, "tenant-0123-x"), 1);
         let ends = index(&patterns(&|i| format!("/*.{i:04}")));
         assert_eq!(found(&ends, "/x.0123"), [123]);
-        assert_eq!(looked_at(&ends, "x.0123"), 1);
+        assert_eq!(tried(&ends, "x.0123"), 1);
         let both = index(&patterns(&|i| format!("/tenant-*{i:04}")));
         assert_eq!(found(&both, "/tenant-x0123"), [123]);
-        assert_eq!(looked_at(&both, "tenant-x0123"), 1);
+        assert_eq!(tried(&both, "tenant-x0123"), 1);
         for index in [starts, ends, both] {
-            assert_eq!(looked_at(&index, &"a".repeat(100_000)), 0);
+            assert_eq!(tried(&index, &"a".repeat(100_000)), 0);
             assert_eq!(index.searches_max(&|_| 0), 0);
         }
     }
@@ -225,9 +226,9 @@ mod tests {
         assert_eq!(most(&["/a*", "/*b", "/a*b", "/*", "/**"]), 0);
         assert_eq!(most(&["/*a*", "/*b*", "/*a*"]), 2);
         assert_eq!(most(&["/x/*a*", "/y/*b*", "/y/*c*"]), 2, "one of the literals");
-        assert_eq!(most(&["/x*a*", "/y*b*", "/xx*c*"]), 2, "x and xx may both fit");
-        assert_eq!(most(&["/*a*x", "/*b*y", "/*c*yx"]), 2, "x and yx may both fit");
-        assert_eq!(most(&["/*a*/*b*", "/*/*c*", "/*a*/*d*"]), 4, "on both ways");
+        assert_eq!(most(&["/x*a*", "/y*b*", "/xx*c*"]), 2, "x and xx may both match");
+        assert_eq!(most(&["/*a*x", "/*b*y", "/*c*yx"]), 2, "x and yx may both match");
+        assert_eq!(most(&["/*a*/*b*", "/*/*c*", "/*a*/*d*"]), 4, "on both branches");
         let weighted =
             index(&[PathPattern::parse("/a").unwrap(), PathPattern::parse("/b").unwrap()]);
         assert_eq!(weighted.searches_max(&|at| at + 5), 6);
@@ -246,7 +247,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_index_finds_what_matches(
+        fn the_index_finds_the_matching_patterns(
             patterns in prop::collection::vec(patterns(), 0..20),
             path in "(/(a|b|ab|aab|c|%61|\\.\\.)){0,6}/?",
         ) {
@@ -263,14 +264,14 @@ mod tests {
         ) {
             let index = index(&patterns);
             let mut again = 0;
-            let looked_up = work::of(|| index.for_each_match(&path, |at| again += patterns[*at].searches()));
+            let lookup = work::of(|| index.for_each_match(&path, |at| again += patterns[*at].searches()));
             let of_value = |at: &usize| patterns[*at].searches();
-            prop_assert!(looked_up.searches + again <= index.searches_max(&of_value));
-            prop_assert!(looked_up.bytes <= looked_up.searches * path.len());
+            prop_assert!(lookup.searches + again <= index.searches_max(&of_value));
+            prop_assert!(lookup.bytes <= lookup.searches * path.len());
         }
 
         #[test]
-        fn a_path_that_is_not_normal_gets_one_answer(
+        fn a_path_that_is_not_normalized_matches_the_same_patterns(
             patterns in prop::collection::vec(patterns(), 0..8),
             path in "[/ab]{0,8}",
         ) {

@@ -1,4 +1,4 @@
-//! Paths as limits see them: one spelling each, patterns over them, and an index of many patterns.
+//! Path normalization, path patterns, and an index over many patterns.
 
 mod affix;
 mod glob;
@@ -14,10 +14,10 @@ pub(crate) use glob::work;
 pub use index::PathIndex;
 pub use normalize::normalize;
 pub(crate) use normalize::percent_decoded;
-pub use pattern::{PathPattern, PatternError};
+pub use pattern::{PathPattern, PatternError, PatternErrorKind};
 pub(crate) use readings::readings;
 
-/// The first segment of a path without its leading slash, and what follows it.
+/// Splits a path without its leading slash into its first segment and the rest.
 fn split_first(path: &str) -> Option<(&str, &str)> {
     match path {
         "" => None,

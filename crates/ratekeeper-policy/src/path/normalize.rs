@@ -1,25 +1,26 @@
-//! One spelling for each path.
+//! Path normalization.
 //!
-//! A limit on `/login` must also count `/./login`, `/%6Cogin`, `//login/` and `/login;x=1`: what
-//! the application behind us takes for the same path must be the same here. Where servers disagree
-//! (is `%2F` a slash?), both readings are one path, so that no spelling gets a count of its own.
-//! Not a validator: every text has a normal form.
+//! A limit on `/login` must also count `/./login`, `/%6Cogin`, `//login/` and `/login;x=1`: paths that the
+//! upstream treats as one must be one here. Where servers disagree (is `%2F` a slash?), both spellings
+//! are one path, so that no spelling has a count of its own. This is not a validator: every text has a
+//! normal form.
 
 use std::borrow::Cow;
 
-/// The path as limits see it. Tricks of spelling do not make another path.
+/// Normalizes the raw path of a request, without its query.
 ///
-/// Takes the raw path of a request, without its query. The result starts with `/`, has no empty,
-/// `.` or `..` segment, no path parameters and no slash at the end. Escapes are decoded once;
-/// `%2F`, `\` and `%5C` count as `/`, and `%3B` as `;`. A `%` that starts no escape stays.
+/// The result starts with `/`, and has no empty, `.` or `..` segment, no path parameters and no trailing
+/// slash. Escapes are decoded once; `%2F`, `\` and `%5C` count as `/`, and `%3B` as `;`. A `%` that does
+/// not start an escape stays.
 ///
-/// Decoded bytes that are not UTF-8 stay escaped, in upper case: replacing them would make one
-/// path of many different ones, and so let one caller use up the limit of another.
+/// Decoded bytes that are not UTF-8 stay escaped, in upper case: replacing them would merge different
+/// paths, so that one client could use up the limit of another.
 ///
 /// ```
 /// # use ratekeeper_policy::path::normalize;
 /// assert_eq!(normalize("/a/./b//c%2F..;x=1/%64/"), "/a/b/d");
 /// ```
+#[must_use]
 pub fn normalize(path: &str) -> Cow<'_, str> {
     if is_normal(path.as_bytes()) {
         return Cow::Borrowed(path);
@@ -46,12 +47,12 @@ fn rewrite(path: &str) -> String {
     into_text(normal.finish(), path.len() + slash)
 }
 
-/// A text with its escapes decoded, as they are in a path, and nothing else done to it.
+/// Decodes the escapes of a text, and changes nothing else.
 pub(super) fn decode(text: &str) -> String {
     into_text(percent_decoded(text.as_bytes()).collect(), text.len())
 }
 
-/// The bytes of a text, with each valid escape as the byte that it stands for.
+/// Returns the bytes of a text, with each valid escape decoded.
 pub(crate) fn percent_decoded(text: &[u8]) -> impl Iterator<Item = u8> {
     Decoded(text)
 }
@@ -85,10 +86,10 @@ fn hex(digit: u8) -> u8 {
     }
 }
 
-/// A normal path in the making: whole segments, then the one that is being read.
+/// A normalized path under construction: complete segments, then the current one.
 struct Segments {
     path: Vec<u8>,
-    /// Where the segment being read starts, just after a slash.
+    /// Start of the current segment, just after a slash.
     start: usize,
     in_parameters: bool,
 }
@@ -115,7 +116,7 @@ impl Segments {
         }
     }
 
-    /// Resolves the segment being read; says whether it stays.
+    /// Resolves the current segment, and returns whether it stays.
     fn end_segment(&mut self) -> bool {
         match &self.path[self.start..] {
             b"" => false,
@@ -145,7 +146,7 @@ impl Segments {
     }
 }
 
-/// Escapes what is not UTF-8. Each such byte was three bytes of the request, so `bytes_max` holds.
+/// Escapes bytes that are not UTF-8. Each was three bytes of the request, so `bytes_max` suffices.
 fn into_text(path: Vec<u8>, bytes_max: usize) -> String {
     let path = match String::from_utf8(path) {
         Ok(text) => return text,
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn dot_segments_are_resolved_however_they_are_written() {
+    fn dot_segments_are_resolved_in_every_spelling() {
         check("/.", "/");
         check("/..", "/");
         check("/../..", "/");
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn path_parameters_are_cut() {
+    fn path_parameters_are_removed() {
         check("/a;x=1", "/a");
         check("/a;x=1;y=2/b;z", "/a/b");
         check("/a/..;/b", "/b");
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_utf_8_stays_escaped() {
+    fn bytes_that_are_not_utf_8_stay_escaped() {
         check("/%ff", "/%FF");
         check("/%fF/a", "/%FF/a");
         check("/%C3/%A9", "/%C3/%A9");
@@ -251,7 +252,7 @@ mod tests {
         check("/%C3%A9%C3", "/é%C3");
     }
 
-    /// Texts made of what paths and attacks on them are made of.
+    /// Texts made of pieces of paths and of attacks on them.
     fn paths() -> impl Strategy<Value = String> {
         let pieces = [
             "/", "//", "\\", ".", "..", ";", ";x=1", "%2F", "%2f", "%5c", "%2e", "%2E", "%3b",
@@ -269,17 +270,17 @@ mod tests {
         }
 
         #[test]
-        fn any_trick_has_a_normal_form(path in paths()) {
+        fn any_attack_has_a_normal_form(path in paths()) {
             holds(&path)?;
         }
 
         #[test]
-        fn escaping_makes_no_other_path(path in paths(), upper in any::<bool>()) {
+        fn an_escaped_path_is_the_same_path(path in paths(), upper in any::<bool>()) {
             let escaped: String = path
                 .bytes()
                 .map(|byte| if upper { format!("%{byte:02X}") } else { format!("%{byte:02x}") })
                 .collect();
-            // Twice decoded is another path, so only texts without escapes of their own.
+            // Decoding twice gives another path, so only texts without escapes.
             if !path.contains('%') {
                 prop_assert_eq!(normalize(&escaped), normalize(&path));
             }

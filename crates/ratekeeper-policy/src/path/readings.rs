@@ -1,9 +1,9 @@
-//! Where servers disagree about a path, every way to read it.
+//! All interpretations of an ambiguous path.
 //!
-//! [`normalize`](super::normalize) takes `/static/..%2Fcheckout` for `/checkout`. A server to which
-//! `%2F` is no slash serves something below `/static` instead. So a limit counts a request if any
-//! reading is its own, and only what all readings agree on is exempt: nobody gains by a path of two
-//! meanings.
+//! [`normalize`](super::normalize) turns `/static/..%2Fcheckout` into `/checkout`. A server that does not
+//! decode `%2F` to a slash serves something below `/static` instead. So a limit counts a request if any
+//! interpretation matches, and a request is exempt only if all match: an ambiguous path never evades a
+//! limit.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::normalize::{decode, normalize};
 
-/// The readings of a raw path, the normal one first. Nearly all paths have that one only.
+/// Returns the interpretations of a raw path, the normalized one first. Nearly all paths have only that.
 pub(crate) fn readings(path: &str) -> SmallVec<[Cow<'_, str>; 1]> {
     let normal = normalize(path);
     let is_plain = normal == path;
@@ -29,7 +29,7 @@ pub(crate) fn readings(path: &str) -> SmallVec<[Cow<'_, str>; 1]> {
     readings
 }
 
-/// A slash that was escaped is none, to those who split a path before they decode it.
+/// Decodes a segment for servers that split a path before they decode it: an escaped slash stays escaped.
 fn segment(raw: &str) -> Cow<'_, str> {
     match raw.contains('%') {
         true => decode(raw).replace('/', "%2F").into(),
@@ -37,14 +37,14 @@ fn segment(raw: &str) -> Cow<'_, str> {
     }
 }
 
-/// To those who serve what they get.
+/// Returns the path as servers read it that do not normalize.
 fn as_written(segments: &[Cow<'_, str>]) -> String {
     let ends_in_slash = segments.last().is_some_and(|last| last.is_empty());
     let kept = segments.len() - usize::from(ends_in_slash);
     format!("/{}", segments[..kept].join("/"))
 }
 
-/// To those who resolve dots and nothing else (RFC 3986).
+/// Returns the path as servers read it that only resolve dot segments (RFC 3986).
 fn resolved(segments: &[Cow<'_, str>]) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for segment in segments {
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_path_has_one_reading() {
+    fn an_unambiguous_path_has_one_interpretation() {
         check("/", &["/"]);
         check("/a/b", &["/a/b"]);
         check("/a/b/", &["/a/b"]);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_several_meanings_has_them_all() {
+    fn an_ambiguous_path_has_several_interpretations() {
         check("//a", &["/a", "//a"]);
         check("/a/../b", &["/b", "/a/../b"]);
         check("/a/..%2Fb", &["/b", "/a/..%2Fb"]);

@@ -1,9 +1,9 @@
-//! Requests and policies in few words.
+//! Short notation for requests and policies.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use ratekeeper_policy::{AppliedLimit, Headers, NoSources, Policy, RequestAttributes, Resolution};
 
-/// What stands in front of the limits of most tests.
+/// Parses a policy, without its version.
 pub(crate) fn policy(text: &str) -> Policy {
     match Policy::parse("policy.yaml", &format!("version: 1\n{text}"), &NoSources) {
         Ok(policy) => policy,
@@ -11,10 +11,10 @@ pub(crate) fn policy(text: &str) -> Policy {
     }
 }
 
-/// All that is wrong with a policy.
+/// Returns the errors of a policy.
 pub(crate) fn errors(text: &str) -> String {
     let parsed = Policy::parse("policy.yaml", &format!("version: 1\n{text}"), &NoSources);
-    parsed.expect_err("it is wrong").to_string()
+    parsed.expect_err("the policy is invalid").to_string()
 }
 
 /// Headers as bytes, in order.
@@ -30,7 +30,7 @@ impl Headers for Lines {
 
 /// A request as one line: `POST /path?query host=… peer=… name:value name:value`, with + for a blank.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct TestRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) query: Option<String>,
@@ -40,12 +40,12 @@ pub(crate) struct Ask {
     pub(crate) unix_secs: u64,
 }
 
-pub(crate) fn ask(line: &str) -> Ask {
+pub(crate) fn request(line: &str) -> TestRequest {
     let mut words = line.split(' ');
     let method = words.next().unwrap().to_string();
     let target = words.next().unwrap();
     let (path, query) = target.split_once('?').map_or((target, None), |(p, q)| (p, Some(q)));
-    let mut ask = Ask {
+    let mut request = TestRequest {
         method,
         path: path.into(),
         query: query.map(Into::into),
@@ -56,20 +56,20 @@ pub(crate) fn ask(line: &str) -> Ask {
     };
     for word in words {
         match (word.split_once('='), word.split_once(':')) {
-            (Some(("host", host)), _) => ask.host = Some(host.into()),
-            (Some(("peer", peer)), _) => ask.peer = peer.parse().ok(),
+            (Some(("host", host)), _) => request.host = Some(host.into()),
+            (Some(("peer", peer)), _) => request.peer = peer.parse().ok(),
             (_, Some((name, value))) => {
-                ask.headers.0.push((name.into(), value.replace('+', " ").into_bytes()));
+                request.headers.0.push((name.into(), value.replace('+', " ").into_bytes()));
             }
             _ => panic!("what is {word}?"),
         }
     }
-    ask
+    request
 }
 
-impl Ask {
-    pub(crate) fn of<T>(&self, ask: impl FnOnce(&RequestAttributes<'_>) -> T) -> T {
-        ask(&RequestAttributes {
+impl TestRequest {
+    pub(crate) fn of<T>(&self, act: impl FnOnce(&RequestAttributes<'_>) -> T) -> T {
+        act(&RequestAttributes {
             host: self.host.as_deref(),
             query: self.query.as_deref(),
             headers: &self.headers,
@@ -82,14 +82,14 @@ impl Ask {
 
 /// What a request is charged to: `name key` for each, with what is out of the ordinary.
 pub(crate) fn resolved(policy: &Policy, request: &str) -> String {
-    ask(request).of(|request| show(&policy.resolve(request)))
+    self::request(request).of(|request| show(&policy.resolve(request)))
 }
 
 pub(crate) fn show(resolution: &Resolution<'_>) -> String {
     match resolution {
         Resolution::Exempt(n) => format!("exempt {n}"),
         Resolution::MissingIdentity { rule, missing } => {
-            format!("refused by {}: {} {}", rule.name(), missing.identity, missing.why)
+            format!("rejected by {}: {} {}", rule.name(), missing.identity, missing.why)
         }
         Resolution::Charged(applied) => applied.iter().map(show_one).collect::<Vec<_>>().join(", "),
     }

@@ -1,24 +1,28 @@
-//! An explanation for machines.
+//! An explanation as JSON.
 
 use ratekeeper::policy::{AppliedLimit, Explanation, LimitOutcome};
 use serde_json::{Value as Json, json};
 
-use super::request::Asked;
-use super::state::{State, States};
+use super::request::ExplainedRequest;
+use super::state::{LimitState, LimitStates};
 use super::text::{failure_mode, mode, why_not};
 
-pub(super) fn show(asked: &Asked<'_>, explained: &Explanation<'_>, states: &States) -> Json {
-    let identities = explained.identities.iter().map(|(name, value)| match value {
+pub(super) fn show(
+    request: &ExplainedRequest<'_>,
+    explanation: &Explanation<'_>,
+    states: &LimitStates,
+) -> Json {
+    let identities = explanation.identities.iter().map(|(name, value)| match value {
         Ok(value) => json!({ "name": name, "value": value }),
         Err(missing) => json!({ "name": name, "missing": missing.to_string() }),
     });
     let mut states = states.each.iter();
     let mut limits = Vec::new();
-    for verdict in &explained.limits {
-        let name = verdict.rule.name();
-        match &verdict.outcome {
+    for limit in &explanation.limits {
+        let name = limit.rule.name();
+        match &limit.outcome {
             LimitOutcome::Applies(applied) => {
-                limits.extend(applied.iter().map(|one| of_applied(one, states.next())));
+                limits.extend(applied.iter().map(|one| applied_limit(one, states.next())));
             }
             other => {
                 let refuses = matches!(other, LimitOutcome::MissingIdentity(_));
@@ -27,22 +31,22 @@ pub(super) fn show(asked: &Asked<'_>, explained: &Explanation<'_>, states: &Stat
         }
     }
     json!({
-        "method": asked.method,
-        "path": explained.path,
-        "other_readings": explained.other_readings,
-        "query": asked.query,
-        "host": asked.host,
-        "client": explained.client,
+        "method": request.method,
+        "path": explanation.path,
+        "other_readings": explanation.other_readings,
+        "query": request.query,
+        "host": request.host,
+        "client": explanation.client,
         "identities": identities.collect::<Vec<_>>(),
-        "tier": explained.tier,
-        "class": explained.class,
-        "exempt": explained.exempt.map(|entry| entry + 1),
+        "tier": explanation.tier,
+        "class": explanation.class,
+        "exempt": explanation.exempt.map(|entry| entry + 1),
         "limits": limits,
     })
 }
 
-fn of_applied(one: &AppliedLimit, state: Option<&State>) -> Json {
-    let mut told = json!({
+fn applied_limit(one: &AppliedLimit, state: Option<&LimitState>) -> Json {
+    let mut json = json!({
         "name": one.rule.name(),
         "applies": true,
         "is_share": one.is_share(),
@@ -53,17 +57,17 @@ fn of_applied(one: &AppliedLimit, state: Option<&State>) -> Json {
         "on_store_failure": failure_mode(one.rule.on_failure()),
     });
     if let Some(state) = state {
-        told["state"] = of_state(state);
+        json["state"] = limit_state(state);
     }
-    told
+    json
 }
 
-fn of_state(state: &State) -> Json {
+fn limit_state(state: &LimitState) -> Json {
     match state {
-        State::NoAnswer => json!({ "answered": false }),
-        State::InFlight => Json::Null,
-        State::Told(decision) => json!({
-            "answered": true,
+        LimitState::NoResponse => json!({ "known": false }),
+        LimitState::Concurrency => Json::Null,
+        LimitState::Known(decision) => json!({
+            "known": true,
             "fits": decision.allowed(),
             "limit": decision.limit(),
             "remaining": decision.remaining(),

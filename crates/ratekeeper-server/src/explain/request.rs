@@ -1,4 +1,4 @@
-//! The request that is asked about.
+//! The request to explain, from the command line.
 
 use std::cell::OnceCell;
 
@@ -9,10 +9,10 @@ use ratekeeper::{Clock, Policy, SystemClock};
 use super::Explain;
 use crate::failure::Failure;
 
-/// The values of custom identities, by name.
+/// Returns the value of a custom identity by its name.
 type Custom<'a> = dyn Fn(&str) -> Option<Vec<u8>> + 'a;
 
-pub(super) struct Asked<'a> {
+pub(super) struct ExplainedRequest<'a> {
     pub(super) method: &'a str,
     pub(super) path: &'a str,
     pub(super) query: Option<&'a str>,
@@ -22,8 +22,8 @@ pub(super) struct Asked<'a> {
     now: OnceCell<u64>,
 }
 
-impl<'a> Asked<'a> {
-    /// Fails if it is not clear which host the request is for: a server would refuse it.
+impl<'a> ExplainedRequest<'a> {
+    /// Fails if the host of the request is ambiguous: a server would reject it.
     pub(super) fn new(options: &'a Explain) -> Result<Self, Failure> {
         let Target { authority, path, query } = Target::parse(&options.path);
         let named = options.headers.iter().filter(|(name, _)| name == "host");
@@ -44,7 +44,7 @@ impl<'a> Asked<'a> {
         })
     }
 
-    pub(super) fn request(&self) -> RequestAttributes<'_> {
+    pub(super) fn attributes(&self) -> RequestAttributes<'_> {
         let now = self.now.get_or_init(|| SystemClock.now().get() / 1_000_000);
         RequestAttributes {
             host: self.host,
@@ -57,34 +57,46 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// An identity that is not the program's to give would be passed over in silence.
+    /// Fails if an identity was given that the policy does not take from the application: it would be
+    /// ignored.
     pub(super) fn check_identities(&self, policy: &Policy) -> Result<(), Failure> {
         let is_custom = |name: &str| policy.custom_identities().any(|known| known == name);
         let mut given = self.options.identities.iter().map(|(name, _)| name.as_str());
         match given.find(|name| !is_custom(name)) {
             None => Ok(()),
             Some(name) => {
-                let why = format!(
-                    "the policy has no custom identity \"{name}\"; others are found in the request itself, as with --header"
+                let message = format!(
+                    "the policy has no custom identity \"{name}\"; other identities come from the request, as with --header"
                 );
-                Err(Failure::input(why))
+                Err(Failure::input(message))
             }
         }
     }
 }
 
+/// Why the value of `--header` or `--identity` is rejected.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PairError {
+    #[error("expected \"NAME: VALUE\"")]
+    NoColon,
+    #[error("the name of the header is missing; expected \"NAME: VALUE\"")]
+    NoHeaderName,
+    #[error("expected NAME=VALUE")]
+    NoEqualsSign,
+}
+
 /// Parses a header.
-pub(super) fn header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or("a header is \"NAME: VALUE\"")?;
+pub(super) fn header(text: &str) -> Result<(String, String), PairError> {
+    let (name, value) = text.split_once(':').ok_or(PairError::NoColon)?;
     let name = name.trim().to_ascii_lowercase();
     match name.is_empty() {
-        true => Err("the header has no name".into()),
+        true => Err(PairError::NoHeaderName),
         false => Ok((name, value.trim().to_string())),
     }
 }
 
 /// Parses the value of an identity.
-pub(super) fn identity(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("an identity is NAME=VALUE")?;
+pub(super) fn identity(text: &str) -> Result<(String, String), PairError> {
+    let (name, value) = text.split_once('=').ok_or(PairError::NoEqualsSign)?;
     Ok((name.to_string(), value.to_string()))
 }

@@ -1,4 +1,4 @@
-//! What is left at present, as the policy's store says.
+//! The current state of the limits that apply, from the policy's store.
 
 use std::time::Duration;
 
@@ -8,32 +8,37 @@ use tokio::runtime::Builder;
 
 use crate::failure::Failure;
 
-/// A person waits longer than a request does, but not for ever.
+/// How often and after which pause the store is tried until it responds, two seconds in all: longer than
+/// the deadline of a request.
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Of each limit that applies, in their order; nothing if it was not asked for.
+/// The states of the limits that apply, in their order; empty without `--state`.
 #[derive(Default)]
-pub(super) struct States {
-    pub(super) each: Vec<State>,
+pub(super) struct LimitStates {
+    pub(super) each: Vec<LimitState>,
     pub(super) is_memory: bool,
 }
 
-pub(super) enum State {
-    Told(Decision),
-    /// The store did not answer.
-    NoAnswer,
-    /// How many are in flight is known to those who let them in.
-    InFlight,
+pub(super) enum LimitState {
+    /// The decision that a request would get now.
+    Known(Decision),
+    /// The store did not respond.
+    NoResponse,
+    /// A concurrency limit: only the process that serves knows how many requests are in flight.
+    Concurrency,
 }
 
-impl States {
-    pub(super) fn ask(gate: &PolicyLimiter, explained: &Explanation<'_>) -> Result<Self, Failure> {
+impl LimitStates {
+    pub(super) fn read(
+        gate: &PolicyLimiter,
+        explanation: &Explanation<'_>,
+    ) -> Result<Self, Failure> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::io)?;
         let is_memory = gate.policy().active().policy().store().url.is_none();
         let each = runtime.block_on(async {
             let mut each = Vec::new();
-            for one in applied(explained) {
+            for one in applied(explanation) {
                 each.push(state(gate, one, each.is_empty()).await);
             }
             each
@@ -42,28 +47,31 @@ impl States {
     }
 }
 
-/// All limits that apply, and shares of them.
+/// Returns all limits that apply, and shares of them.
 pub(super) fn applied<'e>(
-    explained: &'e Explanation<'_>,
+    explanation: &'e Explanation<'_>,
 ) -> impl Iterator<Item = &'e AppliedLimit> {
-    explained.limits.iter().flat_map(|verdict| match &verdict.outcome {
+    explanation.limits.iter().flat_map(|limit| match &limit.outcome {
         LimitOutcome::Applies(applied) => applied.as_slice(),
         _ => &[],
     })
 }
 
-/// The first time, it takes a while to connect; after that a store that is silent stays silent.
-async fn state(gate: &PolicyLimiter, one: &AppliedLimit, is_first: bool) -> State {
+/// Reads the state of a limit. The first time, connecting takes a while; later, a store that does not respond
+/// is not tried again.
+async fn state(gate: &PolicyLimiter, one: &AppliedLimit, is_first: bool) -> LimitState {
     let tries = if is_first { TRIES } else { 1 };
     for n in 0..tries {
         if n > 0 {
             tokio::time::sleep(PAUSE).await;
         }
         match gate.peek(one).await {
-            None => return State::InFlight,
-            Some(applied) if !applied.is_degraded() => return State::Told(**applied.verdict()),
+            None => return LimitState::Concurrency,
+            Some(applied) if !applied.is_degraded() => {
+                return LimitState::Known(**applied.verdict());
+            }
             Some(_) => {}
         }
     }
-    State::NoAnswer
+    LimitState::NoResponse
 }

@@ -1,4 +1,4 @@
-//! An explanation for people.
+//! An explanation as text.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -6,92 +6,94 @@ use std::time::Duration;
 use ratekeeper::FailureMode;
 use ratekeeper::policy::{Amount, AppliedLimit, Explanation, LimitOutcome};
 
-use super::request::Asked;
-use super::state::{State, States, applied};
+use super::request::ExplainedRequest;
+use super::state::{LimitState, LimitStates, applied};
 
-pub(super) fn show(asked: &Asked<'_>, explained: &Explanation<'_>, states: &States) -> String {
-    let mut out = format!("{} {}\n", asked.method, asked.path);
-    out += &indented(&about_request(asked, explained));
+pub(super) fn show(
+    request: &ExplainedRequest<'_>,
+    explanation: &Explanation<'_>,
+    states: &LimitStates,
+) -> String {
+    let mut out = format!("{} {}\n", request.method, request.path);
+    out += &indented(&about_request(request, explanation));
     out += "\nIdentities\n";
-    let identities = explained.identities.iter().map(|(name, value)| match value {
+    let identities = explanation.identities.iter().map(|(name, value)| match value {
         Ok(value) => vec![(*name).to_string(), printable(value)],
         Err(missing) => vec![(*name).to_string(), format!("missing: {missing}")],
     });
     out += &indented(&identities.collect::<Vec<_>>());
-    out += &conclusion(explained);
-    let rows: Vec<_> = applied(explained).collect();
+    out += &conclusion(explanation);
+    let rows: Vec<_> = applied(explanation).collect();
     if !rows.is_empty() {
-        let is_charged = explained.exempt.is_none() && !refuses(explained);
+        let is_charged = explanation.exempt.is_none() && !is_rejected(explanation);
         let heading = if is_charged { "Applies" } else { "Would apply" };
         let _ = write!(out, "\n{heading}\n{}", indented(&applied_rows(&rows, states)));
     }
-    let others: Vec<_> = explained
+    let others: Vec<_> = explanation
         .limits
         .iter()
-        .filter_map(|verdict| {
-            why_not(&verdict.outcome).map(|why| vec![verdict.rule.name().to_string(), why])
+        .filter_map(|limit| {
+            why_not(&limit.outcome).map(|why| vec![limit.rule.name().to_string(), why])
         })
         .collect();
     if !others.is_empty() {
         let _ = write!(out, "\nDoes not apply\n{}", indented(&others));
     }
     if states.is_memory {
-        out += "\nnote: this policy keeps counts in the memory of the process that serves; these are those of a new one\n";
+        out += "\nnote: this policy keeps counts in the memory of the serving process; these are those of a new process\n";
     }
     out
 }
 
-fn about_request(asked: &Asked<'_>, explained: &Explanation<'_>) -> Vec<Vec<String>> {
-    let mut rows = vec![vec!["path".to_string(), printable(&explained.path)]];
+fn about_request(
+    request: &ExplainedRequest<'_>,
+    explanation: &Explanation<'_>,
+) -> Vec<Vec<String>> {
+    let mut rows = vec![vec!["path".to_string(), printable(&explanation.path)]];
     let mut add = |name: &str, value: Option<String>| {
         rows.extend(value.map(|value| vec![name.to_string(), value]));
     };
-    let others: Vec<_> = explained.other_readings.iter().map(|path| printable(path)).collect();
+    let others: Vec<_> = explanation.other_readings.iter().map(|path| printable(path)).collect();
     add(
         "or",
         (!others.is_empty()).then(|| format!("{}, as some servers read it", others.join(", "))),
     );
-    add("query", asked.query.map(printable));
-    add("host", asked.host.map(printable));
-    let client = explained.client.map_or("not known; give --peer".into(), |ip| ip.to_string());
+    add("query", request.query.map(printable));
+    add("host", request.host.map(printable));
+    let client = explanation.client.map_or("unknown; use --peer".into(), |ip| ip.to_string());
     add("client", Some(client));
-    add("tier", explained.tier.map(Into::into));
-    add("class", explained.class.map(Into::into));
+    add("tier", explanation.tier.map(Into::into));
+    add("class", explanation.class.map(Into::into));
     rows
 }
 
-fn conclusion(explained: &Explanation<'_>) -> String {
-    if let Some(entry) = explained.exempt {
-        return format!(
-            "\nExempt by entry {} of \"exempt\": it is not counted at all\n",
-            entry + 1
-        );
+fn conclusion(explanation: &Explanation<'_>) -> String {
+    if let Some(entry) = explanation.exempt {
+        return format!("\nExempt by entry {} of \"exempt\": no limit counts it\n", entry + 1);
     }
-    let refused = explained.limits.iter().find_map(|verdict| match &verdict.outcome {
-        LimitOutcome::MissingIdentity(missing) => Some((verdict.rule.name(), missing)),
+    let rejected = explanation.limits.iter().find_map(|limit| match &limit.outcome {
+        LimitOutcome::MissingIdentity(missing) => Some((limit.rule.name(), missing)),
         _ => None,
     });
-    match refused {
+    match rejected {
         Some((name, missing)) => {
             let (identity, why) = (missing.identity, &missing.why);
-            format!("\nRefused with 401: {name} needs {identity}, which is missing: {why}\n")
+            format!("\nRejected with 401: {name} requires {identity}, which is missing: {why}\n")
         }
-        None if applied(explained).next().is_none() => "\nNo limit applies\n".into(),
+        None if applied(explanation).next().is_none() => "\nNo limit applies\n".into(),
         None => String::new(),
     }
 }
 
-fn refuses(explained: &Explanation<'_>) -> bool {
-    explained
-        .limits
-        .iter()
-        .any(|verdict| matches!(verdict.outcome, LimitOutcome::MissingIdentity(_)))
+/// Returns whether a required identity is missing.
+fn is_rejected(explanation: &Explanation<'_>) -> bool {
+    explanation.limits.iter().any(|limit| matches!(limit.outcome, LimitOutcome::MissingIdentity(_)))
 }
 
-fn applied_rows(rows: &[&AppliedLimit], states: &States) -> Vec<Vec<String>> {
+fn applied_rows(rows: &[&AppliedLimit], states: &LimitStates) -> Vec<Vec<String>> {
     let mut heading = vec!["LIMIT", "AMOUNT", "KEY", "COST", "MODE", "ON STORE FAILURE"];
     if !states.each.is_empty() {
-        heading.extend(["LEFT", "RETRY AFTER", "AS NEW AFTER"]);
+        heading.extend(["LEFT", "RETRY AFTER", "RESET AFTER"]);
     }
     let mut table = vec![heading.into_iter().map(String::from).collect::<Vec<_>>()];
     for (n, one) in rows.iter().enumerate() {
@@ -109,7 +111,7 @@ fn applied_rows(rows: &[&AppliedLimit], states: &States) -> Vec<Vec<String>> {
     table
 }
 
-/// The limit, or a class's share of it.
+/// Returns the name of the limit, or of a class's share of it.
 fn title(one: &AppliedLimit) -> String {
     match one.amount() {
         Amount::Rate(limit) => limit.name().to_string(),
@@ -117,11 +119,11 @@ fn title(one: &AppliedLimit) -> String {
     }
 }
 
-fn state_cells(state: &State) -> Vec<String> {
+fn state_cells(state: &LimitState) -> Vec<String> {
     match state {
-        State::NoAnswer => vec!["the store did not answer".into()],
-        State::InFlight => vec!["depends on what is in flight".into()],
-        State::Told(decision) => {
+        LimitState::NoResponse => vec!["the store did not respond".into()],
+        LimitState::Concurrency => vec!["depends on the requests in flight".into()],
+        LimitState::Known(decision) => {
             let retry = match decision.retry_after() {
                 Some(after) => span(after),
                 None if decision.exceeds_capacity() => "never".into(),
@@ -133,7 +135,7 @@ fn state_cells(state: &State) -> Vec<String> {
     }
 }
 
-/// Rounded up to a millisecond.
+/// Formats a duration, rounded up to a millisecond.
 fn span(span: Duration) -> String {
     let ms = u64::try_from(span.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
     match ms {
@@ -156,26 +158,26 @@ pub(super) fn failure_mode(mode: FailureMode) -> &'static str {
     }
 }
 
-/// Why a limit does not apply. `None` if it does.
+/// Returns why a limit does not apply. `None` if it does.
 pub(super) fn why_not(outcome: &LimitOutcome<'_>) -> Option<String> {
     match outcome {
         LimitOutcome::Applies(_) => None,
         LimitOutcome::Off => Some("its mode is off".into()),
         LimitOutcome::Mismatch(why) => Some(why.clone()),
-        LimitOutcome::NotFirst => Some("another one of its group came first".into()),
-        LimitOutcome::Unlimited => Some("the caller's tier has no limit here".into()),
+        LimitOutcome::NotFirst => Some("another limit of its group matched first".into()),
+        LimitOutcome::Unlimited => Some("the tier of the caller is unlimited".into()),
         LimitOutcome::MissingIdentity(missing) => {
-            Some(format!("{} is missing, so it refuses", missing.identity))
+            Some(format!("{} is missing, so it rejects the request", missing.identity))
         }
     }
 }
 
-/// Callers choose these texts: without characters that would move the cursor.
+/// Replaces control characters, which could move the cursor: clients choose these texts.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Rows in columns as wide as they need.
+/// Formats rows as columns.
 fn indented(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -1,11 +1,7 @@
 //! `ratekeeper serve` for Envoy: as a process, asked by a gRPC client and by a real Envoy.
 
-#[path = "../gateway/backend.rs"]
-#[allow(dead_code, reason = "the gateway's tests use all of it")]
-mod backend;
-#[path = "../gateway/client.rs"]
-#[allow(dead_code, reason = "the gateway's tests use all of it")]
-mod client;
+use ratekeeper_testkit::http1 as client;
+use ratekeeper_testkit::upstream as backend;
 mod environment;
 mod grpc;
 #[path = "../deploy/manifests.rs"]

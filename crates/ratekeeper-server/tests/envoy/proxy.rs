@@ -6,7 +6,7 @@ use std::thread;
 
 use ratekeeper_testkit::{Envoy, EnvoySetup, wait_until};
 
-use crate::backend::{Backend, nobody};
+use crate::backend::{Backend, unused_address};
 use crate::client::{Answer, Client};
 use crate::process::Server;
 
@@ -82,8 +82,8 @@ fn a_route_brings_its_own_limit() {
 #[test]
 fn nobody_answers_and_envoy_does_as_it_was_told() {
     let upstream = Backend::says("hello");
-    assert_eq!(get(&envoy(&upstream, nobody(), false), "x-user: ann\r\n").status(), 200);
-    assert_eq!(get(&envoy(&upstream, nobody(), true), "x-user: ann\r\n").status(), 500);
+    assert_eq!(get(&envoy(&upstream, unused_address(), false), "x-user: ann\r\n").status(), 200);
+    assert_eq!(get(&envoy(&upstream, unused_address(), true), "x-user: ann\r\n").status(), 500);
 }
 
 /// What we cannot decide is for Envoy as if nobody had answered: it is not let pass.

@@ -1,12 +1,11 @@
 //! What happens at the gateway's bounds.
 
 use std::net::{SocketAddr, TcpStream};
-use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ratekeeper_testkit::{Program, wait_until};
+use ratekeeper_testkit::{ANY_PORT, Listener, Server, ServerBuilder, wait_until};
 
 use crate::backend::{Backend, answer};
 use crate::client::{Answer, Client};
@@ -23,14 +22,6 @@ fn holding() -> (Sender<()>, Backend) {
         is_released && answer(wire, "held")
     });
     (release, backend)
-}
-
-fn admin(program: &Program) -> SocketAddr {
-    program.address_after("admin: http://").expect("an admin listener")
-}
-
-fn metrics(program: &Program) -> String {
-    Client::connect(admin(program)).get("/metrics").body
 }
 
 fn is_overloaded(answer: &Answer) -> bool {
@@ -53,7 +44,7 @@ fn one_request_too_many_is_shed() {
         let answer = second.get("/");
         assert!(is_overloaded(&answer), "{}", answer.body);
     }
-    let told = metrics(&gateway);
+    let told = gateway.metrics();
     assert!(told.contains("ratekeeper_gateway_rejected_total{reason=\"in_flight\"} 2\n"), "{told}");
     assert!(told.contains("ratekeeper_gateway_requests_in_flight 1\n"), "{told}");
     release.send(()).unwrap();
@@ -74,7 +65,7 @@ fn an_upstream_has_no_more_connections_than_it_may() {
     wait_until("the first is in flight", || backend.requests() == 1);
     let answer = gateway.connect().get("/");
     assert!(is_overloaded(&answer), "{}", answer.body);
-    let told = metrics(&gateway);
+    let told = gateway.metrics();
     let rejected = "ratekeeper_gateway_rejected_total{reason=\"upstream_connections\"} 1\n";
     assert!(told.contains(rejected), "{told}");
     assert!(!gateway.log().contains("request failed"), "that is no fault of the upstream's");
@@ -171,24 +162,16 @@ fn connections_that_are_reset_do_not_fill_the_log() {
     assert_eq!(gateway.connect().get("/").status(), 200);
 }
 
-/// Starts the program from a shell that has done this before.
-fn start_in_shell(shell: &str, args: &[&str], ready: &str) -> Program {
-    let mut command = Command::new("bash");
-    command.args(["-c", &format!("{shell}\nexec \"$@\""), "bash"]);
-    command.arg(env!("CARGO_BIN_EXE_ratekeeper")).args(args);
-    Program::start(&mut command, ready)
-}
-
 /// Takes all file descriptors that connections may have, and then asks for health.
-fn is_healthy_without_descriptors(address: SocketAddr, program: &Program, rejected: &str) {
+fn is_healthy_without_descriptors(address: SocketAddr, program: &Server, rejected: &str) {
     let all: Vec<_> = (0..400).map(|_| TcpStream::connect(address).unwrap()).collect();
     wait_until("some are rejected", || {
-        let told = metrics(program);
+        let told = program.metrics();
         let line = told.lines().find(|line| line.starts_with(rejected)).expect("a metric");
         !line.ends_with(" 0")
     });
-    assert_eq!(Client::connect(admin(program)).get("/healthz").status(), 200);
-    assert_eq!(Client::connect(admin(program)).get("/readyz").status(), 200);
+    assert_eq!(Client::connect(program.admin()).get("/healthz").status(), 200);
+    assert_eq!(Client::connect(program.admin()).get("/readyz").status(), 200);
     program.wait_for_log("no file descriptors are left");
     drop(all);
 }
@@ -197,10 +180,9 @@ fn is_healthy_without_descriptors(address: SocketAddr, program: &Program, reject
 fn the_gateway_is_healthy_when_file_descriptors_have_run_out() {
     let backend = Backend::says("hello");
     let upstream = backend.url();
-    let args = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--workers", "2"];
-    let args = [&["gateway", "--upstream", &upstream], &args[..]].concat();
-    let gateway = start_in_shell("ulimit -n 256", &args, "admin: ");
-    let address = gateway.address_after("listening on http://").unwrap();
+    let args = ["--upstream", &upstream, "--admin", ANY_PORT, "--workers", "2"];
+    let gateway = Gateway::builder().after_script("ulimit -n 256").args(args).start();
+    let address = gateway.gateway();
     let rejected = "ratekeeper_gateway_rejected_total{reason=\"file_descriptors\"}";
     is_healthy_without_descriptors(address, &gateway, rejected);
     wait_until("it serves again", || {
@@ -212,10 +194,12 @@ fn the_gateway_is_healthy_when_file_descriptors_have_run_out() {
 
 #[test]
 fn the_decision_server_is_healthy_when_file_descriptors_have_run_out() {
-    let args = ["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--resp", "off"];
-    let args = [&["serve", "--workers", "2"], &args[..]].concat();
-    let server = start_in_shell("ulimit -n 256", &args, "policy: ");
-    let address = server.address_after("http: http://").unwrap();
+    let server = ServerBuilder::serve(env!("CARGO_BIN_EXE_ratekeeper"))
+        .listen(&[Listener::Http, Listener::Admin])
+        .args(["--workers", "2"])
+        .after_script("ulimit -n 256")
+        .start();
+    let address = server.http();
     let rejected = "ratekeeper_connections_rejected_total{door=\"http\"}";
     is_healthy_without_descriptors(address, &server, rejected);
     wait_until("it serves again", || {
@@ -230,23 +214,22 @@ fn the_decision_server_is_healthy_when_file_descriptors_have_run_out() {
 fn an_access_log_that_cannot_be_written_is_told_once_and_counted() {
     let backend = Backend::says("hello");
     let upstream = backend.url();
-    let args = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--access-log", "text"];
-    let args = [&["gateway", "--upstream", &upstream], &args[..]].concat();
+    let args = ["--upstream", &upstream, "--admin", ANY_PORT, "--access-log", "text"];
     // Full, and a pipe that nobody reads.
     for shell in ["exec >/dev/full", "exec > >(true)"] {
-        let gateway = start_in_shell(shell, &args, "admin: ");
-        let address = gateway.address_after("listening on http://").unwrap();
+        let gateway = Gateway::builder().after_script(shell).args(args).start();
+        let address = gateway.gateway();
         let mut sent = 0;
         wait_until("lines are lost", || {
             sent += 1;
             assert_eq!(Client::connect(address).get("/").status(), 200);
             let lost = "ratekeeper_gateway_access_log_lost_total{reason=\"unwritable\"} 0";
-            !metrics(&gateway).contains(lost)
+            !gateway.metrics().contains(lost)
         });
         gateway.wait_for_log("access log cannot be written");
         wait_until("every line is counted", || {
             let lost = "ratekeeper_gateway_access_log_lost_total{reason=\"unwritable\"}";
-            metrics(&gateway).contains(&format!("{lost} {sent}\n"))
+            gateway.metrics().contains(&format!("{lost} {sent}\n"))
         });
         assert_eq!(gateway.log().matches("access log cannot be written").count(), 1);
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
-use ratekeeper_testkit::{LIMIT, wait_until};
+use ratekeeper_testkit::{TIMEOUT, wait_until};
 
 use crate::backend::{Backend, answer};
 use crate::process::Gateway;
@@ -15,7 +15,7 @@ fn patient() -> (Backend, std::sync::mpsc::Sender<()>) {
     let (go, wait) = channel();
     let wait = Mutex::new(wait);
     let backend = Backend::start(move |_, wire| {
-        _ = wait.lock().unwrap().recv_timeout(LIMIT);
+        _ = wait.lock().unwrap().recv_timeout(TIMEOUT);
         answer(wire, "at last")
     });
     (backend, go)

@@ -1,25 +1,30 @@
 //! HTTP/2 from clients, without TLS and with it.
 
+use std::convert::Infallible;
 use std::future::Future;
-use std::sync::Mutex;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use ratekeeper_testkit::LIMIT;
+use ratekeeper_testkit::TIMEOUT;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_stream::StreamExt;
 
 use crate::backend::{Backend, answer};
 use crate::process::Gateway;
 
 pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(LIMIT, future).await.expect("in time") })
+    runtime.block_on(async { tokio::time::timeout(TIMEOUT, future).await.expect("in time") })
 }
 
 pub(crate) async fn speak(
@@ -61,20 +66,44 @@ fn requests_over_http2_pass_with_their_authority_as_host() {
 }
 
 #[test]
-fn a_large_upload_arrives_whole() {
-    let backend = Backend::start(|head, wire| {
+fn a_large_upload_waits_for_the_upstream_and_arrives_whole() {
+    const CHUNK: usize = 64 << 10;
+    const CHUNKS: usize = 800;
+    /// More than the kernel buffers on two connections.
+    const BUFFERED_MAX: usize = 40 << 20;
+    let (go, may_read) = channel();
+    let may_read = Mutex::new(may_read);
+    let backend = Backend::start(move |head, wire| {
+        may_read.lock().unwrap().recv_timeout(TIMEOUT).unwrap();
         let body = wire.try_body(&head).unwrap();
         answer(wire, &body.len().to_string())
     });
     let gateway = Gateway::before(&backend, &[]);
-    run(async {
-        let mut sender = connect(&gateway).await;
-        let body = Full::from(vec![1; 20 << 20]);
-        let answer = sender.send_request(Request::post("http://a/").body(body).unwrap()).await;
-        assert_eq!(text(answer.unwrap()).await, (20 << 20).to_string());
+    let taken = Arc::new(AtomicUsize::new(0));
+    let chunks = tokio_stream::iter(0..CHUNKS).map({
+        let taken = Arc::clone(&taken);
+        move |_| {
+            taken.fetch_add(CHUNK, Ordering::Relaxed);
+            Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[1; CHUNK])))
+        }
     });
-    let peak = gateway.peak_memory_kb();
-    assert!(peak < 40_000, "{peak} kB");
+    run(async {
+        let stream = TcpStream::connect(gateway.address()).await.unwrap();
+        let shaken = handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+        let (mut sender, connection) = shaken.unwrap();
+        tokio::spawn(connection);
+        let post = Request::post("http://a/").body(StreamBody::new(chunks)).unwrap();
+        let mut response = pin!(sender.send_request(post));
+        let mut before = usize::MAX;
+        while taken.load(Ordering::Relaxed) != before {
+            before = taken.load(Ordering::Relaxed);
+            let pause = tokio::time::timeout(Duration::from_millis(500), &mut response);
+            assert!(pause.await.is_err(), "the upstream has not read anything");
+        }
+        assert!(before < BUFFERED_MAX, "{before} bytes were buffered");
+        go.send(()).unwrap();
+        assert_eq!(text(response.await.unwrap()).await, (CHUNK * CHUNKS).to_string());
+    });
 }
 
 #[test]
@@ -83,7 +112,7 @@ fn requests_over_one_connection_do_not_wait_for_each_other() {
     let wait = Mutex::new(wait);
     let backend = Backend::start(move |head, wire| {
         if head.line.contains("/slow") {
-            _ = wait.lock().unwrap().recv_timeout(LIMIT);
+            _ = wait.lock().unwrap().recv_timeout(TIMEOUT);
         }
         answer(wire, "done")
     });
@@ -147,7 +176,7 @@ fn a_drain_tells_the_client_and_answers_what_is_under_way() {
     let (go, wait) = channel();
     let wait = Mutex::new(wait);
     let backend = Backend::start(move |_, wire| {
-        _ = wait.lock().unwrap().recv_timeout(LIMIT);
+        _ = wait.lock().unwrap().recv_timeout(TIMEOUT);
         answer(wire, "at last")
     });
     let mut gateway = Gateway::before(&backend, &[]);

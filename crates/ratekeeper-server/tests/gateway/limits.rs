@@ -3,7 +3,6 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -84,18 +83,7 @@ fn what_does_not_fit_is_refused_and_does_not_reach_the_backend() {
 #[test]
 fn a_policy_that_is_no_good_is_told_at_once_with_every_error() {
     let policy = PolicyFile::new("limits: [{ name: api, per: ipp, rate: 3/fortnight }]");
-    let tried = Command::new(env!("CARGO_BIN_EXE_ratekeeper"))
-        .args([
-            "gateway",
-            "--upstream",
-            "http://127.0.0.1:1",
-            "--listen",
-            "127.0.0.1:0",
-            policy.path(),
-        ])
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+    let tried = Gateway::builder().args(["--upstream", "http://127.0.0.1:1", policy.path()]).run();
     let error = String::from_utf8_lossy(&tried.stderr);
     assert_eq!(tried.status.code(), Some(2), "{error}");
     assert!(

@@ -1,8 +1,8 @@
 //! `ratekeeper gateway` as a process, between real sockets.
 
-mod backend;
+use ratekeeper_testkit::{http1 as client, upstream as backend};
+
 mod bounds;
-mod client;
 mod drain;
 mod evasion;
 mod flash_sale;

@@ -2,26 +2,22 @@
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
-use std::process::Command;
 
-use ratekeeper_testkit::Program;
+use ratekeeper_testkit::{Server, ServerBuilder};
 
 use crate::backend::Backend;
 use crate::client::Client;
 
-/// A running gateway, gone when this is dropped.
-pub(crate) struct Gateway {
-    program: Program,
-    address: SocketAddr,
-}
+/// A running gateway, killed on drop.
+pub(crate) struct Gateway(Server);
 
 impl Gateway {
-    /// In front of one backend.
+    /// Starts one in front of an upstream.
     pub(crate) fn before(backend: &Backend, args: &[&str]) -> Self {
         Self::start(&[&["--upstream", &backend.url()], args].concat())
     }
 
-    /// In front of several.
+    /// Starts one in front of several upstreams.
     pub(crate) fn before_all(backends: &[&Backend], args: &[&str]) -> Self {
         let urls: Vec<String> = backends.iter().map(|backend| backend.url()).collect();
         let upstreams: Vec<&str> = urls.iter().flat_map(|url| ["--upstream", url]).collect();
@@ -29,33 +25,33 @@ impl Gateway {
     }
 
     pub(crate) fn start(args: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ratekeeper"));
-        command.args(["gateway", "--listen", "127.0.0.1:0"]);
-        command.args(if args.contains(&"--admin") { &[][..] } else { &["--admin", "off"] });
-        let program = Program::start(command.args(args), "limits: ");
-        let address = program.address_after("://").expect("it says where it listens");
-        Self { program, address }
+        Self(Self::builder().args(args).start())
+    }
+
+    /// Prepares one without an admin listener, unless an argument sets its address.
+    pub(crate) fn builder() -> ServerBuilder {
+        ServerBuilder::gateway(env!("CARGO_BIN_EXE_ratekeeper"))
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.gateway()
     }
 
     pub(crate) fn connect(&self) -> Client {
-        Client::connect(self.address)
+        Client::connect(self.address())
     }
 }
 
 impl Deref for Gateway {
-    type Target = Program;
+    type Target = Server;
 
-    fn deref(&self) -> &Program {
-        &self.program
+    fn deref(&self) -> &Server {
+        &self.0
     }
 }
 
 impl DerefMut for Gateway {
-    fn deref_mut(&mut self) -> &mut Program {
-        &mut self.program
+    fn deref_mut(&mut self) -> &mut Server {
+        &mut self.0
     }
 }

@@ -111,12 +111,10 @@ fn a_new_certificate_is_taken_up_and_a_bad_one_is_not() {
 fn a_certificate_that_cannot_be_used_is_told_at_once() {
     let dir = certificates();
     let run = |cert: &str, key: &str| {
-        let command = std::process::Command::new(env!("CARGO_BIN_EXE_ratekeeper"))
-            .args(["gateway", "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"])
-            .args(["--tls-cert", cert, "--tls-key", key])
-            .output()
-            .unwrap();
-        (command.status.code(), String::from_utf8(command.stderr).unwrap())
+        let upstream = ["--upstream", "http://127.0.0.1:1"];
+        let tried =
+            Gateway::builder().args(upstream).args(["--tls-cert", cert, "--tls-key", key]).run();
+        (tried.status.code(), String::from_utf8(tried.stderr).unwrap())
     };
     let (code, told) = run(&path(&dir, CERTIFICATE), &path(&dir, "missing.key"));
     assert!(code == Some(2) && told.contains("missing.key"), "{told}");
@@ -173,16 +171,15 @@ fn the_admin_side_is_not_public_by_accident() {
     let tokens = dir.path().join("tokens");
     fs::write(&tokens, "omega\n").unwrap();
     let tokens = tokens.display().to_string();
-    let tried = std::process::Command::new(env!("CARGO_BIN_EXE_ratekeeper"))
-        .args(["gateway", "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"])
+    let tried = Gateway::builder()
+        .args(["--upstream", "http://127.0.0.1:1"])
         .args(["--admin", "0.0.0.0:0", "--admin-tokens", &tokens])
-        .output()
-        .unwrap();
+        .run();
     let told = String::from_utf8(tried.stderr).unwrap();
     assert!(tried.status.code() == Some(2) && told.contains("--insecure-public"), "{told}");
 
     let gateway = secured(&dir, &["--admin", "0.0.0.0:0", "--admin-tokens", &tokens]);
-    let port = gateway.address_after("admin: https://").expect("an admin side").port();
+    let port = gateway.admin().port();
     run(async {
         for (header, status) in [("", "401"), ("Authorization: Bearer omega\r\n", "200")] {
             let address = SocketAddr::from(([127, 0, 0, 1], port));

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
-use ratekeeper_testkit::{LIMIT, wait_until};
+use ratekeeper_testkit::{TIMEOUT, wait_until};
 
-use crate::backend::{Backend, answer, nobody};
+use crate::backend::{Backend, answer, unused_address};
 use crate::process::Gateway;
 
 const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
@@ -23,7 +23,7 @@ fn upstreams_take_turns() {
 
 #[test]
 fn without_an_upstream_the_answer_is_502() {
-    let gateway = Gateway::start(&["--upstream", &format!("http://{}", nobody())]);
+    let gateway = Gateway::start(&["--upstream", &format!("http://{}", unused_address())]);
     let mut client = gateway.connect();
     for _ in 0..10 {
         let answer = client.ask(POST);
@@ -36,7 +36,7 @@ fn without_an_upstream_the_answer_is_502() {
 #[test]
 fn a_request_that_reached_nobody_goes_to_another_upstream() {
     let backend = Backend::echo();
-    let down = format!("http://{}", nobody());
+    let down = format!("http://{}", unused_address());
     let gateway = Gateway::before(&backend, &["--upstream", &down, "--eject-after", "1000"]);
     let mut client = gateway.connect();
     for _ in 0..10 {
@@ -73,7 +73,7 @@ fn a_connection_that_was_closed_while_idle_is_no_failure() {
     let mut client = gateway.connect();
     for number in 1..=20 {
         assert_eq!(client.ask(POST).body, "hello", "request {number}");
-        wait.recv_timeout(LIMIT).expect("the connection is closed");
+        wait.recv_timeout(TIMEOUT).expect("the connection is closed");
     }
     assert!(!gateway.log().contains("ejected"), "{}", gateway.log());
 }

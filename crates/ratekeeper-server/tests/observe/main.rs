@@ -1,9 +1,7 @@
 //! The numbers to run a server by: what it tells, what alerts and dashboards make of it, and a real
 //! Prometheus that scrapes it.
 
-#[path = "../gateway/client.rs"]
-#[allow(dead_code, reason = "the gateway's tests use all of it")]
-mod client;
+use ratekeeper_testkit::http1 as client;
 mod docs;
 mod files;
 #[path = "../envoy/grpc.rs"]

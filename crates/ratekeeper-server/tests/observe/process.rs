@@ -1,12 +1,12 @@
 //! A server with every door open.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::Command;
 
-use ratekeeper_testkit::{LIMIT, Program};
+use ratekeeper_testkit::{Listener, ServerBuilder, TIMEOUT};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -27,10 +27,10 @@ descriptors:
     rate_limit: { unit: hour, requests_per_unit: 5 }
 ";
 
-/// A running server, gone when this is dropped.
+/// A running server with every listener, killed on drop.
 pub(crate) struct Server {
     #[allow(dead_code, reason = "the tests of traces end it")]
-    pub(crate) program: Program,
+    pub(crate) program: ratekeeper_testkit::Server,
     pub(crate) http: SocketAddr,
     pub(crate) grpc: SocketAddr,
     pub(crate) resp: SocketAddr,
@@ -50,16 +50,13 @@ impl Server {
         let descriptors = folder.path().join("envoy");
         fs::create_dir(&descriptors).unwrap();
         fs::write(descriptors.join("limits.yaml"), DESCRIPTORS).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ratekeeper"));
-        command.arg("serve");
-        for door in ["--http", "--grpc", "--resp", "--admin"] {
-            command.args([door, "127.0.0.1:0"]);
-        }
-        command.args(args).arg("--envoy-config").args([&descriptors, &policy]);
-        let program = Program::start(&mut command, "policy: ");
-        let door = |before| program.address_after(before).expect("it says where it listens");
-        let (http, grpc) = (door("http: http://"), door("envoy: grpc://"));
-        let (resp, admin) = (door("redis: redis://"), door("admin: http://"));
+        let listeners = [Listener::Http, Listener::Grpc, Listener::Resp, Listener::Admin];
+        let program = ServerBuilder::serve(env!("CARGO_BIN_EXE_ratekeeper"))
+            .listen(&listeners)
+            .args(args)
+            .args([OsStr::new("--envoy-config"), descriptors.as_os_str(), policy.as_os_str()])
+            .start();
+        let [http, grpc, resp, admin] = listeners.map(|listener| program.address(listener));
         Self { program, http, grpc, resp, admin, folder }
     }
 
@@ -80,7 +77,7 @@ impl Server {
     /// Sends commands of one line each, and gives what comes back until the server closes.
     pub(crate) fn commands(&self, lines: &[&str]) -> String {
         let mut stream = TcpStream::connect(self.resp).unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let text: String =
             lines.iter().chain(&["QUIT"]).map(|line| format!("{line}\r\n")).collect();
         stream.write_all(text.as_bytes()).unwrap();
@@ -130,7 +127,7 @@ impl Server {
 
 /// A gateway that keeps the same policy, in front of nothing, with its admin side.
 pub(crate) struct Gateway {
-    _program: Program,
+    _program: ratekeeper_testkit::Server,
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
     _folder: TempDir,
@@ -140,12 +137,12 @@ impl Gateway {
     pub(crate) fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let policy = write_policy(&folder, "");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ratekeeper"));
-        command.args(["gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-        command.args(["--upstream", "http://127.0.0.1:9"]).arg(&policy);
-        let program = Program::start(&mut command, "admin: ");
-        let side = |before| program.address_after(before).expect("it says where it listens");
-        let (listen, admin) = (side("listening on http://"), side("admin: http://"));
+        let program = ServerBuilder::gateway(env!("CARGO_BIN_EXE_ratekeeper"))
+            .listen(&[Listener::Gateway, Listener::Admin])
+            .args(["--upstream", "http://127.0.0.1:9"])
+            .args([&policy])
+            .start();
+        let (listen, admin) = (program.gateway(), program.admin());
         Self { _program: program, listen, admin, _folder: folder }
     }
 }

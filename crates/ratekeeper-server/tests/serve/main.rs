@@ -1,8 +1,6 @@
 //! `ratekeeper serve` as a process, with real clients.
 
-#[path = "../gateway/client.rs"]
-#[allow(dead_code, reason = "the gateway's tests use more of it")]
-mod client;
+use ratekeeper_testkit::http1 as client;
 
 #[path = "../envoy/grpc.rs"]
 #[allow(dead_code, reason = "the tests with Envoy use more of it")]

@@ -1,50 +1,22 @@
 //! The server's process.
 
 use std::borrow::Borrow;
-use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
-use std::process::{Command, Output};
+use std::process::Output;
 
-use ratekeeper_testkit::Program;
+use ratekeeper_testkit::{Listener, ServerBuilder};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use crate::client::{Answer, Client};
 
-/// A running server, gone when this is dropped.
-pub(crate) struct Server {
-    program: Program,
-    doors: [Option<SocketAddr>; 4],
-}
-
-const BEFORE: [&str; 4] = ["http: http", "admin: http", "redis: redis", "envoy: grpc"];
+/// A running server, killed on drop.
+pub(crate) struct Server(ratekeeper_testkit::Server);
 
 impl Server {
-    /// With the HTTP door and the admin side, and others if they are asked for.
+    /// Starts one with the HTTP API and the admin listener, and others that the arguments enable.
     pub(crate) fn start(args: &[&str]) -> Self {
-        let mut command = command(args);
-        let program = Program::start(&mut command, "policy: ");
-        let after = |before: &str| {
-            let [plain, secure] = ["://", "s://"].map(|rest| format!("{before}{rest}"));
-            program.address_after(&secure).or_else(|| program.address_after(&plain))
-        };
-        Self { doors: BEFORE.map(after), program }
-    }
-
-    pub(crate) fn http(&self) -> SocketAddr {
-        self.doors[0].expect("a door for HTTP")
-    }
-
-    pub(crate) fn admin(&self) -> SocketAddr {
-        self.doors[1].expect("an admin side")
-    }
-
-    pub(crate) fn resp(&self) -> SocketAddr {
-        self.doors[2].expect("a door for Redis' protocol")
-    }
-
-    pub(crate) fn grpc(&self) -> SocketAddr {
-        self.doors[3].expect("a door for Envoy")
+        Self(serve(args).start())
     }
 
     pub(crate) fn connect(&self) -> Client {
@@ -67,36 +39,27 @@ impl Server {
 }
 
 impl Deref for Server {
-    type Target = Program;
+    type Target = ratekeeper_testkit::Server;
 
-    fn deref(&self) -> &Program {
-        &self.program
+    fn deref(&self) -> &ratekeeper_testkit::Server {
+        &self.0
     }
 }
 
 impl DerefMut for Server {
-    fn deref_mut(&mut self) -> &mut Program {
-        &mut self.program
+    fn deref_mut(&mut self) -> &mut ratekeeper_testkit::Server {
+        &mut self.0
     }
 }
 
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ratekeeper"));
-    command.arg("serve");
-    for (door, address) in
-        [("--http", "127.0.0.1:0"), ("--admin", "127.0.0.1:0"), ("--resp", "off")]
-    {
-        if !args.contains(&door) {
-            command.args([door, address]);
-        }
-    }
-    command.args(args);
-    command
+fn serve(args: &[&str]) -> ServerBuilder {
+    let builder = ServerBuilder::serve(env!("CARGO_BIN_EXE_ratekeeper"));
+    builder.listen(&[Listener::Http, Listener::Admin]).args(args)
 }
 
-/// Runs it to its end, for what cannot be served.
+/// Runs it until it exits, with a configuration that is rejected.
 pub(crate) fn run(args: &[&str]) -> Output {
-    command(args).output().expect("the server starts")
+    serve(args).run()
 }
 
 pub(crate) fn post(client: &mut Client, path: &str, body: &str) -> Answer {

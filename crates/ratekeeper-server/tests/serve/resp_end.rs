@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use ratekeeper_testkit::{LIMIT, RedisServer, wait_until};
+use ratekeeper_testkit::{RedisServer, TIMEOUT, wait_until};
 
 use crate::process::{Server, path, policy};
 
@@ -19,7 +19,7 @@ fn start(args: &[&str]) -> Server {
 
 fn connect(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(server.resp()).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -116,7 +116,7 @@ fn replies_after_the_end(server: &mut Server, connections: usize, commands: usiz
     server.signal("-STOP");
     for stream in &mut streams {
         // What does not fit into the buffers of both ends has not been sent.
-        stream.set_write_timeout(Some(LIMIT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(pipeline.as_bytes()).unwrap();
     }
     server.signal("-TERM");

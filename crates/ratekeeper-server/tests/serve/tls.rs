@@ -329,5 +329,5 @@ async fn a_client_of_redis_that_takes_no_answers_is_cut_off() {
     let ask = "INFO\r\n".repeat(1_000);
     // It asks until nobody listens any more, and takes none of the answers.
     let cut_off = async { while stream.write_all(ask.as_bytes()).await.is_ok() {} };
-    tokio::time::timeout(ratekeeper_testkit::LIMIT, cut_off).await.expect("it is cut off");
+    tokio::time::timeout(ratekeeper_testkit::TIMEOUT, cut_off).await.expect("it is cut off");
 }

@@ -57,7 +57,7 @@ fn connections_beyond_the_limit_are_rejected_and_there_is_room_again_later() {
     let limit = max.to_string();
     let all = Everything::start(&["--max-connections", &limit]);
     let (server, gateway) = (&all.server, &all.gateway);
-    let of_gateway = gateway.address_after("admin: http://").expect("an admin listener");
+    let of_gateway = gateway.admin();
     let get = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
     for listener in [
         Listener {

@@ -1,12 +1,8 @@
 //! The server and the gateway under many clients at once, of every protocol. Short here;
 //! `scripts/soak` runs the same for longer, with more, and shows what they print.
 
-#[path = "../gateway/backend.rs"]
-#[allow(dead_code, reason = "the gateway's tests use more of it")]
-mod backend;
-#[path = "../gateway/client.rs"]
-#[allow(dead_code, reason = "the gateway's tests use more of it")]
-mod client;
+use ratekeeper_testkit::http1 as client;
+use ratekeeper_testkit::upstream as backend;
 #[path = "../gateway/process.rs"]
 #[allow(dead_code, reason = "the gateway's tests use more of it")]
 mod gateway;

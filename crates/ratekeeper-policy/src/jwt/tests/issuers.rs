@@ -1,4 +1,4 @@
-//! Issuers with keys of their own, made anew for each run.
+//! Issuers with keys that are generated for each run.
 
 use std::slice;
 use std::sync::LazyLock;
@@ -20,13 +20,12 @@ use super::super::{JwtAlgorithm, JwtKey};
 pub(super) struct Issuer {
     pub(super) algorithms: &'static [JwtAlgorithm],
     signing: EncodingKey,
-    /// Of public keys.
+    /// The public key, if it is not a secret.
     pub(super) pem: Option<String>,
     pub(super) jwk: Value,
 }
 
-static SECRET: LazyLock<Issuer> =
-    LazyLock::new(|| Issuer::of_secret(b"a secret that nobody guesses"));
+static SECRET: LazyLock<Issuer> = LazyLock::new(|| Issuer::of_secret(b"a long random secret"));
 static RSA_2048: LazyLock<Issuer> = LazyLock::new(Issuer::new_rsa);
 static P256: LazyLock<Issuer> = LazyLock::new(Issuer::new_p256);
 static P384: LazyLock<Issuer> = LazyLock::new(Issuer::new_p384);
@@ -107,7 +106,7 @@ impl Issuer {
         }
     }
 
-    /// The key as its kind is usually given.
+    /// Returns the key: as PEM if it is public, otherwise as a key set.
     pub(super) fn key(&self) -> JwtKey {
         match &self.pem {
             Some(pem) => JwtKey::pem(pem).unwrap(),
@@ -119,7 +118,7 @@ impl Issuer {
         self.algorithms[0]
     }
 
-    /// The key as an entry of a set, with more said about it.
+    /// Returns the key as an entry of a set, with more members.
     pub(super) fn jwk_with(&self, more: &Value) -> Value {
         let mut jwk = self.jwk.clone();
         jwk.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -134,12 +133,12 @@ impl Issuer {
         self.token_with(&json!({"alg": self.algorithm().name(), "kid": id}), claims)
     }
 
-    /// A token with any header, signed in the way of our own that it names, or the first.
+    /// Signs a token with any header, with the algorithm that it names if the key allows it, or the first.
     pub(super) fn token_with(&self, header: &Value, claims: &Value) -> String {
         self.sign(&format!("{}.{}", b64(header.to_string()), b64(claims.to_string())), header)
     }
 
-    /// A token of JSON as it is written, signed in the first of our ways.
+    /// Signs a token of JSON texts, with the first algorithm.
     pub(super) fn token_of_text(&self, header: &str, claims: &str) -> String {
         self.sign(&format!("{}.{}", b64(header), b64(claims)), &Value::Null)
     }
@@ -152,7 +151,7 @@ impl Issuer {
     }
 }
 
-/// The same algorithm in the crate that signs here, which is not the one that verifies.
+/// Returns the algorithm as the signing crate names it, which is not the one that verifies.
 fn implementation(algorithm: JwtAlgorithm) -> jsonwebtoken::Algorithm {
     algorithm.name().parse().unwrap()
 }

@@ -1,3 +1,5 @@
+//! Tokens and keys of every kind, signed by another implementation.
+
 mod issuers;
 mod keys;
 mod rejected;
@@ -8,10 +10,10 @@ use serde_json::{Value, json};
 use super::*;
 use issuers::Issuer;
 
-/// A moment at which all tokens here are good.
+/// A time at which the tokens here are valid.
 const NOW: u64 = 1_800_000_000;
 
-/// Claims of a token that is good for a minute.
+/// Claims of a token that is valid for a minute.
 fn claims() -> Value {
     json!({"sub": "ann", "exp": NOW + 60, "iss": "https://issuer.example", "aud": ["api", "web"]})
 }
@@ -21,7 +23,7 @@ fn verifier(key: JwtKey) -> JwtVerifier {
 }
 
 #[track_caller]
-fn refuse(verifier: &JwtVerifier, token: &str, error: JwtError) {
+fn reject(verifier: &JwtVerifier, token: &str, error: JwtError) {
     assert_eq!(verifier.verify(token, NOW), Err(error), "{token}");
 }
 

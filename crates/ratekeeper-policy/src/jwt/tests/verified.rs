@@ -1,4 +1,4 @@
-//! Tokens that are believed.
+//! Tokens that are accepted.
 
 use std::slice;
 
@@ -20,7 +20,7 @@ fn every_algorithm_is_verified_with_every_form_of_its_key() {
 
 #[test]
 fn a_secret_can_be_given_as_bytes() {
-    let key = JwtKey::secret(b"a secret that nobody guesses").unwrap();
+    let key = JwtKey::secret(b"a long random secret").unwrap();
     accept(&verifier(key), &Issuer::secret().token(&claims()));
 }
 
@@ -44,26 +44,26 @@ fn a_token_may_name_its_key() {
     accept(&verifier, &issuers[0].token_of_key("a", &claims()));
     accept(&verifier, &issuers[1].token_of_key("b", &claims()));
     accept(&verifier, &issuers[1].token(&claims()));
-    refuse(&verifier, &issuers[1].token_of_key("a", &claims()), JwtError::Signature);
-    refuse(&verifier, &issuers[1].token_of_key("c", &claims()), JwtError::UnknownKey);
+    reject(&verifier, &issuers[1].token_of_key("a", &claims()), JwtError::Signature);
+    reject(&verifier, &issuers[1].token_of_key("c", &claims()), JwtError::UnknownKey);
 }
 
 #[test]
-fn a_token_that_names_no_key_is_tried_on_so_many_keys_only() {
+fn a_token_without_a_key_id_is_tried_on_a_bounded_number_of_keys() {
     let issuer = Issuer::new_ed25519();
     let others: Vec<_> = (0..16).map(|_| Issuer::new_ed25519().jwk).collect();
     let last_of =
         |others: &[Value]| verifier(jwks(&[others, slice::from_ref(&issuer.jwk)].concat()));
     accept(&last_of(&others[..15]), &issuer.token(&claims()));
-    refuse(&last_of(&others), &issuer.token(&claims()), JwtError::Signature);
+    reject(&last_of(&others), &issuer.token(&claims()), JwtError::Signature);
 }
 
 #[test]
-fn a_token_is_good_from_its_start_until_its_expiry() {
+fn a_token_is_valid_from_its_start_until_its_expiry() {
     let issuer = Issuer::secret();
     let token = issuer.token(&json!({"sub": "ann", "nbf": NOW, "exp": NOW + 60}));
     let check = |verifier: &JwtVerifier, at, error: Option<JwtError>| {
-        for _ in ["fresh", "remembered"] {
+        for _ in ["uncached", "cached"] {
             assert_eq!(verifier.verify(&token, at).err(), error, "{at}");
         }
     };
@@ -84,14 +84,14 @@ fn a_token_is_good_from_its_start_until_its_expiry() {
 }
 
 #[test]
-fn a_token_may_only_live_for_ever_if_allowed() {
+fn a_token_without_expiry_is_accepted_only_if_allowed() {
     let issuer = Issuer::secret();
     let token = issuer.token(&json!({"sub": "ann"}));
-    refuse(&verifier(issuer.key()), &token, JwtError::NoExpiry);
+    reject(&verifier(issuer.key()), &token, JwtError::NoExpiry);
     let verifier = verifier(issuer.key()).allow_missing_expiry();
     accept(&verifier, &token);
     accept(&verifier, &token);
-    refuse(
+    reject(
         &verifier,
         &issuer.token(&json!({"exp": NOW - 100})),
         JwtError::Expired { seconds_ago: 100 },
@@ -104,7 +104,7 @@ fn times_may_have_fractions() {
     let verifier = verifier(issuer.key()).with_leeway(0);
     accept(&verifier, &issuer.token(&json!({"sub": "ann", "exp": NOW as f64 + 1.5, "nbf": -1.5})));
     for wrong in [json!("1900000000"), json!(null), json!([NOW + 60]), json!(true)] {
-        refuse(&verifier, &issuer.token(&json!({"exp": wrong})), JwtError::Malformed);
+        reject(&verifier, &issuer.token(&json!({"exp": wrong})), JwtError::Malformed);
     }
 }
 
@@ -116,43 +116,43 @@ fn issuer_and_audience_are_checked_if_given() {
     accept(&new().with_issuer("https://issuer.example").with_audience("web"), &token);
     accept(&new().with_issuer("other").with_issuer("https://issuer.example"), &token);
     accept(&new().with_audience("other").with_audience("api"), &token);
-    refuse(&new().with_issuer("https://issuer.example/"), &token, JwtError::Issuer);
-    refuse(&new().with_audience("ap"), &token, JwtError::Audience);
+    reject(&new().with_issuer("https://issuer.example/"), &token, JwtError::Issuer);
+    reject(&new().with_audience("ap"), &token, JwtError::Audience);
     let one = issuer.token(&json!({"sub": "ann", "exp": NOW, "aud": "api"}));
     accept(&new().with_audience("api"), &one);
     let none = issuer.token(&json!({"sub": "ann", "exp": NOW}));
     accept(&new(), &none);
-    refuse(&new().with_issuer("x"), &none, JwtError::Issuer);
-    refuse(&new().with_audience("x"), &none, JwtError::Audience);
+    reject(&new().with_issuer("x"), &none, JwtError::Issuer);
+    reject(&new().with_audience("x"), &none, JwtError::Audience);
     let odd = issuer.token(&json!({"exp": NOW, "iss": ["x"], "aud": {"x": "x"}}));
-    refuse(&new().with_issuer("x"), &odd, JwtError::Issuer);
-    refuse(&new().with_audience("x"), &odd, JwtError::Audience);
+    reject(&new().with_issuer("x"), &odd, JwtError::Issuer);
+    reject(&new().with_audience("x"), &odd, JwtError::Audience);
 }
 
 #[test]
-fn a_stricter_verifier_remembers_nothing_of_before() {
+fn a_stricter_verifier_starts_with_an_empty_cache() {
     let issuer = Issuer::rsa();
     let token = issuer.token(&claims());
     let used = || {
         let verifier = verifier(issuer.key());
         accept(&verifier, &token);
-        assert_eq!(verifier.verified.len(), 1);
+        assert_eq!(verifier.cache.len(), 1);
         verifier
     };
-    refuse(&used().with_issuer("x"), &token, JwtError::Issuer);
-    refuse(&used().with_audience("x"), &token, JwtError::Audience);
+    reject(&used().with_issuer("x"), &token, JwtError::Issuer);
+    reject(&used().with_audience("x"), &token, JwtError::Audience);
     let only_pss = used().with_algorithms(&[JwtAlgorithm::Ps256]).unwrap();
-    refuse(&only_pss, &token, JwtError::Algorithm("RS256".into()));
+    reject(&only_pss, &token, JwtError::Algorithm("RS256".into()));
 }
 
 #[test]
-fn only_good_tokens_are_remembered() {
+fn only_valid_tokens_are_cached() {
     let issuer = Issuer::secret();
     let verifier = verifier(issuer.key());
     for wrong in ["", "a.b.c", &issuer.token(&json!({"exp": 1})), &issuer.token(&json!({}))] {
         verifier.verify(wrong, NOW).unwrap_err();
     }
-    assert_eq!(verifier.verified.len(), 0);
+    assert_eq!(verifier.cache.len(), 0);
 }
 
 #[test]
@@ -165,5 +165,5 @@ fn threads_share_a_verifier() {
             scope.spawn(|| (0..50).for_each(|_| accept(&verifier, &token)));
         }
     });
-    assert_eq!(verifier.verified.len(), 1);
+    assert_eq!(verifier.cache.len(), 1);
 }

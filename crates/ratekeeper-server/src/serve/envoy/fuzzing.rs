@@ -1,4 +1,4 @@
-//! A whole request: in JSON if it begins as that does, and otherwise as Envoy sends it.
+//! A request of the rate limit service, as JSON or Protobuf.
 
 use std::sync::LazyLock;
 
@@ -19,20 +19,21 @@ descriptors:
   - { key: shadow, shadow_mode: true, rate_limits: [{ rate: 1/s }, { rate: 3/minute burst 2 }] }
 ";
 
-/// Is answered, whatever it is: with a status for each descriptor, or with a reason.
+/// Decides a request, as JSON if it begins with `{`: the response has a status for each descriptor, or an
+/// error.
 pub fn descriptors(bytes: &[u8]) {
-    static DOOR: LazyLock<RateLimitService> = LazyLock::new(|| {
+    static SERVICE: LazyLock<RateLimitService> = LazyLock::new(|| {
         let config = EnvoyConfig::parse(&[("limits.yaml".into(), FILE.into())]).expect("a file");
         RateLimitService::new(crate::fuzzing::gate(), config, RateLimitSettings::default())
     });
     if bytes.first() == Some(&b'{') {
-        let (status, answer) = block_on(DOOR.answer_json(bytes));
-        assert!([200, 400, 429].contains(&status), "{status}: {answer}");
-        let _ = block_on(DOOR.reset_json(bytes));
+        let (status, response) = block_on(SERVICE.answer_json(bytes));
+        assert!([200, 400, 429].contains(&status), "{status}: {response}");
+        let _ = block_on(SERVICE.reset_json(bytes));
         return;
     }
     let Ok(request) = RateLimitRequest::decode(bytes) else { return };
-    if let Ok(answer) = block_on(DOOR.decide(&request, &mut About::default())) {
-        assert_eq!(answer.statuses.len(), request.descriptors.len());
+    if let Ok(response) = block_on(SERVICE.decide(&request, &mut About::default())) {
+        assert_eq!(response.statuses.len(), request.descriptors.len());
     }
 }

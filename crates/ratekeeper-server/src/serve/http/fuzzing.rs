@@ -1,4 +1,4 @@
-//! A whole question: a line with its path, then its body.
+//! A request of the HTTP API: a line with its path, then its body.
 
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
@@ -11,9 +11,9 @@ use super::{HttpApi, routes};
 use crate::serve::fuzzing::block_on;
 use crate::serve::meters::Meters;
 
-/// Is answered, whatever it is.
-pub fn questions(bytes: &[u8]) {
-    static DOOR: LazyLock<Arc<HttpApi>> = LazyLock::new(|| {
+/// Sends a request: the response is never a server error.
+pub fn http_api(bytes: &[u8]) {
+    static API: LazyLock<Arc<HttpApi>> = LazyLock::new(|| {
         let meters = Meters::new(Arc::default());
         HttpApi::new(crate::fuzzing::gate(), Arc::default(), None, meters)
     });
@@ -22,6 +22,6 @@ pub fn questions(bytes: &[u8]) {
     let body = Bytes::copy_from_slice(body.get(1..).unwrap_or_default());
     let Ok(request) = Request::post(path).body(Full::new(body)) else { return };
     let peer = IpAddr::from([127, 0, 0, 1]);
-    let reply = block_on(routes::answer(&DOOR, request, peer));
+    let reply = block_on(routes::answer(&API, request, peer));
     assert!(!reply.status().is_server_error(), "{}", reply.status());
 }

@@ -1,4 +1,4 @@
-//! A whole connection.
+//! A connection of the Redis protocol.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::{Passwords, RespServer, timeouts};
 use crate::listener::{ConnectionLimit, Drain};
 use crate::serve::fuzzing::block_on;
 
-/// What a client sends before it goes, in two pieces. Whatever it is, the server ends the connection too.
+/// Sends bytes in two parts and closes the sending half: the server closes the connection.
 pub fn resp(bytes: &[u8]) {
     static WORKER: LazyLock<RespHandler> = LazyLock::new(|| {
         let long = Duration::from_secs(3_600);
@@ -19,19 +19,19 @@ pub fn resp(bytes: &[u8]) {
         RespHandler::new(Arc::new(door), Drain::default())
     });
     let (client, server) = duplex(4 << 10);
-    let (mut answers, mut sends) = split(client);
+    let (mut reader, mut writer) = split(client);
     block_on(async {
         let (first, second) = bytes.split_at(bytes.len() / 2);
         let send = async {
-            // A server that has closed takes nothing more.
-            let _ = sends.write_all(first).await;
+            // The server may have closed the connection.
+            let _ = writer.write_all(first).await;
             tokio::task::yield_now().await;
-            let _ = sends.write_all(second).await;
-            let _ = sends.shutdown().await;
+            let _ = writer.write_all(second).await;
+            let _ = writer.shutdown().await;
         };
         let receive = async {
             let mut buffer = [0; 4 << 10];
-            while answers.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
+            while reader.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
         };
         let (_, (), ()) =
             tokio::join!(WORKER.run(server, ([127, 0, 0, 1], 1).into()), send, receive);

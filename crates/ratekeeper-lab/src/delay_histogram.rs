@@ -1,34 +1,34 @@
-//! Quantiles of delays, in a fixed amount of memory.
+//! A histogram of delays, in bounded memory.
 //!
-//! Delays are counted in ranges whose width is a 1024th of their size. A range stands for the
-//! longest delay that fell into it, so a quantile is a delay that did occur, and too long by 0.1%
-//! at most.
+//! The width of a bucket is at most a 1024th of its values. A bucket is represented by its longest
+//! delay, so a quantile is a delay that occurred and at most 0.1% too long. `hdrhistogram` would report
+//! the upper bound of a bucket instead: 400.1 ms for delays of exactly 400 ms.
 
 const STEP_BITS: u32 = 10;
 const STEPS: usize = 1 << STEP_BITS;
 
 #[derive(Debug, Default)]
-pub(crate) struct Delays {
-    ranges: Vec<Range>,
+pub(crate) struct DelayHistogram {
+    buckets: Vec<Bucket>,
     total: u64,
     max_us: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Range {
+struct Bucket {
     count: u64,
     max_us: u64,
 }
 
-impl Delays {
+impl DelayHistogram {
     pub(crate) fn add(&mut self, us: u64) {
-        let index = range_of(us);
-        if index >= self.ranges.len() {
-            self.ranges.resize(index + 1, Range::default());
+        let index = bucket_of(us);
+        if index >= self.buckets.len() {
+            self.buckets.resize(index + 1, Bucket::default());
         }
-        let range = &mut self.ranges[index];
-        range.count += 1;
-        range.max_us = range.max_us.max(us);
+        let bucket = &mut self.buckets[index];
+        bucket.count += 1;
+        bucket.max_us = bucket.max_us.max(us);
         self.total += 1;
         self.max_us = self.max_us.max(us);
     }
@@ -37,19 +37,19 @@ impl Delays {
         self.max_us
     }
 
-    /// What `percent` of the delays do not exceed.
+    /// Returns a delay that `percent` of the delays do not exceed.
     pub(crate) fn quantile_us(&self, percent: u64) -> u64 {
         let wanted = (u128::from(self.total) * u128::from(percent)).div_ceil(100);
         let mut seen = 0;
-        let range = self.ranges.iter().find(|range| {
-            seen += u128::from(range.count);
-            range.count > 0 && seen >= wanted
+        let bucket = self.buckets.iter().find(|bucket| {
+            seen += u128::from(bucket.count);
+            bucket.count > 0 && seen >= wanted
         });
-        range.map_or(0, |range| range.max_us)
+        bucket.map_or(0, |bucket| bucket.max_us)
     }
 }
 
-fn range_of(us: u64) -> usize {
+fn bucket_of(us: u64) -> usize {
     if us < STEPS as u64 {
         return us as usize;
     }
@@ -62,25 +62,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_follow_each_other_and_are_narrow() {
+    fn buckets_are_contiguous_and_narrow() {
         let mut start_us = 0u64;
         for us in 1..3_000_000u64 {
-            match range_of(us) - range_of(us - 1) {
+            match bucket_of(us) - bucket_of(us - 1) {
                 0 => assert!((us - start_us) * 1_024 <= us, "{start_us} to {us}"),
                 1 => start_us = us,
                 _ => panic!("a gap at {us}"),
             }
         }
-        assert!(range_of(u64::MAX) < 64 * STEPS);
+        assert!(bucket_of(u64::MAX) < 64 * STEPS);
     }
 
     #[test]
-    fn quantiles_are_near_the_true_ones() {
-        let mut delays = Delays::default();
+    fn quantiles_are_close_to_the_true_ones() {
+        let mut delays = DelayHistogram::default();
         (1..=1_000).for_each(|n| delays.add(n * 1_000));
         assert!((500_000..=500_500).contains(&delays.quantile_us(50)));
         assert!((990_000..=991_000).contains(&delays.quantile_us(99)));
         assert_eq!(delays.quantile_us(100), 1_000_000);
-        assert_eq!(Delays::default().quantile_us(50), 0);
+        assert_eq!(DelayHistogram::default().quantile_us(50), 0);
     }
 }

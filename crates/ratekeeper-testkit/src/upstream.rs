@@ -1,14 +1,14 @@
-//! An upstream that does exactly what the test says.
+//! An HTTP/1 upstream whose responses the test defines.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::client::{Head, Wire};
+use crate::http1::{Head, Wire};
 
-/// Listens until the process ends. Each connection has a thread.
-pub(crate) struct Backend {
+/// A server that listens until the process exits, with a thread for each connection.
+pub struct Backend {
     address: SocketAddr,
     counts: Arc<Counts>,
 }
@@ -20,13 +20,14 @@ struct Counts {
 }
 
 impl Backend {
-    /// `serve` answers a request whose body it has yet to read; if it returns false the connection
-    /// is closed.
-    pub(crate) fn start(serve: impl Fn(Head, &mut Wire) -> bool + Send + Sync + 'static) -> Self {
+    /// Starts one on any free port. `serve` responds to a request whose body it has yet to read; if it
+    /// returns false, the connection is closed.
+    pub fn start(serve: impl Fn(Head, &mut Wire) -> bool + Send + Sync + 'static) -> Self {
         Self::at((Ipv4Addr::LOCALHOST, 0).into(), serve)
     }
 
-    pub(crate) fn at(
+    /// Starts one on this address.
+    pub fn at(
         address: SocketAddr,
         serve: impl Fn(Head, &mut Wire) -> bool + Send + Sync + 'static,
     ) -> Self {
@@ -52,13 +53,13 @@ impl Backend {
         Self { address, counts }
     }
 
-    /// Answers every request with the same text.
-    pub(crate) fn says(text: &'static str) -> Self {
+    /// Starts one that responds to every request with the same text.
+    pub fn says(text: &'static str) -> Self {
         Self::start(move |head, wire| wire.try_body(&head).is_ok() && answer(wire, text))
     }
 
-    /// Answers with what it has received: the head, and then the body.
-    pub(crate) fn echo() -> Self {
+    /// Starts one that responds with what it has received: the head, and then the body.
+    pub fn echo() -> Self {
         Self::start(|head, wire| {
             let Ok(body) = wire.try_body(&head) else { return false };
             let mut text = head.line.clone() + "\n";
@@ -71,31 +72,35 @@ impl Backend {
         })
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    /// Returns its address.
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub(crate) fn url(&self) -> String {
+    /// Returns `http://ADDRESS`.
+    pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    pub(crate) fn requests(&self) -> usize {
+    /// Returns how many requests it has received.
+    pub fn requests(&self) -> usize {
         self.counts.requests.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn connections(&self) -> usize {
+    /// Returns how many connections it has accepted.
+    pub fn connections(&self) -> usize {
         self.counts.connections.load(Ordering::SeqCst)
     }
 }
 
-/// An ordinary answer. Returns whether the connection goes on.
-pub(crate) fn answer(wire: &mut Wire, text: &str) -> bool {
+/// Sends a response with this body, and returns whether the connection is still open.
+pub fn answer(wire: &mut Wire, text: &str) -> bool {
     let length = text.len();
     wire.try_send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{text}")).is_ok()
 }
 
-/// An address at which nobody listens.
-pub(crate) fn nobody() -> SocketAddr {
+/// Returns an address on which nothing listens.
+pub fn unused_address() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("a bound port")
 }
