@@ -111,7 +111,7 @@ async fn respond<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>
         (&Method::GET, "/readyz") => ready(admin),
         (&Method::GET, "/metrics") => {
             let mut page = Page::default();
-            metrics::gate(&mut page, admin.policy.gate());
+            metrics::collect(&mut page, admin.policy.gate());
             (admin.more_metrics)(&mut page);
             let mut response = text(StatusCode::OK, page.into_text());
             let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
@@ -135,7 +135,7 @@ async fn respond<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>
 }
 
 fn top(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {
-    match admin.policy.top().tell(query, admin.policy.gate().engine().now()) {
+    match admin.policy.top().to_json(query, admin.policy.gate().engine().now()) {
         Ok(top) => json(StatusCode::OK, &top),
         Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     }

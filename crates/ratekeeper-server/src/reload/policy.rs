@@ -60,7 +60,7 @@ impl PolicyFile {
         log_store_changes(&gate);
         let top = Arc::new(Top::default());
         let of_gate = Arc::clone(&top);
-        gate.telemetry().on_decision(move |decision| of_gate.see(decision));
+        gate.telemetry().on_decision(move |decision| of_gate.observe(decision));
         Ok(Self { gate, origin, loads: LoadState::loaded(stamps), top })
     }
 

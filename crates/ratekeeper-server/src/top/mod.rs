@@ -1,11 +1,11 @@
-//! Who asks most, and who is denied most: found in a fixed amount of memory, whatever keys come.
+//! The hottest and the most denied keys, in a fixed amount of memory whatever the cardinality.
 //!
-//! Decisions never wait for this. A thread looks at all of its decisions while there are few, and at a
-//! sample of a flood; what it looks at is dropped if somebody else is just counting in the same place.
+//! Decisions never wait for this. A thread counts all of its decisions while they are few, and samples a
+//! flood; a decision is dropped if another thread is updating the same part.
 
+mod fixed_text;
 mod sampler;
 mod sketch;
-mod text;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,31 +16,31 @@ use ratekeeper::telemetry::{DecisionEvent, Outcome};
 use serde_json::{Value, json};
 
 use sampler::Sampler;
-use sketch::{Counted, KEYS, Sketch};
+use sketch::{KEYS, KeyCount, Sketch};
 
-/// A key belongs to one of so many parts.
+/// The number of parts, each with a lock of its own. A key belongs to one of them.
 const PARTS: usize = 16;
-/// Counts are halved so often, so that what was gives way to what is.
-const HALVED_EVERY_US: u64 = 60_000_000;
-/// How many keys are told unless somebody asks for another number, and at most.
-const TOLD: usize = 20;
-const TOLD_MAX: usize = 200;
+/// How often counts are halved, so that old traffic fades.
+const HALF_LIFE_US: u64 = 60_000_000;
+/// How many keys of a list are returned by default, and at most.
+const LISTED: usize = 20;
+const LISTED_MAX: usize = 200;
 
-/// What both lists take together, whatever keys come.
+/// The memory of both lists, whatever is counted.
 pub(crate) const MEMORY_BYTES: usize = 2 * PARTS * Sketch::bytes();
 
-/// The keys that were asked about most, and those that were denied most.
+/// The keys that were checked most, and those that were denied most.
 pub(crate) struct Top {
     hasher: RandomState,
-    asked: List,
-    denied: List,
+    checked: TopList,
+    denied: TopList,
 }
 
 /// Keys by how often they were counted.
-struct List {
+struct TopList {
     parts: [Mutex<Part>; PARTS],
-    /// What was not counted because somebody else was counting.
-    missed: AtomicU64,
+    /// What was not counted because another thread was counting.
+    dropped: AtomicU64,
 }
 
 struct Part {
@@ -55,68 +55,76 @@ thread_local! {
 
 impl Default for Top {
     fn default() -> Self {
-        Self { hasher: RandomState::new(), asked: List::new(), denied: List::new() }
+        Self { hasher: RandomState::new(), checked: TopList::new(), denied: TopList::new() }
     }
 }
 
 impl Top {
-    /// Sees a decision of a policy's limit.
-    pub(crate) fn see(&self, seen: &DecisionEvent<'_>) {
-        self.count(seen.limit, seen.key, seen.outcome == Outcome::Denied, seen.at);
+    /// Counts a decision of a limit of the policy.
+    pub(crate) fn observe(&self, event: &DecisionEvent<'_>) {
+        self.count(event.limit, event.key, event.outcome == Outcome::Denied, event.at);
     }
 
     /// Counts a decision about a key.
     #[inline]
     pub(crate) fn count(&self, limit: &str, key: &[u8], is_denied: bool, now: Micros) {
         let now_us = now.get();
-        let (asked, denied) = SAMPLERS.with(|(of_all, of_denials)| {
+        let (checked, denied) = SAMPLERS.with(|(of_all, of_denials)| {
             let denied = if is_denied { of_denials.weight(now_us) } else { 0 };
             (of_all.weight(now_us), denied)
         });
-        if asked + denied > 0 {
-            self.add(limit, key, (asked, denied), now_us);
+        if checked + denied > 0 {
+            self.add(limit, key, (checked, denied), now_us);
         }
     }
 
     #[cold]
-    fn add(&self, limit: &str, key: &[u8], (asked, denied): (u64, u64), now_us: u64) {
+    fn add(&self, limit: &str, key: &[u8], (checked, denied): (u64, u64), now_us: u64) {
         let mut hasher = self.hasher.build_hasher();
         hasher.write_usize(limit.len());
         hasher.write(limit.as_bytes());
         hasher.write(key);
         let hash = hasher.finish();
-        for (list, times) in [(&self.asked, asked), (&self.denied, denied)] {
+        for (list, times) in [(&self.checked, checked), (&self.denied, denied)] {
             if times > 0 {
                 list.add(hash, limit, key, times, now_us);
             }
         }
     }
 
-    /// The first of both lists, as many as a query such as `n=20` asks for.
-    pub(crate) fn tell(&self, query: Option<&str>, now: Micros) -> Result<Value, String> {
-        let many = told(query)?;
+    /// Returns the first of both lists, as many as a query such as `n=20` asks for.
+    ///
+    /// # Errors
+    ///
+    /// If the query is anything else.
+    pub(crate) fn to_json(&self, query: Option<&str>, now: Micros) -> Result<Value, InvalidQuery> {
+        let listed = parse_query(query)?;
         Ok(json!({
-            "about": "counts are estimates: over_by_at_most says by how much one may be too high; in \
-                a flood one in 128 is counted, as 128; all are halved every minute",
-            "halved_every_s": HALVED_EVERY_US / 1_000_000,
+            "about": "counts are estimates, too high by at most error_max; in a flood one decision in \
+                128 is counted, as 128; all counts are halved every half_life_s",
+            "half_life_s": HALF_LIFE_US / 1_000_000,
             "memory_bytes": MEMORY_BYTES,
-            "hottest": self.asked.tell(many, now.get()),
-            "most_denied": self.denied.tell(many, now.get()),
+            "hottest": self.checked.to_json(listed, now.get()),
+            "most_denied": self.denied.to_json(listed, now.get()),
         }))
     }
 }
 
-fn told(query: Option<&str>) -> Result<usize, String> {
-    let Some(query) = query.filter(|query| !query.is_empty()) else { return Ok(TOLD) };
-    let many = query.strip_prefix("n=").and_then(|many| many.parse().ok());
-    many.filter(|many| (1..=TOLD_MAX).contains(many))
-        .ok_or_else(|| format!("ask for n=1 to n={TOLD_MAX}, such as /v1/top?n={TOLD}"))
+/// The query of `/v1/top` is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid query; use n=1 to n={LISTED_MAX}, such as /v1/top?n={LISTED}")]
+pub(crate) struct InvalidQuery;
+
+fn parse_query(query: Option<&str>) -> Result<usize, InvalidQuery> {
+    let Some(query) = query.filter(|query| !query.is_empty()) else { return Ok(LISTED) };
+    let listed = query.strip_prefix("n=").and_then(|number| number.parse().ok());
+    listed.filter(|listed| (1..=LISTED_MAX).contains(listed)).ok_or(InvalidQuery)
 }
 
-impl List {
+impl TopList {
     fn new() -> Self {
         let part = |_| Mutex::new(Part { sketch: Sketch::new(), halved_at_us: 0 });
-        Self { parts: std::array::from_fn(part), missed: AtomicU64::new(0) }
+        Self { parts: std::array::from_fn(part), dropped: AtomicU64::new(0) }
     }
 
     fn add(&self, hash: u64, limit: &str, key: &[u8], times: u64, now_us: u64) {
@@ -124,12 +132,12 @@ impl List {
         match part.try_lock() {
             Ok(mut part) => part.at(now_us).add(hash, limit, key, times),
             Err(_) => {
-                self.missed.fetch_add(times, Ordering::Relaxed);
+                self.dropped.fetch_add(times, Ordering::Relaxed);
             }
         }
     }
 
-    fn tell(&self, many: usize, now_us: u64) -> Value {
+    fn to_json(&self, listed: usize, now_us: u64) -> Value {
         let (mut counted, mut unlisted) = (Vec::with_capacity(PARTS * KEYS), 0);
         for part in &self.parts {
             let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,31 +147,35 @@ impl List {
         }
         counted.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.key.cmp(&b.key)));
         json!({
-            "keys": counted.iter().take(many).map(Counted::tell).collect::<Vec<_>>(),
-            "others_at_most": counted.get(many).map_or(unlisted, |next| next.count.max(unlisted)),
-            "missed": self.missed.load(Ordering::Relaxed),
+            "keys": counted.iter().take(listed).map(KeyCount::to_json).collect::<Vec<_>>(),
+            "unlisted_max": counted.get(listed).map_or(unlisted, |next| next.count.max(unlisted)),
+            "dropped": self.dropped.load(Ordering::Relaxed),
         })
     }
 }
 
 impl Part {
-    /// The sketch as it is at that time.
+    /// Returns the sketch, halved as often as is due.
     fn at(&mut self, now_us: u64) -> &mut Sketch {
         if self.halved_at_us == 0 {
             self.halved_at_us = now_us;
         }
-        let times = now_us.saturating_sub(self.halved_at_us) / HALVED_EVERY_US;
-        self.halved_at_us += times * HALVED_EVERY_US;
+        let times = now_us.saturating_sub(self.halved_at_us) / HALF_LIFE_US;
+        self.halved_at_us += times * HALF_LIFE_US;
         (0..times.min(64)).for_each(|_| self.sketch.halve());
         &mut self.sketch
     }
 }
 
-impl Counted {
-    fn tell(&self) -> Value {
-        let Self { limit, key, is_cut, count, error } = self;
+impl KeyCount {
+    fn to_json(&self) -> Value {
+        let Self { limit, key, is_truncated, count, error } = self;
         json!({
-            "limit": limit, "key": key, "is_cut": is_cut, "count": count, "over_by_at_most": error,
+            "limit": limit,
+            "key": key,
+            "truncated": is_truncated,
+            "count": count,
+            "error_max": error,
         })
     }
 }
@@ -174,8 +186,8 @@ mod tests {
 
     const NOW: Micros = Micros::new(1_000_000_000);
 
-    fn keys(told: &Value, list: &str) -> Vec<(String, u64)> {
-        let keys = told[list]["keys"].as_array().unwrap();
+    fn keys(json: &Value, list: &str) -> Vec<(String, u64)> {
+        let keys = json[list]["keys"].as_array().unwrap();
         let pair = |key: &Value| {
             (key["key"].as_str().unwrap().to_string(), key["count"].as_u64().unwrap())
         };
@@ -191,24 +203,24 @@ mod tests {
             top.count("api", b"bob", false, at);
             top.count("search", b"ann", false, at);
         }
-        let told = top.tell(Some("n=2"), NOW).unwrap();
-        assert_eq!(keys(&told, "hottest"), [("ann".into(), 10), ("ann".into(), 10)]);
-        assert_eq!(told["hottest"]["others_at_most"], 10);
-        assert_eq!(keys(&told, "most_denied"), [("ann".into(), 3)]);
-        assert_eq!(told["most_denied"]["others_at_most"], 0);
+        let json = top.to_json(Some("n=2"), NOW).unwrap();
+        assert_eq!(keys(&json, "hottest"), [("ann".into(), 10), ("ann".into(), 10)]);
+        assert_eq!(json["hottest"]["unlisted_max"], 10);
+        assert_eq!(keys(&json, "most_denied"), [("ann".into(), 3)]);
+        assert_eq!(json["most_denied"]["unlisted_max"], 0);
     }
 
     #[test]
-    fn the_hot_are_found_in_a_flood_of_strangers() {
+    fn hot_keys_are_found_among_a_flood_of_distinct_keys() {
         let top = Top::default();
         for i in 0..400_000_u64 {
-            let stranger = i.to_string();
-            let key = if i % 10 == 0 { "ann" } else { stranger.as_str() };
+            let distinct = i.to_string();
+            let key = if i % 10 == 0 { "ann" } else { distinct.as_str() };
             top.count("api", key.as_bytes(), true, Micros::new(NOW.get() + i / 1_000));
         }
-        let told = top.tell(None, NOW).unwrap();
+        let json = top.to_json(None, NOW).unwrap();
         for list in ["hottest", "most_denied"] {
-            let (first, count) = keys(&told, list).swap_remove(0);
+            let (first, count) = keys(&json, list).swap_remove(0);
             assert_eq!(first, "ann");
             // A tenth of them, give or take what a sample may be off by and the stated error.
             assert!((25_000..60_000).contains(&count), "{count}");
@@ -216,19 +228,19 @@ mod tests {
     }
 
     #[test]
-    fn what_was_hot_gives_way() {
+    fn old_counts_fade() {
         let top = Top::default();
         (0..16).for_each(|_| top.count("api", b"ann", false, NOW));
-        let later = |minutes: u64| Micros::new(NOW.get() + minutes * HALVED_EVERY_US);
-        assert_eq!(keys(&top.tell(None, later(2)).unwrap(), "hottest"), [("ann".into(), 4)]);
-        assert_eq!(keys(&top.tell(None, later(10)).unwrap(), "hottest"), []);
+        let later = |minutes: u64| Micros::new(NOW.get() + minutes * HALF_LIFE_US);
+        assert_eq!(keys(&top.to_json(None, later(2)).unwrap(), "hottest"), [("ann".into(), 4)]);
+        assert_eq!(keys(&top.to_json(None, later(10)).unwrap(), "hottest"), []);
     }
 
     #[test]
-    fn a_wrong_query_is_told_what_would_do() {
+    fn an_invalid_query_says_what_is_valid() {
         let top = Top::default();
         for wrong in ["n=0", "n=201", "m=2", "n=x"] {
-            assert!(top.tell(Some(wrong), NOW).unwrap_err().contains("n=20"), "{wrong}");
+            assert!(top.to_json(Some(wrong), NOW).unwrap_err().to_string().contains("n=20"), "{wrong}");
         }
     }
 
@@ -236,7 +248,7 @@ mod tests {
     fn a_million_distinct_keys_take_no_more_memory() {
         let top = Top::default();
         let bytes = |top: &Top| -> usize {
-            let parts = top.asked.parts.iter().chain(&top.denied.parts);
+            let parts = top.checked.parts.iter().chain(&top.denied.parts);
             parts.map(|part| part.lock().unwrap().sketch.bytes_now()).sum()
         };
         let before = bytes(&top);
@@ -248,7 +260,7 @@ mod tests {
         top.add(&"l".repeat(1 << 20), &vec![b'k'; 1 << 20], (1, 1), NOW.get());
         assert_eq!(bytes(&top), before);
         assert!(before <= MEMORY_BYTES, "{before}");
-        assert_eq!(keys(&top.tell(Some("n=200"), NOW).unwrap(), "hottest").len(), 200);
+        assert_eq!(keys(&top.to_json(Some("n=200"), NOW).unwrap(), "hottest").len(), 200);
     }
 
     #[test]

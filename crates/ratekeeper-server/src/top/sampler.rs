@@ -1,21 +1,20 @@
-//! Which decisions are looked at. All of them as long as there are few; of a flood, one in so many, which
-//! then counts for as many.
+//! Samples decisions: all of them while they are few; of a flood one in 128, which counts as 128.
 
 use std::cell::Cell;
 
-/// So many are looked at in each slot of time, by each thread.
-const ALL: u32 = 16;
-/// Beyond that, one in so many.
+/// How many decisions a thread counts in each time slot before it samples.
+const UNSAMPLED: u32 = 16;
+/// Beyond that, one decision in this many is counted.
 const ONE_IN: u32 = 128;
-/// A slot has 2^10 microseconds.
+/// A time slot has 2^10 microseconds.
 const SLOT_BITS: u32 = 10;
 
-/// One for each thread, so that nobody waits for anybody.
+/// The sampler of one thread.
 pub(super) struct Sampler {
     slot: Cell<u64>,
-    /// How many more of this slot are looked at.
+    /// How many more decisions of this slot are counted.
     left: Cell<u32>,
-    /// How many are passed over before the next.
+    /// How many decisions are skipped before the next one that is counted.
     skipped: Cell<u32>,
     random: Cell<u64>,
 }
@@ -26,12 +25,12 @@ impl Sampler {
         Self { slot: Cell::new(u64::MAX), left: Cell::new(0), skipped: Cell::new(0), random }
     }
 
-    /// How many this one counts for; 0 if it is not looked at.
+    /// Returns what this decision counts as; 0 if it is skipped.
     #[inline]
     pub(super) fn weight(&self, now_us: u64) -> u64 {
         let slot = now_us >> SLOT_BITS;
         if slot != self.slot.replace(slot) {
-            self.left.set(ALL);
+            self.left.set(UNSAMPLED);
         }
         match (self.left.get(), self.skipped.get()) {
             (0, 0) => self.draw(),
@@ -46,8 +45,8 @@ impl Sampler {
         }
     }
 
-    /// The next is as far away as chance has it: a client that asks for its keys in turns would be seen
-    /// in part if we took turns too.
+    /// Draws the distance to the next decision at random: with a fixed distance, a client that uses its keys
+    /// in a fixed order would be counted for some of them only.
     #[cold]
     fn draw(&self) -> u64 {
         let mut random = self.random.get();
@@ -71,15 +70,15 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_counted_in_full_though_few_of_it_are_looked_at() {
+    fn a_flood_is_estimated_from_a_few_samples() {
         let sampler = Sampler::new();
-        let (mut counted, mut looked_at) = (0, 0);
+        let (mut counted, mut sampled) = (0, 0);
         for _ in 0..1_000_000 {
             let weight = sampler.weight(5_000);
             counted += weight;
-            looked_at += u64::from(weight > 0);
+            sampled += u64::from(weight > 0);
         }
-        assert!(looked_at < 10_000, "{looked_at}");
+        assert!(sampled < 10_000, "{sampled}");
         assert!((950_000..1_050_000).contains(&counted), "{counted}");
     }
 }

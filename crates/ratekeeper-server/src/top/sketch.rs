@@ -1,17 +1,17 @@
-//! Space-Saving: who was counted most often, in a fixed amount of memory (Metwally, Agrawal and
+//! Space-Saving: the most frequent keys of a stream, in a fixed amount of memory (Metwally, Agrawal and
 //! El Abbadi, 2005).
 //!
-//! Every key that is kept has a count that is never too low, and knows by how much it may be too high.
-//! A key that is not kept was counted no more often than the least that is.
+//! The count of a key in the sketch is never too low, and too high by at most its error. A key that is not
+//! in the sketch occurred no more often than the least count in it.
 
-use super::text::Text;
+use super::fixed_text::FixedText;
 
-/// How many keys are kept. The most that a count can be wrong by is what was counted, divided by this.
+/// The number of keys in a sketch. The error of a count is at most the total divided by this.
 pub(super) const KEYS: usize = 64;
 
 /// Keys and their counts.
 pub(super) struct Sketch {
-    /// Beside each other, for they are looked through.
+    /// Contiguous, because they are searched linearly.
     hashes: Vec<u64>,
     counts: Vec<u64>,
     entries: Vec<Entry>,
@@ -20,18 +20,18 @@ pub(super) struct Sketch {
 #[derive(Clone)]
 struct Entry {
     error: u64,
-    limit: Text<64>,
-    key: Text<128>,
+    limit: FixedText<64>,
+    key: FixedText<128>,
 }
 
-/// A key that was counted often.
+/// A frequent key, and its count.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct KeyCount {
     pub(super) limit: String,
     pub(super) key: String,
-    pub(super) is_cut: bool,
+    pub(super) is_truncated: bool,
     pub(super) count: u64,
-    /// By how much the count may be too high.
+    /// How much too high the count can be.
     pub(super) error: u64,
 }
 
@@ -44,7 +44,7 @@ impl Sketch {
         }
     }
 
-    /// Counts a key, known by its hash, so many times.
+    /// Counts a key, identified by its hash, `times` times.
     pub(super) fn add(&mut self, hash: u64, limit: &str, key: &[u8], times: u64) {
         if let Some(i) = self.hashes.iter().position(|known| *known == hash) {
             self.counts[i] += times;
@@ -67,12 +67,12 @@ impl Sketch {
         counts.min_by_key(|(_, count)| *count).unwrap_or_default()
     }
 
-    /// How often a key that is not kept was counted at most.
+    /// Returns the most that a key that is not in the sketch can have been counted.
     pub(super) fn unlisted(&self) -> u64 {
         if self.hashes.len() < KEYS { 0 } else { self.least().1 }
     }
 
-    /// Halves every count, and forgets whose is nothing then.
+    /// Halves every count, and removes keys whose count becomes 0.
     pub(super) fn halve(&mut self) {
         for i in (0..self.hashes.len()).rev() {
             self.counts[i] /= 2;
@@ -85,18 +85,18 @@ impl Sketch {
         }
     }
 
-    /// Every key that is kept, in no order.
-    pub(super) fn counted(&self) -> impl Iterator<Item = Counted> {
-        self.entries.iter().zip(&self.counts).map(|(entry, count)| Counted {
+    /// Returns every key in the sketch, in no order.
+    pub(super) fn counted(&self) -> impl Iterator<Item = KeyCount> {
+        self.entries.iter().zip(&self.counts).map(|(entry, count)| KeyCount {
             limit: entry.limit.to_string(),
             key: entry.key.to_string(),
-            is_cut: entry.key.is_cut() || entry.limit.is_cut(),
+            is_truncated: entry.key.is_truncated() || entry.limit.is_truncated(),
             count: *count,
             error: entry.error,
         })
     }
 
-    /// What it takes, whatever is counted.
+    /// Returns the memory of a sketch, whatever is counted.
     pub(super) const fn bytes() -> usize {
         KEYS * (2 * size_of::<u64>() + size_of::<Entry>())
     }
@@ -110,7 +110,7 @@ impl Sketch {
 
 impl Entry {
     fn new(error: u64, limit: &str, key: &[u8]) -> Self {
-        Self { error, limit: Text::new(limit.as_bytes()), key: Text::new(key) }
+        Self { error, limit: FixedText::new(limit.as_bytes()), key: FixedText::new(key) }
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn a_count_is_never_too_low_and_its_error_is_told(
+        fn a_count_is_never_too_low_and_within_its_error(
             stream in proptest::collection::vec((zipf(), 1_u64..5), 1..4_000),
         ) {
             let (mut sketch, mut truth) = (Sketch::new(), HashMap::<String, u64>::new());
@@ -144,17 +144,17 @@ mod tests {
                 *truth.entry(key.to_string()).or_default() += times;
             }
             let total: u64 = truth.values().sum();
-            let told: HashMap<_, _> =
+            let counted: HashMap<_, _> =
                 sketch.counted().map(|counted| (counted.key.clone(), counted)).collect();
-            for counted in told.values() {
-                let real = truth[&counted.key];
-                prop_assert!(counted.count >= real);
-                prop_assert!(counted.count - counted.error <= real);
-                prop_assert!(counted.error <= total / KEYS as u64);
+            for key in counted.values() {
+                let real = truth[&key.key];
+                prop_assert!(key.count >= real);
+                prop_assert!(key.count - key.error <= real);
+                prop_assert!(key.error <= total / KEYS as u64);
             }
             for (key, real) in &truth {
-                prop_assert!(told.contains_key(key) || *real <= sketch.unlisted());
-                prop_assert!(told.contains_key(key) || *real <= total / KEYS as u64);
+                prop_assert!(counted.contains_key(key) || *real <= sketch.unlisted());
+                prop_assert!(counted.contains_key(key) || *real <= total / KEYS as u64);
             }
         }
     }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_fades() {
+    fn old_counts_fade() {
         let mut sketch = Sketch::new();
         add(&mut sketch, 1, 9);
         add(&mut sketch, 2, 1);
