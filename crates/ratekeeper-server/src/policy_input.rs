@@ -1,4 +1,4 @@
-//! A policy file as it is named on the command line.
+//! Reads the policy file that the command line names.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use ratekeeper::gate::{FileSources, read_policy};
 use ratekeeper::policy::StoreSettings;
 use ratekeeper::{Policy, PolicyErrors, RedisConfig};
 
-/// Reads a policy; `-` is standard input.
+/// Reads a policy file; `-` is standard input.
 pub(crate) fn read(path: &Path) -> Result<Policy, PolicyErrors> {
     let sources = FileSources::beside(path);
     if path.as_os_str() != "-" {
@@ -21,7 +21,7 @@ pub(crate) fn read(path: &Path) -> Result<Policy, PolicyErrors> {
     Policy::parse(name, &text, &sources)
 }
 
-/// Where a policy keeps its counts, without any password; or why that is no address.
+/// Returns where a policy keeps its counts, without any password.
 pub(crate) fn address(settings: &StoreSettings) -> Result<String, String> {
     let Some(url) = &settings.url else { return Ok("memory".into()) };
     let store = RedisConfig::new(url).open().map_err(|error| error.to_string())?;
