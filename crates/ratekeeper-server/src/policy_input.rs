@@ -1,4 +1,4 @@
-//! A policy file as it is named on the command line.
+//! Reads the policy file that the command line names.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use ratekeeper::files::{POLICY_BYTES_MAX, ReadError, read_bounded};
 use ratekeeper::policy::StoreSettings;
 use ratekeeper::{Policy, PolicyErrors, PolicyFiles, RedisConfig, RedisUrlError, read_policy};
 
-/// Reads a policy; `-` is standard input.
+/// Reads a policy file; `-` is standard input.
 pub(crate) fn read(path: &Path) -> Result<Policy, PolicyErrors> {
     let sources = PolicyFiles::beside(path);
     if path.as_os_str() != "-" {

@@ -1,5 +1,5 @@
-//! A line for each request, written by a thread of its own: when that cannot keep up or cannot write, lines
-//! are dropped and counted, and requests do not wait.
+//! The access log: a line for each request, written by a thread of its own. When that cannot keep up or
+//! cannot write, lines are dropped and counted, and requests do not wait.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -23,10 +23,10 @@ use crate::listener::Ticks;
 /// Entries that wait to be written.
 const WAITING_MAX: usize = 32 * 1024;
 
-/// How often they are. To wake the thread for each would cost requests more than all the rest.
-const WRITE_EVERY: Duration = Duration::from_millis(50);
+/// How often they are written. Waking the thread for each would cost requests more than all the rest.
+const WRITE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How much is gathered before it is written.
+/// How much is collected before it is written.
 const BATCH: usize = 64 * 1024;
 
 /// Clones write to one log.
@@ -44,19 +44,19 @@ struct Lost {
     unwritable: AtomicU64,
 }
 
-/// What is told where there is no access log.
+/// The metric without an access log.
 pub(super) const NOTHING_LOST: [(&str, u64); 2] = [("queue_full", 0), ("unwritable", 0)];
 
-/// Is told when everything so far is written.
+/// Gets a message when everything so far is written.
 type Flush = SyncSender<()>;
 
-/// The other end: what the thread has.
+/// The state of the writing thread.
 struct Writer {
     lines: Receiver<Box<Line>>,
     flushes: Receiver<Flush>,
     lost: Arc<Lost>,
-    /// Those of a full queue that were told of.
-    told: u64,
+    /// How many lines lost to a full queue were reported.
+    reported: u64,
     write: fn(&Line, &mut String) -> std::fmt::Result,
     out: Output<File>,
 }
@@ -70,7 +70,7 @@ struct Output<W> {
     is_mid_line: bool,
 }
 
-/// A request that is being answered. It is logged when this is dropped.
+/// A request that is being served. It is logged when this is dropped.
 pub(super) struct Entry {
     line: Option<Box<Line>>,
     pub(super) bytes: u64,
@@ -84,12 +84,12 @@ struct Line {
     ip: IpAddr,
     method: Method,
     uri: Uri,
-    /// `None` if it came to no answer.
+    /// `None` if there was no response.
     status: Option<StatusCode>,
     bytes: u64,
     took_us: u64,
     upstream: Option<Arc<str>>,
-    /// The limit that refused it.
+    /// The limit that denied it.
     refused_by: Option<Arc<str>>,
     id: HeaderValue,
 }
@@ -107,7 +107,8 @@ impl AccessLogger {
         let log = Self { lines, flushes, lost: Arc::clone(&lost) };
         // Not `Stdout`, which keeps what it could not write and would write it twice.
         let out = Output::new(File::from(io::stdout().as_fd().try_clone_to_owned()?));
-        let writer = Writer { lines: all_lines, flushes: all_flushes, lost, told: 0, write, out };
+        let writer =
+            Writer { lines: all_lines, flushes: all_flushes, lost, reported: 0, write, out };
         let thread = thread::Builder::new().name("access-log".to_string());
         thread.spawn(move || writer.run())?;
         Ok(Some(log))
@@ -187,9 +188,9 @@ impl Drop for Entry {
 impl Writer {
     fn run(mut self) {
         loop {
-            let asked = self.flushes.recv_timeout(WRITE_EVERY);
+            let flush = self.flushes.recv_timeout(WRITE_INTERVAL);
             self.write_all();
-            match asked {
+            match flush {
                 Ok(done) => _ = done.send(()),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -209,9 +210,11 @@ impl Writer {
         }
         self.flush();
         let queue_full = self.lost.queue_full.load(Ordering::Relaxed);
-        if queue_full > self.told {
-            self.told = queue_full;
-            tracing::warn!("access log cannot keep up, lines are lost; the metrics say how many");
+        if queue_full > self.reported {
+            self.reported = queue_full;
+            tracing::warn!(
+                "access log cannot keep up, lines are lost; ratekeeper_gateway_access_log_lost_total counts them"
+            );
         }
     }
 

@@ -1,7 +1,7 @@
-//! Which requests can be passed on at all, and in which form.
+//! Checks which requests can be forwarded, and normalizes them.
 //!
-//! What decides must see what the upstream will see, so a request is brought into one form before the
-//! policy reads it: header values without whitespace around them, cookies in one line, and the host in
+//! The policy must see what the upstream will see, so a request is normalized before the policy reads it:
+//! header values without whitespace around them, cookies in one line, and the host in
 //! the `Host` header.
 
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST};
@@ -13,7 +13,7 @@ use super::error::ProxyError;
 use super::headers;
 
 /// What a request is checked against.
-pub(super) struct Rules<'a> {
+pub(super) struct CheckRules<'a> {
     pub(super) headers_max: usize,
     pub(super) request_id_header: &'a HeaderName,
     pub(super) policy: &'a Policy,
@@ -21,8 +21,8 @@ pub(super) struct Rules<'a> {
     pub(super) default_host: &'a HeaderValue,
 }
 
-/// Refuses what upstreams could understand in more than one way, and brings the rest into one form.
-pub(super) fn check<B>(request: &mut Request<B>, rules: &Rules<'_>) -> Result<(), ProxyError> {
+/// Rejects what upstreams could understand in more than one way, and normalizes the rest.
+pub(super) fn check<B>(request: &mut Request<B>, rules: &CheckRules<'_>) -> Result<(), ProxyError> {
     // One is the request's id. hyper has counted those of HTTP/1.
     if request.version() > Version::HTTP_11 && request.headers().len() > rules.headers_max + 1 {
         return Err(ProxyError::TooManyHeaders);
@@ -92,7 +92,7 @@ fn is_host(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok_and(|text| canonical_host(text).is_ok())
 }
 
-/// One length, and a number. `framing` has seen to that in HTTP/1.
+/// Checks that there is one length, and that it is a number. `framing` does that for HTTP/1.
 fn check_length(headers: &HeaderMap) -> Result<(), ProxyError> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let is_number = |length: &HeaderValue| {
@@ -109,9 +109,9 @@ fn check_length(headers: &HeaderMap) -> Result<(), ProxyError> {
     }
 }
 
-/// No header that somebody depends on is removed because the request says so, nor written over by one
-/// whose name only some upstreams tell from it.
-fn check_names(headers: &HeaderMap, rules: &Rules<'_>) -> Result<(), ProxyError> {
+/// Rejects a request that would remove a header which the policy or the upstream depends on, or that has a
+/// header whose name some upstreams take for such a one.
+fn check_names(headers: &HeaderMap, rules: &CheckRules<'_>) -> Result<(), ProxyError> {
     let is_needed = |name: &HeaderName| {
         is_end_to_end(name)
             || name == rules.request_id_header
@@ -140,7 +140,7 @@ fn is_end_to_end(name: &HeaderName) -> bool {
 }
 
 /// To CGI, WSGI and PHP, `X_Forwarded_For` is `X-Forwarded-For`.
-fn is_lookalike(name: &HeaderName, rules: &Rules<'_>) -> bool {
+fn is_lookalike(name: &HeaderName, rules: &CheckRules<'_>) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     let text = name.as_str();
     let folded = || text.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
@@ -167,7 +167,7 @@ mod tests {
 
     fn check<B>(request: &mut Request<B>) -> Result<(), ProxyError> {
         let policy = Policy::one_line("1/s per header x-api-key").unwrap();
-        let rules = Rules {
+        let rules = CheckRules {
             headers_max: 100,
             request_id_header: &HeaderName::from_static("x-trace"),
             policy: &policy,
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_names_no_header_that_somebody_depends_on() {
+    fn connection_cannot_remove_headers_that_are_needed() {
         for option in ["close", "keep-alive, Upgrade", "TE, x", "x-mine", "http2-settings"] {
             assert!(passes(&[("connection", option)]), "{option}");
         }

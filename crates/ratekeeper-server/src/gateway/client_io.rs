@@ -17,7 +17,7 @@ const AHEAD_MAX: usize = 64 * 1024;
 
 pub(super) struct ClientIo<S> {
     stream: ClientStream<S>,
-    /// What was read and not passed on: at the start to detect the protocol, and later what follows a
+    /// What was read and not forwarded: at the start to detect the protocol, and later what follows a
     /// request for another protocol.
     ahead: BytesMut,
     /// `None` for HTTP/2, whose frames cannot be read in different ways.
@@ -34,7 +34,7 @@ impl<S> ClientIo<S> {
         Self { stream, ahead: start, framing, client, is_in_header: false }
     }
 
-    /// Checks what has come. Returns how much of it may be passed on.
+    /// Checks what has come. Returns how much of it may be forwarded.
     fn check(&mut self, fresh: &mut [u8]) -> usize {
         let Some(framing) = &mut self.framing else { return fresh.len() };
         let followed = framing.follow(fresh);
@@ -52,7 +52,7 @@ impl<S> ClientIo<S> {
             self.framing = None;
             return false;
         }
-        let Some(messages) = framing.awaits_answer() else { return false };
+        let Some(messages) = framing.awaits_response() else { return false };
         let is_known = self.client.responses() >= messages;
         if is_known {
             framing.resume();
@@ -62,7 +62,7 @@ impl<S> ClientIo<S> {
 }
 
 impl<S: AsyncRead + Unpin> ClientIo<S> {
-    /// Reads ahead while nothing may be passed on, up to a bound, to notice a client that closes.
+    /// Reads ahead while nothing may be forwarded, up to a bound, to notice a client that closes.
     fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.ahead.len() < AHEAD_MAX {
             if ready!(poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.ahead))? == 0 {

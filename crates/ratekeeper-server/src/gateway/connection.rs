@@ -106,17 +106,26 @@ where
         });
         if is_http1 {
             let connection = self.http1.serve_connection(io, service).with_upgrades();
-            self.drive(connection, &conn).await
+            let shutdown = http1::UpgradeableConnection::graceful_shutdown;
+            self.drive(connection, GracefulShutdown::http1(shutdown), &conn).await
         } else {
-            self.drive(self.http2.serve_connection(io, service), &conn).await
+            let connection = self.http2.serve_connection(io, service);
+            let shutdown = http2::Connection::graceful_shutdown;
+            self.drive(connection, GracefulShutdown::http2(shutdown), &conn).await
         }
     }
 
-    async fn drive<C>(&self, connection: C, conn: &ConnState) -> io::Result<()>
+    async fn drive<C>(
+        &self,
+        connection: C,
+        shutdown: GracefulShutdown<C>,
+        conn: &ConnState,
+    ) -> io::Result<()>
     where
-        C: GracefulShutdown<Output = hyper::Result<()>>,
+        C: Future<Output = hyper::Result<()>>,
     {
-        match drive(connection, conn, &self.timeouts, &self.worker.gateway.drain).await {
+        let drain = &self.worker.gateway.drain;
+        match drive(connection, Some(shutdown), conn, &self.timeouts, drain).await {
             None | Some(Ok(())) => Ok(()),
             Some(Err(error)) => Err(io::Error::other(chain(&error))),
         }

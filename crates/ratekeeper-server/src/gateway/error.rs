@@ -1,4 +1,4 @@
-//! Everything that can go wrong with a request, and the one place where it becomes an answer.
+//! Why requests fail, and the one place where that becomes a response.
 
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};
@@ -9,12 +9,12 @@ use http::{HeaderValue, Response, StatusCode};
 
 use super::state::Overload;
 
-/// Why a request gets an answer of the gateway's own.
+/// Why the gateway responds to a request itself.
 #[derive(Debug)]
 pub(super) enum ProxyError {
-    /// The request cannot be passed on as it is.
+    /// The request cannot be forwarded as it is.
     BadRequest(&'static str),
-    /// The client asks for a tunnel to anywhere.
+    /// The client requests a tunnel to anywhere.
     Connect,
     TooManyHeaders,
     BodyTooLarge,
@@ -27,9 +27,9 @@ pub(super) enum ProxyError {
     /// An upstream was reached, and failed while it had the request.
     Upstream(String),
     UpstreamTimeout,
-    /// There is too much under way.
+    /// A limit on what is in flight is reached.
     Overloaded(Overload),
-    /// What stands before the proxy failed.
+    /// A layer before the proxy failed.
     Internal(String),
 }
 
@@ -64,18 +64,18 @@ impl ProxyError {
         }
     }
 
-    /// What the client is told. Names of upstreams and causes are for the log only.
+    /// The message in the response. Names of upstreams and causes are for the log only.
     fn message(&self) -> &'static str {
         match self {
             Self::BadRequest(message) => message,
             Self::BrokenBody => "the request's body ended early or is not well-formed",
-            Self::Connect => "this is no forward proxy: CONNECT is not allowed",
+            Self::Connect => "CONNECT is not allowed: this is not a forward proxy",
             Self::TooManyHeaders => "the request has too many headers",
             Self::BodyTooLarge => "the request's body is too large",
             Self::SlowBody => "the request's body arrives too slowly",
             Self::Unreachable(_) => "no upstream could be reached",
-            Self::Upstream(_) => "the upstream failed while answering",
-            Self::UpstreamTimeout => "the upstream did not answer in time",
+            Self::Upstream(_) => "the upstream failed while it responded",
+            Self::UpstreamTimeout => "the upstream did not respond in time",
             Self::Overloaded(_) => "the gateway has too many requests in flight; try again later",
             Self::Internal(_) => "the gateway failed",
         }
@@ -88,7 +88,7 @@ impl ProxyError {
 
     pub(super) fn into_response<B: From<Bytes>>(self, is_http1: bool) -> Response<B> {
         if self.status().is_server_error() {
-            tracing::debug!(error = %self, "answered by the gateway");
+            tracing::debug!(error = %self, "response by the gateway");
         }
         let mut response = Response::new(B::from(body(self.code(), self.message())));
         *response.status_mut() = self.status();

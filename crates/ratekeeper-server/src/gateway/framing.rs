@@ -1,10 +1,10 @@
-//! Where a message begins and ends in what an HTTP/1 client sends, by the strict reading.
+//! Where the messages of an HTTP/1 client start and end, read strictly.
 //!
 //! hyper is lenient where the standard allows it: it takes a bare line feed for the end of a line,
-//! drops a length that stands beside `Transfer-Encoding`, and merges two equal lengths. Whoever
-//! stands before the gateway may read such a message differently, which is how requests are
-//! smuggled. So the bytes are looked at before hyper sees them. The line end at which a message breaks the
-//! rules, and everything after it, is overwritten: hyper then refuses the message and closes the
+//! drops a length beside `Transfer-Encoding`, and merges two equal lengths. A proxy before the gateway
+//! may read such a message differently, which is how requests are smuggled. So the bytes are checked
+//! before hyper sees them. The line end at which a message breaks the
+//! rules, and everything after it, is overwritten: hyper then rejects the message and closes the
 //! connection, and whatever it makes of the message, it never sees another one.
 
 use memchr::memchr;
@@ -25,7 +25,7 @@ pub(super) struct Framing {
     last: u8,
     length: Option<u64>,
     chunked: bool,
-    asks_for_upgrade: bool,
+    requests_upgrade: bool,
     /// Messages whose head is complete.
     messages: u64,
 }
@@ -42,7 +42,7 @@ enum State {
     Chunk(u64),
     ChunkEnd,
     Trailer,
-    /// The message asked for another protocol: what follows may be that, or the next message.
+    /// The message requested another protocol: what follows may be that, or the next message.
     Upgrade,
     /// The rules were broken: there is nothing to follow any more.
     Broken,
@@ -63,19 +63,19 @@ impl Framing {
         self.state == State::Start
     }
 
-    /// If the last message asked for another protocol: how many messages there were up to it. What
-    /// follows cannot be read before that one is answered.
-    pub(super) fn awaits_answer(&self) -> Option<u64> {
+    /// If the last message requested another protocol: how many messages there were up to it. What
+    /// follows cannot be read before the response to that one is known.
+    pub(super) fn awaits_response(&self) -> Option<u64> {
         (self.state == State::Upgrade).then_some(self.messages)
     }
 
-    /// It was answered in the same protocol: the next message follows.
+    /// The response has not switched protocols: the next message follows.
     pub(super) fn resume(&mut self) {
         self.state = State::Start;
     }
 
     /// Takes what came next, and spoils it where it breaks the rules. Returns how much it took: all, but
-    /// for what follows a message that asked for another protocol.
+    /// for what follows a message that requested another protocol.
     pub(super) fn follow(&mut self, bytes: &mut [u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() && self.state != State::Upgrade {
@@ -100,7 +100,7 @@ impl Framing {
         if first == b'\r' || first == b'\n' {
             return 1;
         }
-        (self.length, self.chunked, self.asks_for_upgrade) = (None, false, false);
+        (self.length, self.chunked, self.requests_upgrade) = (None, false, false);
         self.state = State::RequestLine;
         0
     }
@@ -127,7 +127,7 @@ impl Framing {
             (whole.is_some(), self.next(whole))
         };
         self.state = next.unwrap_or_else(|Violation| {
-            // hyper refuses a bare line feed where a chunk begins, and takes any other byte for a part of
+            // hyper rejects a bare line feed where a chunk begins, and takes any other byte for a part of
             // the chunk's extension.
             let is_bare_in_chunk_size = self.state == State::ChunkSize && !has_return;
             if !is_bare_in_chunk_size {
@@ -175,7 +175,7 @@ impl Framing {
 
     /// What follows a message.
     fn after(&self) -> State {
-        if self.asks_for_upgrade { State::Upgrade } else { State::Start }
+        if self.requests_upgrade { State::Upgrade } else { State::Start }
     }
 
     fn field(&mut self, line: &[u8]) -> Result<(), Violation> {
@@ -188,7 +188,7 @@ impl Framing {
                 value(line, b"transfer-encoding").map_or(Ok(()), |value| self.coding(value))
             }
             b'u' | b'U' => {
-                self.asks_for_upgrade |= value(line, b"upgrade").is_some();
+                self.requests_upgrade |= value(line, b"upgrade").is_some();
                 Ok(())
             }
             _ => Ok(()),
@@ -203,7 +203,7 @@ impl Framing {
         Ok(())
     }
 
-    /// Only `chunked`: what another coding would do to a body is nothing that could be passed on.
+    /// Only `chunked`: a body with another coding could not be forwarded.
     fn coding(&mut self, value: &[u8]) -> Result<(), Violation> {
         if self.chunked || self.length.is_some() || !value.eq_ignore_ascii_case(b"chunked") {
             return Err(Violation);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_request_for_another_protocol_is_left_until_that_is_answered() {
+    fn what_follows_a_request_for_another_protocol_is_left_until_its_response_is_known() {
         let first = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         for ask in [
             "GET / HTTP/1.1\r\nupgrade: websocket\r\n\r\n",
@@ -282,7 +282,7 @@ mod tests {
             let mut bytes = format!("{first}{ask}\n\x00\n").into_bytes();
             let before = bytes.clone();
             assert_eq!(framing.follow(&mut bytes), first.len() + ask.len(), "{ask:?}");
-            assert_eq!((framing.awaits_answer(), &bytes), (Some(2), &before), "{ask:?}");
+            assert_eq!((framing.awaits_response(), &bytes), (Some(2), &before), "{ask:?}");
             framing.resume();
             let mut next = b"GET / HTTP/1.1\nHost: a\r\n\r\n".to_vec();
             assert_eq!(framing.follow(&mut next), next.len());

@@ -15,9 +15,9 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// Whether the headers ask to switch to WebSocket. A switch to anything else is not passed on: to
-/// HTTP/2, say, it would be a way around the gateway.
-pub(super) fn asks_for_websocket(headers: &HeaderMap) -> bool {
+/// Whether the headers request a switch to WebSocket. A switch to anything else is not forwarded: with
+/// HTTP/2, for example, later requests would bypass the gateway.
+pub(super) fn requests_websocket(headers: &HeaderMap) -> bool {
     let is_websocket =
         |upgrade: &HeaderValue| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket");
     headers.get(UPGRADE).is_some_and(is_websocket)
@@ -48,13 +48,13 @@ pub(super) fn remove_named(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes from a request what is between the client and the gateway only. `check` has refused a
+/// Removes from a request what is between the client and the gateway only. `check` has rejected a
 /// request that would have more removed; `ours` is not the client's to remove.
 pub(super) fn strip_request(headers: &mut HeaderMap, is_upgrade: bool, ours: &HeaderName) {
     let takes_trailers = headers.contains_key(TE) && has_token(headers, &TE, "trailers");
     let upgrade = headers.get(UPGRADE).filter(|_| is_upgrade).cloned();
     strip(headers, ours);
-    // The gateway itself has told the client to go on.
+    // The gateway itself has sent `100 Continue`.
     headers.remove(EXPECT);
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -63,7 +63,7 @@ pub(super) fn strip_request(headers: &mut HeaderMap, is_upgrade: bool, ours: &He
     keep_upgrade(headers, upgrade);
 }
 
-/// Removes from an answer what is between the upstream and the gateway only.
+/// Removes from a response what is between the upstream and the gateway only.
 pub(super) fn strip_response(headers: &mut HeaderMap, is_upgrade: bool, ours: &HeaderName) {
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
@@ -81,7 +81,7 @@ fn keep_upgrade(headers: &mut HeaderMap, upgrade: Option<HeaderValue>) {
 }
 
 fn strip(headers: &mut HeaderMap, ours: &HeaderName) {
-    // To look is cheaper than to remove what is not there, and many messages have none of these.
+    // Checking is cheaper than removing, and many messages have none of these.
     if !headers.keys().any(is_hop_by_hop) {
         return;
     }
@@ -197,16 +197,16 @@ mod tests {
 
         let mut request =
             headers(&[("upgrade", "websocket"), ("connection", "keep-alive, Upgrade")]);
-        assert!(asks_for_websocket(&request));
+        assert!(requests_websocket(&request));
         strip_request(&mut request, true, &ID);
         assert_eq!(request, headers(&[("upgrade", "websocket"), ("connection", "upgrade")]));
     }
 
     #[test]
-    fn an_answer_in_chunks_has_no_length() {
-        let mut answer = headers(&[("content-length", "3"), ("transfer-encoding", "chunked")]);
-        strip_response(&mut answer, false, &ID);
-        assert!(answer.is_empty());
+    fn a_chunked_response_has_no_length() {
+        let mut response = headers(&[("content-length", "3"), ("transfer-encoding", "chunked")]);
+        strip_response(&mut response, false, &ID);
+        assert!(response.is_empty());
     }
 
     #[test]

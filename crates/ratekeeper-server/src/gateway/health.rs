@@ -49,7 +49,7 @@ async fn check_regularly(gateway: Arc<GatewayState>, index: usize, path: String)
             match why {
                 None => tracing::info!(upstream = %upstream.name, "healthy again"),
                 Some(why) => {
-                    tracing::warn!(upstream = %upstream.name, why, "unhealthy, gets no requests")
+                    tracing::warn!(upstream = %upstream.name, why, "unhealthy, gets no requests");
                 }
             }
         }

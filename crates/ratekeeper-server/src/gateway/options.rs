@@ -69,7 +69,7 @@ pub(crate) struct Gateway {
 
     /// Serve the admin listener without TLS although there is a certificate
     #[arg(long, requires = "tls_cert", help_heading = "TLS")]
-    pub(super) plain_admin: bool,
+    pub(super) plaintext_admin: bool,
 
     /// Trust this certificate authority (PEM) for https:// upstreams, in addition to the system's
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
@@ -266,7 +266,7 @@ impl TimeoutOptions {
 
 impl Gateway {
     pub(super) fn is_admin_tls(&self) -> bool {
-        self.tls.is_wanted() && !self.plain_admin
+        self.tls.is_wanted() && !self.plaintext_admin
     }
 
     /// Fails if the admin listener is reachable from other machines without TLS or authentication, unless

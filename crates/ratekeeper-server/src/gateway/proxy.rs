@@ -73,7 +73,7 @@ async fn exchange(
 ) -> Result<Response<ResponseBody>, ProxyError> {
     let is_upgrade = request.version() == Version::HTTP_11
         && *request.method() == Method::GET
-        && headers::asks_for_websocket(request.headers());
+        && headers::requests_websocket(request.headers());
     let upgrade = is_upgrade.then(|| hyper::upgrade::on(&mut request));
     let request = prepare(&worker, &client, request, upgrade.is_some())?;
     let response = send_to_any(&worker, request).await?;

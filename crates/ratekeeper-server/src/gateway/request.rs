@@ -16,7 +16,7 @@ use ratekeeper::tower::{Limited, PeerAddr};
 use tower_service::Service;
 
 use super::access_log::Entry;
-use super::check::{Rules, check};
+use super::check::{CheckRules, check};
 use super::client::Client;
 use super::error::ProxyError;
 use super::proxy::ServedBy;
@@ -40,8 +40,8 @@ where
     let in_flight = RequestGuard::new(&client, gateway.in_flight.try_acquire_owned());
     let name = &gateway.request_id_header;
     let id = match client.is_trusted {
-        true => worker.ids.take_over(request.headers(), name),
-        false => worker.ids.make(),
+        true => worker.ids.keep_or_generate(request.headers(), name),
+        false => worker.ids.generate(),
     };
     request.headers_mut().insert(name, id.clone());
     let is_http1 = request.version() <= Version::HTTP_11;
@@ -49,7 +49,7 @@ where
         gateway.access_log.as_ref().map(|log| log.begin(&client, &request, &id, gateway.ticks));
 
     let policy = gateway.policy.gate().policy().active();
-    let rules = Rules {
+    let rules = CheckRules {
         headers_max: usize::from(gateway.bounds.max_headers),
         request_id_header: name,
         policy: policy.policy(),

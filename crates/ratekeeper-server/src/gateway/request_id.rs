@@ -1,4 +1,4 @@
-//! Ids of requests: taken over from those who are trusted, made up for everybody else.
+//! Ids of requests: kept from trusted proxies, generated for other clients.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::{HeaderName, HeaderValue};
 
 const LENGTH: usize = 32;
-const TAKEN_OVER_MAX: usize = 128;
+const KEPT_MAX: usize = 128;
 
-/// Makes ids that no other worker makes: 64 random bits, and a count that begins at random.
+/// Generates ids that no other worker generates: 64 random bits, and a count that starts at random.
 pub(super) struct RequestIds {
     prefix: u64,
     next: AtomicU64,
@@ -21,7 +21,7 @@ impl Default for RequestIds {
 }
 
 impl RequestIds {
-    pub(super) fn make(&self) -> HeaderValue {
+    pub(super) fn generate(&self) -> HeaderValue {
         let count = self.next.fetch_add(1, Ordering::Relaxed);
         let number = u128::from(self.prefix) << 64 | u128::from(count);
         let mut text = [0; LENGTH];
@@ -32,19 +32,23 @@ impl RequestIds {
         HeaderValue::from_bytes(&text).expect("hexadecimal digits are ASCII")
     }
 
-    /// The id that a request came with if that is short and sane, and a new one otherwise.
-    pub(super) fn take_over(&self, headers: &http::HeaderMap, name: &HeaderName) -> HeaderValue {
+    /// Returns the id that a request came with if it is short and plain, and a new one otherwise.
+    pub(super) fn keep_or_generate(
+        &self,
+        headers: &http::HeaderMap,
+        name: &HeaderName,
+    ) -> HeaderValue {
         let mut given = headers.get_all(name).iter();
         match (given.next(), given.next()) {
-            (Some(id), None) if is_sane(id.as_bytes()) => id.clone(),
-            _ => self.make(),
+            (Some(id), None) if is_plain_id(id.as_bytes()) => id.clone(),
+            _ => self.generate(),
         }
     }
 }
 
-fn is_sane(id: &[u8]) -> bool {
+fn is_plain_id(id: &[u8]) -> bool {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte);
-    (1..=TAKEN_OVER_MAX).contains(&id.len()) && id.iter().all(is_plain)
+    (1..=KEPT_MAX).contains(&id.len()) && id.iter().all(is_plain)
 }
 
 fn random() -> u64 {
@@ -58,7 +62,7 @@ mod tests {
     #[test]
     fn ids_are_32_digits_and_differ() {
         let ids = RequestIds::default();
-        let (one, two) = (ids.make(), ids.make());
+        let (one, two) = (ids.generate(), ids.generate());
         assert!(one != two && one.len() == LENGTH);
         assert!(one.as_bytes().iter().all(u8::is_ascii_hexdigit));
     }
@@ -68,11 +72,11 @@ mod tests {
         let (ids, name) = (RequestIds::default(), HeaderName::from_static("x-request-id"));
         let take = |given: &str| {
             let headers = [(name.clone(), given.parse().unwrap())].into_iter().collect();
-            ids.take_over(&headers, &name)
+            ids.keep_or_generate(&headers, &name)
         };
         assert_eq!(take("abc-123"), "abc-123");
         assert_ne!(take("a b"), "a b");
-        let long = "a".repeat(TAKEN_OVER_MAX + 1);
+        let long = "a".repeat(KEPT_MAX + 1);
         assert_ne!(take(&long), long.as_str());
     }
 }

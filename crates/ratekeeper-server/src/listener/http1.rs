@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::drain::Drain;
-use super::drive::drive;
+use super::drive::{GracefulShutdown, drive};
 use super::stream::ClientStream;
 use super::ticks::Ticks;
 use super::timeouts::{ConnState, Timeouts};
@@ -57,7 +57,9 @@ pub(crate) async fn serve_http1<S, F>(
         }
     });
     let connection = http.serve_connection(TokioIo::new(stream), service);
-    if let Some(Err(error)) = drive(connection, &conn, &TIMEOUTS, drain).await {
+    let shutdown = GracefulShutdown::http1(http1::Connection::graceful_shutdown);
+    let driven = drive(connection, Some(shutdown), &conn, &TIMEOUTS, drain).await;
+    if let Some(Err(error)) = driven {
         tracing::debug!(%peer, %error, "connection failed");
     }
 }

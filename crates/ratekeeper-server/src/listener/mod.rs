@@ -14,6 +14,8 @@ mod limits;
 mod signals;
 mod stream;
 mod supervisor;
+#[cfg(test)]
+mod tests;
 mod ticks;
 mod timeouts;
 pub(crate) mod tls;

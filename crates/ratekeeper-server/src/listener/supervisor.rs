@@ -61,7 +61,7 @@ impl Supervisor {
             }
             let background = async {
                 background.await;
-                std::future::pending().await
+                std::future::pending::<()>().await;
             };
             tokio::select! {
                 () = termination.received() => {}

@@ -2,8 +2,8 @@
 
 mod page;
 
-use ratekeeper::{Engine, PolicyLimiter};
 use ratekeeper::shared::{BreakerState, StoreState};
+use ratekeeper::{Engine, PolicyLimiter};
 
 pub(crate) use page::{CONTENT_TYPE, Labels, Page};
 
@@ -15,7 +15,11 @@ pub(crate) fn one<'l, V>(value: V) -> [(Labels<'l>, V); 1] {
 /// Adds the metrics of a policy limiter.
 pub(crate) fn collect(page: &mut Page, limiter: &PolicyLimiter) {
     let version = Labels(vec![("version", env!("CARGO_PKG_VERSION"))]);
-    page.gauge("ratekeeper_build_info", "The version of the program; the value is always 1.", [(version, 1)]);
+    page.gauge(
+        "ratekeeper_build_info",
+        "The version of the program; the value is always 1.",
+        [(version, 1)],
+    );
     decisions(page, limiter);
     policy(page, limiter);
     memory(page, limiter.engine());
@@ -53,7 +57,8 @@ fn policy(page: &mut Page, limiter: &PolicyLimiter) {
     page.gauge("ratekeeper_policy_loaded_timestamp_seconds", help, one(at));
     let help = "Policies that were rejected.";
     page.counter("ratekeeper_policy_failures_total", help, one(loaded.failures));
-    let help = "1 if the policy file is active, 0 if it was rejected and an older policy is active.";
+    let help =
+        "1 if the policy file is active, 0 if it was rejected and an older policy is active.";
     page.gauge("ratekeeper_policy_ok", help, one(u8::from(loaded.last_error.is_none())));
     let help = "When the policy file was rejected; 0 if it is active.";
     let failed_at = loaded.failed_at.map_or(0, |at| at.get() / 1_000_000);
@@ -63,7 +68,11 @@ fn policy(page: &mut Page, limiter: &PolicyLimiter) {
 fn memory(page: &mut Page, engine: &Engine) {
     let Some(memory) = engine.memory_stats() else { return };
     page.gauge("ratekeeper_memory_keys", "Live keys in the memory store.", one(memory.live_keys));
-    page.gauge("ratekeeper_memory_bytes", "Memory reserved by the memory store.", one(memory.memory_bytes));
+    page.gauge(
+        "ratekeeper_memory_bytes",
+        "Memory reserved by the memory store.",
+        one(memory.memory_bytes),
+    );
     let help = "Live keys that were evicted because the memory store was full.";
     page.counter("ratekeeper_memory_evictions_total", help, one(memory.evictions));
 }

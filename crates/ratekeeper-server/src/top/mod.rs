@@ -240,7 +240,10 @@ mod tests {
     fn an_invalid_query_says_what_is_valid() {
         let top = Top::default();
         for wrong in ["n=0", "n=201", "m=2", "n=x"] {
-            assert!(top.to_json(Some(wrong), NOW).unwrap_err().to_string().contains("n=20"), "{wrong}");
+            assert!(
+                top.to_json(Some(wrong), NOW).unwrap_err().to_string().contains("n=20"),
+                "{wrong}"
+            );
         }
     }
 

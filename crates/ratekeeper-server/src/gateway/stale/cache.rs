@@ -1,4 +1,4 @@
-//! Answers that may be given again, within a bound of memory.
+//! A cache of responses, bounded in bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,27 +10,27 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 
-/// A longer answer is not kept.
-pub(super) const ANSWER_MAX: usize = 1 << 20;
-/// All answers together.
-const BYTES_MAX: usize = 64 << 20;
+/// The longest response that is cached.
+pub(super) const RESPONSE_BYTES_MAX: usize = 1 << 20;
+/// The size of all cached responses together.
+const CACHE_BYTES_MAX: usize = 64 << 20;
 
-/// What was asked, as far as it tells answers apart.
+/// What tells cached responses apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Question {
+pub(super) struct CacheKey {
     host: Vec<u8>,
     target: String,
 }
 
-/// A question, and the headers that an answer may vary by.
-pub(super) struct Asked {
-    question: Question,
+/// A request whose response may be cached, with the headers that the response may vary by.
+pub(super) struct CacheableRequest {
+    key: CacheKey,
     headers: HeaderMap,
     is_personal: bool,
 }
 
-impl Asked {
-    /// What a request asks, if the answer to it may be another's.
+impl CacheableRequest {
+    /// Returns the cacheable part of a request, if its response may be shared.
     pub(super) fn of<B>(request: &Request<B>) -> Option<Self> {
         let headers = request.headers();
         if request.method() != Method::GET || headers.contains_key(RANGE) {
@@ -40,12 +40,12 @@ impl Asked {
         let host = authority.or(headers.get(HOST).map(HeaderValue::as_bytes)).unwrap_or_default();
         let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
         let is_personal = headers.contains_key(AUTHORIZATION) || headers.contains_key(COOKIE);
-        let question = Question { host: host.to_ascii_lowercase(), target: target.to_string() };
-        Some(Self { question, headers: headers.clone(), is_personal })
+        let key = CacheKey { host: host.to_ascii_lowercase(), target: target.to_string() };
+        Some(Self { key, headers: headers.clone(), is_personal })
     }
 
-    /// May this answer be given to others too? Only if it says so itself.
-    pub(super) fn may_be_kept(&self, status: StatusCode, headers: &HeaderMap) -> bool {
+    /// Whether the response may be served to other clients, which its headers have to allow.
+    pub(super) fn may_be_cached(&self, status: StatusCode, headers: &HeaderMap) -> bool {
         let control = words(headers, CACHE_CONTROL);
         let says = |word: &str| control.iter().any(|known| known == word);
         let has_age = control.iter().any(|word| {
@@ -68,16 +68,15 @@ fn words(headers: &HeaderMap, name: HeaderName) -> Vec<String> {
     words.map(|word| word.trim().to_ascii_lowercase()).collect()
 }
 
-/// An answer that was kept.
-struct Kept {
+struct CachedResponse {
     headers: HeaderMap,
     body: Bytes,
     at_us: u64,
-    /// What the request had in the headers that the answer varies by.
+    /// The values of the request's headers that the response varies by.
     varies: Vec<(HeaderName, Option<HeaderValue>)>,
 }
 
-impl Kept {
+impl CachedResponse {
     fn size(&self) -> usize {
         let headers =
             self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 64);
@@ -85,68 +84,74 @@ impl Kept {
     }
 }
 
-/// Answers that were kept, those of long ago given up first.
+/// Cached responses; the oldest are evicted first.
 #[derive(Default)]
-pub(super) struct Cache(Mutex<Shelf>);
+pub(super) struct Cache(Mutex<Entries>);
 
 #[derive(Default)]
-struct Shelf {
-    by_question: HashMap<Question, Arc<Kept>>,
-    order: VecDeque<(Question, u64)>,
+struct Entries {
+    by_key: HashMap<CacheKey, Arc<CachedResponse>>,
+    order: VecDeque<(CacheKey, u64)>,
     bytes: usize,
 }
 
 impl Cache {
-    pub(super) fn keep(&self, asked: Asked, headers: HeaderMap, body: Bytes, at_us: u64) {
+    pub(super) fn keep(
+        &self,
+        request: CacheableRequest,
+        headers: HeaderMap,
+        body: Bytes,
+        at_us: u64,
+    ) {
         let varied = words(&headers, VARY).into_iter().chain([ACCEPT_ENCODING.to_string()]);
         let varies = varied.filter_map(|name| HeaderName::try_from(name).ok()).map(|name| {
-            let value = asked.headers.get(&name).cloned();
+            let value = request.headers.get(&name).cloned();
             (name, value)
         });
-        let kept = Kept { varies: varies.collect(), headers, body, at_us };
-        let mut shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        shelf.put(asked.question, kept);
+        let cached = CachedResponse { varies: varies.collect(), headers, body, at_us };
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.put(request.key, cached);
     }
 
-    /// The answer to this, if there is one no older than that.
+    /// Returns the cached response to a request, if there is one that is not older than `age_max`.
     pub(super) fn find(
         &self,
-        asked: &Asked,
+        request: &CacheableRequest,
         age_max: Duration,
         now_us: u64,
     ) -> Option<(Response<()>, Bytes)> {
-        let kept = {
-            let shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            shelf.by_question.get(&asked.question)?.clone()
+        let cached = {
+            let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            entries.by_key.get(&request.key)?.clone()
         };
-        let age = Duration::from_micros(now_us.saturating_sub(kept.at_us));
+        let age = Duration::from_micros(now_us.saturating_sub(cached.at_us));
         let is_alike = |(name, value): &(HeaderName, Option<HeaderValue>)| {
-            asked.headers.get(name) == value.as_ref()
+            request.headers.get(name) == value.as_ref()
         };
-        if age > age_max || !kept.varies.iter().all(is_alike) {
+        if age > age_max || !cached.varies.iter().all(is_alike) {
             return None;
         }
         let mut response = Response::new(());
-        *response.headers_mut() = kept.headers.clone();
+        *response.headers_mut() = cached.headers.clone();
         response.headers_mut().insert(http::header::AGE, age.as_secs().into());
-        Some((response, kept.body.clone()))
+        Some((response, cached.body.clone()))
     }
 }
 
-impl Shelf {
-    fn put(&mut self, question: Question, kept: Kept) {
-        self.bytes += kept.size();
-        self.order.push_back((question.clone(), kept.at_us));
-        if let Some(old) = self.by_question.insert(question, Arc::new(kept)) {
+impl Entries {
+    fn put(&mut self, key: CacheKey, cached: CachedResponse) {
+        self.bytes += cached.size();
+        self.order.push_back((key.clone(), cached.at_us));
+        if let Some(old) = self.by_key.insert(key, Arc::new(cached)) {
             self.bytes -= old.size();
         }
-        // A question that was answered again is in the line twice; only its last place counts.
-        while self.bytes > BYTES_MAX || self.order.len() > 2 * self.by_question.len() + 16 {
-            let Some((question, at_us)) = self.order.pop_front() else { return };
-            let is_last = self.by_question.get(&question).is_some_and(|kept| kept.at_us == at_us);
-            if is_last && self.bytes <= BYTES_MAX {
-                self.order.push_back((question, at_us));
-            } else if is_last && let Some(old) = self.by_question.remove(&question) {
+        // A response that was replaced is in the queue twice; only its last position counts.
+        while self.bytes > CACHE_BYTES_MAX || self.order.len() > 2 * self.by_key.len() + 16 {
+            let Some((key, at_us)) = self.order.pop_front() else { return };
+            let is_last = self.by_key.get(&key).is_some_and(|cached| cached.at_us == at_us);
+            if is_last && self.bytes <= CACHE_BYTES_MAX {
+                self.order.push_back((key, at_us));
+            } else if is_last && let Some(old) = self.by_key.remove(&key) {
                 self.bytes -= old.size();
             }
         }
@@ -157,51 +162,52 @@ impl Shelf {
 mod tests {
     use super::*;
 
-    fn asked(target: &str, headers: &[(&'static str, &'static str)]) -> Option<Asked> {
+    fn request(target: &str, headers: &[(&'static str, &'static str)]) -> Option<CacheableRequest> {
         let request =
             headers.iter().fold(Request::get(target), |r, (name, value)| r.header(*name, *value));
-        Asked::of(&request.body(()).unwrap())
+        CacheableRequest::of(&request.body(()).unwrap())
     }
 
-    fn answer(all: &[(&'static str, &'static str)]) -> HeaderMap {
+    fn response_headers(all: &[(&'static str, &'static str)]) -> HeaderMap {
         let pairs =
             all.iter().map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v)));
         pairs.collect()
     }
 
-    fn is_kept(
-        request: &[(&'static str, &'static str)],
+    fn is_cached(
+        headers: &[(&'static str, &'static str)],
         response: &[(&'static str, &'static str)],
     ) -> bool {
-        asked("/", request)
-            .is_some_and(|asked| asked.may_be_kept(StatusCode::OK, &answer(response)))
+        request("/", headers).is_some_and(|request| {
+            request.may_be_cached(StatusCode::OK, &response_headers(response))
+        })
     }
 
     #[test]
-    fn only_answers_that_are_for_everybody_are_kept() {
-        assert!(is_kept(&[], &[("cache-control", "max-age=60")]));
-        assert!(is_kept(&[], &[("cache-control", "Public")]));
-        assert!(is_kept(&[("authorization", "x")], &[("cache-control", "public, max-age=1")]));
-        assert!(!is_kept(&[("authorization", "x")], &[("cache-control", "max-age=60")]));
-        assert!(!is_kept(&[("cookie", "x=1")], &[("cache-control", "max-age=60")]));
-        assert!(!is_kept(&[], &[]));
-        assert!(!is_kept(&[], &[("cache-control", "max-age=0")]));
-        assert!(!is_kept(&[], &[("cache-control", "public, no-store")]));
-        assert!(!is_kept(&[], &[("cache-control", "private, max-age=60")]));
-        assert!(!is_kept(&[], &[("cache-control", "public"), ("set-cookie", "a=1")]));
-        assert!(!is_kept(&[], &[("cache-control", "public"), ("vary", "*")]));
-        assert!(!is_kept(&[("range", "bytes=0-1")], &[("cache-control", "public")]));
+    fn only_shared_responses_are_cached() {
+        assert!(is_cached(&[], &[("cache-control", "max-age=60")]));
+        assert!(is_cached(&[], &[("cache-control", "Public")]));
+        assert!(is_cached(&[("authorization", "x")], &[("cache-control", "public, max-age=1")]));
+        assert!(!is_cached(&[("authorization", "x")], &[("cache-control", "max-age=60")]));
+        assert!(!is_cached(&[("cookie", "x=1")], &[("cache-control", "max-age=60")]));
+        assert!(!is_cached(&[], &[]));
+        assert!(!is_cached(&[], &[("cache-control", "max-age=0")]));
+        assert!(!is_cached(&[], &[("cache-control", "public, no-store")]));
+        assert!(!is_cached(&[], &[("cache-control", "private, max-age=60")]));
+        assert!(!is_cached(&[], &[("cache-control", "public"), ("set-cookie", "a=1")]));
+        assert!(!is_cached(&[], &[("cache-control", "public"), ("vary", "*")]));
+        assert!(!is_cached(&[("range", "bytes=0-1")], &[("cache-control", "public")]));
     }
 
     #[test]
-    fn an_answer_is_given_to_the_same_question_until_it_is_too_old() {
+    fn a_response_is_served_to_the_same_request_until_it_is_too_old() {
         let cache = Cache::default();
-        let headers = answer(&[("cache-control", "public"), ("vary", "accept")]);
+        let headers = response_headers(&[("cache-control", "public"), ("vary", "accept")]);
         let json = [("accept", "json")];
-        cache.keep(asked("/a?b", &json).unwrap(), headers, Bytes::from("body"), 1_000_000);
+        cache.keep(request("/a?b", &json).unwrap(), headers, Bytes::from("body"), 1_000_000);
         let find = |target, headers: &[(&'static str, &'static str)], now_us| {
             let found =
-                cache.find(&asked(target, headers).unwrap(), Duration::from_secs(10), now_us);
+                cache.find(&request(target, headers).unwrap(), Duration::from_secs(10), now_us);
             found.map(|(response, _)| response.headers()["age"].to_str().unwrap().to_string())
         };
         assert_eq!(find("/a?b", &json, 6_500_000).as_deref(), Some("5"));
@@ -218,13 +224,16 @@ mod tests {
     fn what_is_kept_is_bounded() {
         let cache = Cache::default();
         for i in 0..200 {
-            let body = Bytes::from(vec![0; ANSWER_MAX]);
-            cache.keep(asked(&format!("/{}", i % 150), &[]).unwrap(), HeaderMap::new(), body, i);
+            let body = Bytes::from(vec![0; RESPONSE_BYTES_MAX]);
+            cache.keep(request(&format!("/{}", i % 150), &[]).unwrap(), HeaderMap::new(), body, i);
         }
-        let shelf = cache.0.lock().unwrap();
-        assert!(shelf.bytes <= BYTES_MAX, "{}", shelf.bytes);
-        assert_eq!(shelf.bytes, shelf.by_question.values().map(|kept| kept.size()).sum::<usize>());
-        assert!(shelf.order.len() <= 2 * shelf.by_question.len() + 17);
-        assert!(shelf.by_question.len() >= 60);
+        let entries = cache.0.lock().unwrap();
+        assert!(entries.bytes <= CACHE_BYTES_MAX, "{}", entries.bytes);
+        assert_eq!(
+            entries.bytes,
+            entries.by_key.values().map(|cached| cached.size()).sum::<usize>()
+        );
+        assert!(entries.order.len() <= 2 * entries.by_key.len() + 17);
+        assert!(entries.by_key.len() >= 60);
     }
 }

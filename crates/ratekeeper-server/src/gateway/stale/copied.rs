@@ -1,4 +1,4 @@
-//! An answer on its way, of which a copy may be made.
+//! The body of a response on its way to the client, of which a copy may be made.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,49 +10,53 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::StaleState;
-use super::cache::{ANSWER_MAX, Asked};
+use super::cache::{CacheableRequest, RESPONSE_BYTES_MAX};
 
 pin_project! {
-    pub(in crate::gateway) struct Copied<B> {
+    pub(in crate::gateway) struct CopiedBody<B> {
         #[pin]
         body: B,
-        copy: Option<Box<Copy>>,
+        copy: Option<Box<BodyCopy>>,
     }
 }
 
-/// What has gone by so far.
-pub(super) struct Copy {
-    asked: Asked,
+/// The copy of what was sent so far.
+pub(super) struct BodyCopy {
+    request: CacheableRequest,
     headers: HeaderMap,
     so_far: BytesMut,
     state: Arc<StaleState>,
 }
 
-impl Copy {
-    pub(super) fn begin(asked: Asked, headers: HeaderMap, state: Arc<StaleState>) -> Box<Self> {
-        Box::new(Self { asked, headers, so_far: BytesMut::new(), state })
+impl BodyCopy {
+    pub(super) fn begin(
+        request: CacheableRequest,
+        headers: HeaderMap,
+        state: Arc<StaleState>,
+    ) -> Box<Self> {
+        Box::new(Self { request, headers, so_far: BytesMut::new(), state })
     }
 
-    /// Returns whether the copy goes on. It ends with what is too long, and with trailers.
+    /// Returns whether the copy goes on. A body that is too long or has trailers is not copied.
     fn take(&mut self, frame: &Frame<Bytes>) -> bool {
-        let room = ANSWER_MAX - self.so_far.len();
-        let data = frame.data_ref().filter(|data| data.len() <= room);
+        let bytes_left = RESPONSE_BYTES_MAX - self.so_far.len();
+        let data = frame.data_ref().filter(|data| data.len() <= bytes_left);
         data.map(|data| self.so_far.extend_from_slice(data)).is_some()
     }
 
     fn keep(self) {
-        let Self { asked, headers, so_far, state } = self;
-        state.cache.keep(asked, headers, so_far.freeze(), state.ticks.now_us());
+        let Self { request, headers, so_far, state } = self;
+        state.cache.keep(request, headers, so_far.freeze(), state.ticks.now_us());
     }
 }
 
-impl<B> Copied<B> {
-    pub(super) fn new(body: B, copy: Option<Box<Copy>>) -> Self {
+impl<B> CopiedBody<B> {
+    pub(super) fn new(body: B, copy: Option<Box<BodyCopy>>) -> Self {
         Self { body, copy }
     }
 }
 
-impl<B: Body<Data = Bytes>> Body for Copied<B> {
+impl<B: Body<Data = Bytes>> Body for CopiedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -64,7 +68,7 @@ impl<B: Body<Data = Bytes>> Body for Copied<B> {
         let frame = ready!(this.body.as_mut().poll_frame(context));
         let Some(copy) = this.copy else { return Poll::Ready(frame) };
         let (goes_on, is_over) = match &frame {
-            // Whoever knows the length does not ask again after the last byte.
+            // With a known length, the body is not polled again after the last byte.
             Some(Ok(frame)) => (copy.take(frame), this.body.is_end_stream()),
             Some(Err(_)) => (false, true),
             None => (true, true),

@@ -1,7 +1,6 @@
-//! Instead of a refusal, the answer of a while ago, where a limit says `serve_stale`.
+//! Serves an earlier response instead of a denial, where a limit has `serve_stale`.
 //!
-//! It stands before the limits and sees what they refuse; whatever passes them and may be kept, it
-//! keeps a copy of while it goes by.
+//! This layer is outside of the limits: it sees what they deny, and copies responses that may be cached.
 
 mod cache;
 mod copied;
@@ -24,11 +23,11 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::listener::Ticks;
-use cache::{Asked, Cache};
-use copied::{Copied, Copy};
+use cache::{Cache, CacheableRequest};
+use copied::{BodyCopy, CopiedBody};
 
-/// What the upstream sends, or what it has sent before.
-type StaleBody<B> = Either<Copied<B>, Full<Bytes>>;
+/// The upstream's response, or one from the cache.
+type StaleBody<B> = Either<CopiedBody<B>, Full<Bytes>>;
 
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
@@ -78,16 +77,16 @@ where
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let policy = request.extensions().get::<Arc<ActivePolicy>>();
         let is_wanted = policy.is_some_and(|policy| policy.policy().serves_stale());
-        let asked = if is_wanted { Asked::of(&request) } else { None };
-        StaleFuture { answer: self.inner.call(request), asked, state: self.state.clone() }
+        let cacheable = if is_wanted { CacheableRequest::of(&request) } else { None };
+        StaleFuture { response: self.inner.call(request), cacheable, state: self.state.clone() }
     }
 }
 
 pin_project! {
     pub(super) struct StaleFuture<F> {
         #[pin]
-        answer: F,
-        asked: Option<Asked>,
+        response: F,
+        cacheable: Option<CacheableRequest>,
         state: Arc<StaleState>,
     }
 }
@@ -100,38 +99,46 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        this.answer.poll(context).map_ok(|response| match this.asked.take() {
-            Some(asked) => this.state.answer(asked, response),
-            None => response.map(|body| Either::Left(Copied::new(body, None))),
+        this.response.poll(context).map_ok(|response| match this.cacheable.take() {
+            Some(request) => this.state.respond(request, response),
+            None => response.map(|body| Either::Left(CopiedBody::new(body, None))),
         })
     }
 }
 
 impl StaleState {
-    fn answer<B>(self: &Arc<Self>, asked: Asked, response: Response<B>) -> Response<StaleBody<B>> {
-        if let Some(stale) = self.stale(&asked, &response) {
+    fn respond<B>(
+        self: &Arc<Self>,
+        request: CacheableRequest,
+        response: Response<B>,
+    ) -> Response<StaleBody<B>> {
+        if let Some(stale) = self.stale(&request, &response) {
             return stale;
         }
-        let may_be_kept = asked.may_be_kept(response.status(), response.headers());
+        let may_be_cached = request.may_be_cached(response.status(), response.headers());
         let (parts, body) = response.into_parts();
         let state = self.clone();
-        let copy = may_be_kept.then(|| Copy::begin(asked, parts.headers.clone(), state));
-        Response::from_parts(parts, Either::Left(Copied::new(body, copy)))
+        let copy = may_be_cached.then(|| BodyCopy::begin(request, parts.headers.clone(), state));
+        Response::from_parts(parts, Either::Left(CopiedBody::new(body, copy)))
     }
 
-    /// What was answered before, if a limit that refused says that this is better.
-    fn stale<B>(&self, asked: &Asked, refusal: &Response<B>) -> Option<Response<StaleBody<B>>> {
-        let limited = refusal.extensions().get::<Limited>()?;
+    /// Returns a response from the cache, if the limit that denied the request has `serve_stale`.
+    fn stale<B>(
+        &self,
+        request: &CacheableRequest,
+        denial: &Response<B>,
+    ) -> Option<Response<StaleBody<B>>> {
+        let limited = denial.extensions().get::<Limited>()?;
         let WhenLimited::ServeStale(age_max) = limited.when_limited else { return None };
-        let (found, body) = self.cache.find(asked, age_max, self.ticks.now_us())?;
+        let (found, body) = self.cache.find(request, age_max, self.ticks.now_us())?;
         let mut response = found.map(|()| Either::Right(Full::from(body)));
         let status = format!("ratekeeper; hit; detail=\"limited by {}\"", limited.limit);
         if let Ok(status) = HeaderValue::try_from(status) {
             response.headers_mut().insert(CACHE_STATUS, status);
         }
-        // What was left was said to somebody else, a while ago.
+        // The cached ones are of another client, and old.
         for name in RATELIMIT_HEADERS {
-            match refusal.headers().get(&name) {
+            match denial.headers().get(&name) {
                 Some(value) => response.headers_mut().insert(name, value.clone()),
                 None => response.headers_mut().remove(name),
             };

@@ -32,8 +32,8 @@ use super::proto::{
 };
 use crate::body::{BodyReadError, read_body};
 use crate::listener::{
-    Accepted, ClientStream, ConnState, ConnectionHandler, Drain, InFlightLimit, Stage, StageWatch,
-    Ticks, Timeouts, drive,
+    Accepted, ClientStream, ConnState, ConnectionHandler, Drain, GracefulShutdown, InFlightLimit,
+    Stage, StageWatch, Ticks, Timeouts, drive,
 };
 use crate::serve::meters::{DoorMeter, Outcome};
 use crate::tokens::Tokens;
@@ -280,7 +280,9 @@ impl ConnectionHandler for GrpcHandler {
             async move { Ok::<_, Infallible>(handler.answer(request, &conn).await) }
         });
         let connection = self.http.serve_connection(io, service);
-        if let Some(Err(error)) = drive(connection, &conn, &TIMEOUTS, &self.drain).await {
+        let shutdown = GracefulShutdown::http2(http2::Connection::graceful_shutdown);
+        let driven = drive(connection, Some(shutdown), &conn, &TIMEOUTS, &self.drain).await;
+        if let Some(Err(error)) = driven {
             tracing::debug!(%peer, %error, "connection failed");
         }
         drop(accepted);

@@ -6,13 +6,10 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 
 use futures_util::{FutureExt, StreamExt};
-use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::unconstrained;
 
@@ -23,9 +20,7 @@ use super::limits::Limits;
 use super::pending::PendingReplies;
 use super::session::Session;
 use super::wire::{Read, Wire};
-use crate::listener::{
-    Accepted, ConnState, ConnectionHandler, Drain, GracefulShutdown, Stage, Ticks, drive,
-};
+use crate::listener::{Accepted, ConnState, ConnectionHandler, Drain, Ticks, drive};
 use crate::serve::meters::{Outcome, Tally};
 
 /// When so much is to be written, it is written before more commands are executed.
@@ -77,28 +72,6 @@ impl ConnectionHandler for RespHandler {
     }
 }
 
-pin_project! {
-    /// The future of a connection, which follows the drain itself.
-    struct Commands<F> {
-        #[pin]
-        serve: F,
-    }
-}
-
-impl<F: Future> Future for Commands<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        self.project().serve.poll(cx)
-    }
-}
-
-impl<F: Future> GracefulShutdown for Commands<F> {
-    const SHUTDOWN_AT: Option<Stage> = None;
-
-    fn graceful_shutdown(self: Pin<&mut Self>) {}
-}
-
 impl RespHandler {
     pub(crate) fn new(door: Arc<RespServer>, drain: Drain) -> Self {
         Self { door, drain, ticks: Ticks::start(), buffers: Mutex::default() }
@@ -110,8 +83,9 @@ impl RespHandler {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let conn = ConnState::new(peer, self.ticks);
-        let commands = Commands { serve: self.serve_commands(stream, &conn) };
-        let served = drive(commands, &conn, &self.door.timeouts, &self.drain).await;
+        let serve = self.serve_commands(stream, &conn);
+        // Replies to what was sent before the drain are not lost: `Wire` reads it to its end.
+        let served = drive(serve, None, &conn, &self.door.timeouts, &self.drain).await;
         match served {
             Some(served) => served,
             None if conn.is_lingering() => Ok(()),
