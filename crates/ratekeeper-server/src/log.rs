@@ -1,6 +1,5 @@
-//! The log of a process that serves, on standard error. A warning that repeats is logged once, and then at
-//! most once in ten seconds with the number of those that were suppressed: a client that resets its
-//! connections must not be able to fill a disk.
+//! The log of a server, on standard error. A warning that repeats is logged once, and then at most every ten
+//! seconds with the number of suppressed ones: a client that resets its connections must not fill a disk.
 
 use std::collections::HashMap;
 use std::fmt::{self, Debug, Write as _};
@@ -9,40 +8,91 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use tokio::time::Instant;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// How often a warning that repeats is logged.
-const REPEAT_EVERY: Duration = Duration::from_secs(10);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(10);
 /// How many different warnings are logged in that time.
 const WARNINGS_MAX: usize = 256;
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-pub(crate) enum LogFormat {
+
+/// The options of the log.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct LogOptions {
+    /// Level of the log; the environment variable RUST_LOG overrides it
+    #[arg(long, value_enum, default_value_t = LogLevel::Info, help_heading = "Logs")]
+    log_level: LogLevel,
+
+    /// Format of the log on standard error
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, help_heading = "Logs")]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum LogFormat {
     /// For people
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
-pub(crate) fn start(format: LogFormat) {
+/// Why the log cannot be started.
+#[derive(Debug, thiserror::Error)]
+#[error("RUST_LOG is invalid: {0}; use a level such as debug, or target=level pairs")]
+pub(crate) struct InvalidLogFilter(#[from] tracing_subscriber::filter::ParseError);
+
+/// Starts the log of the process.
+///
+/// # Errors
+///
+/// If `RUST_LOG` is invalid.
+pub(crate) fn start(options: LogOptions) -> Result<(), InvalidLogFilter> {
+    let variable = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+    let filter = EnvFilter::builder().with_default_directive(options.log_level.into());
+    let filter = filter.parse(variable)?;
+    let format = options.log_format;
     let log = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false);
-    let log = log.with_target(false).with_max_level(LevelFilter::INFO);
+    let log = log.with_target(false).with_env_filter(filter);
     match format {
         LogFormat::Text => log.map_event_format(|inner| RepeatLimit::new(inner, format)).init(),
         LogFormat::Json => {
             log.json().map_event_format(|inner| RepeatLimit::new(inner, format)).init();
         }
     }
+    Ok(())
 }
 
-/// Leaves out warnings and errors that say the same again too soon, whoever logs them.
+impl From<LogLevel> for Directive {
+    fn from(level: LogLevel) -> Self {
+        let level = match level {
+            LogLevel::Error => LevelFilter::ERROR,
+            LogLevel::Warn => LevelFilter::WARN,
+            LogLevel::Info => LevelFilter::INFO,
+            LogLevel::Debug => LevelFilter::DEBUG,
+            LogLevel::Trace => LevelFilter::TRACE,
+        };
+        level.into()
+    }
+}
+
+/// Suppresses warnings and errors that repeat too soon.
 struct RepeatLimit<F> {
     inner: F,
     format: LogFormat,
@@ -54,7 +104,7 @@ impl<F> RepeatLimit<F> {
         Self { inner, format, repeats: Mutex::default() }
     }
 
-    fn log(&self, event: &Event<'_>, fields: &Fields) -> Logged {
+    fn log(&self, event: &Event<'_>, fields: &EventFields) -> Logged {
         let mut hasher = DefaultHasher::new();
         (event.metadata().callsite(), &fields.all).hash(&mut hasher);
         let mut repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +136,7 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         if *event.metadata().level() <= Level::WARN {
-            let mut fields = Fields::default();
+            let mut fields = EventFields::default();
             event.record(&mut fields);
             match self.log(event, &fields) {
                 Logged::No => return Ok(()),
@@ -100,16 +150,16 @@ where
     }
 }
 
-/// What an event says.
+/// The fields of an event.
 #[derive(Default)]
-struct Fields {
+struct EventFields {
     all: String,
     message: String,
 }
 
-impl Visit for Fields {
+impl Visit for EventFields {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Who it was does not make it another warning.
+        // A warning about another peer is the same warning.
         if field.name() != "peer" {
             _ = write!(self.all, "{}={value:?} ", field.name());
         }
@@ -121,14 +171,14 @@ impl Visit for Fields {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Logged {
-    /// And so many like it were not since the last that was.
+    /// It is logged, and this many like it were suppressed since the last.
     Yes {
         suppressed: u64,
     },
     No,
 }
 
-/// Which warnings were logged of late.
+/// The warnings that were logged recently.
 #[derive(Default)]
 struct Repeats {
     known: HashMap<u64, Repeat>,
@@ -141,7 +191,7 @@ struct Repeat {
 
 impl Repeats {
     fn log(&mut self, warning: u64, now: Instant) -> Logged {
-        let is_over = |repeat: &Repeat| now.duration_since(repeat.logged_at) >= REPEAT_EVERY;
+        let is_over = |repeat: &Repeat| now.duration_since(repeat.logged_at) >= REPEAT_INTERVAL;
         if !self.known.contains_key(&warning) && self.known.len() >= WARNINGS_MAX {
             self.known.retain(|_, repeat| !is_over(repeat) || repeat.suppressed > 0);
             if self.known.len() >= WARNINGS_MAX {
@@ -181,8 +231,8 @@ mod tests {
         for _ in 0..5_737 {
             assert_eq!(repeats.log(1, Instant::now()), Logged::No);
         }
-        assert_eq!(repeats.log(2, Instant::now()), first, "another one is news");
-        tokio::time::advance(REPEAT_EVERY).await;
+        assert_eq!(repeats.log(2, Instant::now()), first, "another warning is logged");
+        tokio::time::advance(REPEAT_INTERVAL).await;
         assert_eq!(repeats.log(1, Instant::now()), Logged::Yes { suppressed: 5_737 });
         assert_eq!(repeats.log(1, Instant::now()), Logged::No);
     }
@@ -195,12 +245,12 @@ mod tests {
             all.filter(|one| repeats.log(*one, Instant::now()) != Logged::No).count()
         };
         assert_eq!(logged(0), WARNINGS_MAX);
-        tokio::time::advance(REPEAT_EVERY).await;
+        tokio::time::advance(REPEAT_INTERVAL).await;
         assert_eq!(logged(1_000_000), WARNINGS_MAX);
         assert_eq!(repeats.known.len(), WARNINGS_MAX);
     }
 
-    /// Where a subscriber writes to, in a test.
+    /// What a subscriber writes, in a test.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -223,7 +273,7 @@ mod tests {
                 tracing::info!("no warning");
             }
             tracing::error!(round, "another");
-            tokio::time::advance(REPEAT_EVERY).await;
+            tokio::time::advance(REPEAT_INTERVAL).await;
         }
     }
 

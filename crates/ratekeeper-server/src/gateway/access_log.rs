@@ -16,6 +16,8 @@ use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use memchr::memchr_iter;
 use ratekeeper::{Clock, SystemClock};
 
+use jiff::Timestamp;
+
 use super::client::Client;
 use super::options::AccessLog;
 use crate::listener::Ticks;
@@ -329,23 +331,9 @@ fn write_escaped(text: &str, out: &mut String) {
 
 /// RFC 3339 with milliseconds.
 fn write_time(us: u64, out: &mut String) -> std::fmt::Result {
-    let (days, ms) = (us / 86_400_000_000, us / 1000 % 86_400_000);
-    let (year, month, day) = civil(days);
-    let (hour, minute, second) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
-    let ms = ms % 1000;
-    write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
-}
-
-/// The date so many days after 1970 began, by eras of 400 years that begin on the first of March.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    (era * 400 + year + next, month, day)
+    let us = i64::try_from(us).unwrap_or(i64::MAX);
+    let time = Timestamp::from_microsecond(us).unwrap_or(Timestamp::MAX);
+    write!(out, "{time:.3}")
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ use upstream::{EjectionRule, UPSTREAMS_MAX, UpstreamAddress, UpstreamHealth};
 
 impl Gateway {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        log::start(self.log);
+        log::start(self.log).map_err(Failure::input)?;
         raise_file_limit();
         self.check_public_addresses()?;
         let policy = PolicyFile::open(self.policy.as_deref(), &self.trusted_proxies)?;

@@ -13,7 +13,7 @@ use crate::choices::{Address, address, duration, network};
 use crate::failure::Failure;
 use crate::listener::Timeouts;
 use crate::listener::tls::TlsOptions;
-use crate::log::LogFormat;
+use crate::log::LogOptions;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -97,9 +97,8 @@ pub(crate) struct Gateway {
     #[arg(long, value_enum, default_value_t = AccessLog::Off, help_heading = "Logs")]
     pub(super) access_log: AccessLog,
 
-    /// Format of the gateway's own log on standard error
-    #[arg(long, value_enum, default_value_t = LogFormat::Text, help_heading = "Logs")]
-    pub(super) log: LogFormat,
+    #[command(flatten)]
+    pub(super) log: LogOptions,
 
     /// Header with the id of a request: kept from trusted proxies, generated for others
     #[arg(long, value_name = "NAME", default_value = "x-request-id", help_heading = "Logs")]

@@ -60,7 +60,7 @@ struct Server {
 
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        log::start(self.log);
+        log::start(self.log).map_err(Failure::input)?;
         crate::trace::start(self.otlp.as_deref()).map_err(Failure::input)?;
         raise_file_limit();
         let environment = Environment::read(|name| std::env::var(name).ok());

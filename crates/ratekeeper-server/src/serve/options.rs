@@ -12,7 +12,7 @@ use super::envoy::{Environment, Place};
 use crate::choices::{Address, address, duration, network};
 use crate::failure::Failure;
 use crate::listener::tls::TlsOptions;
-use crate::log::LogFormat;
+use crate::log::LogOptions;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -125,9 +125,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(super) max_in_flight: usize,
 
-    /// Format of the log on standard error
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
-    pub(super) log: LogFormat,
+    #[command(flatten)]
+    pub(super) log: LogOptions,
 
     /// Send a span for each decision to the OpenTelemetry collector at this address (OTLP over HTTP)
     /// [default: OTEL_EXPORTER_OTLP_ENDPOINT, if it is set]
