@@ -1,6 +1,5 @@
 //! Collects the problems of a file, each with its position.
 
-use std::error::Error;
 use std::fmt;
 use std::ops::Range;
 
@@ -24,7 +23,8 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// Returns the message of an error and of its sources, except those that it includes already.
-pub(crate) fn with_sources(error: &dyn Error) -> String {
+#[cfg(feature = "jwt")]
+pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
     let sources = std::iter::successors(error.source(), |error| (*error).source());
     sources.map(ToString::to_string).fold(error.to_string(), |text, source| {
         if text.contains(&source) { text } else { format!("{text}: {source}") }

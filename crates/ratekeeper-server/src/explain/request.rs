@@ -78,25 +78,25 @@ impl<'a> ExplainedRequest<'a> {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PairError {
     #[error("expected \"NAME: VALUE\"")]
-    NoColon,
+    Header,
     #[error("the name of the header is missing; expected \"NAME: VALUE\"")]
-    NoHeaderName,
+    EmptyName,
     #[error("expected NAME=VALUE")]
-    NoEqualsSign,
+    Identity,
 }
 
 /// Parses a header.
 pub(super) fn header(text: &str) -> Result<(String, String), PairError> {
-    let (name, value) = text.split_once(':').ok_or(PairError::NoColon)?;
+    let (name, value) = text.split_once(':').ok_or(PairError::Header)?;
     let name = name.trim().to_ascii_lowercase();
     match name.is_empty() {
-        true => Err(PairError::NoHeaderName),
+        true => Err(PairError::EmptyName),
         false => Ok((name, value.trim().to_string())),
     }
 }
 
 /// Parses the value of an identity.
 pub(super) fn identity(text: &str) -> Result<(String, String), PairError> {
-    let (name, value) = text.split_once('=').ok_or(PairError::NoEqualsSign)?;
+    let (name, value) = text.split_once('=').ok_or(PairError::Identity)?;
     Ok((name.to_string(), value.to_string()))
 }
