@@ -3,12 +3,12 @@
 //! A cell can be decoded without its limit. So a store can drop a cell that has expired without
 //! knowing its limit, and a limit can change while the usage of its keys carries over.
 
+use crate::algorithm::CellWord;
+
 const TIME_BITS: u32 = 53;
 /// The latest time a cell can hold. A debt that lasts longer saturates.
 pub(crate) const TIME_MAX: u64 = (1 << TIME_BITS) - 1;
 const TTL_MASK: u64 = (1 << (64 - TIME_BITS)) - 1;
-/// The size of a handle in bits.
-const HANDLE_BITS: u32 = 40;
 /// The size in bits of the lower one of the two numbers in an algorithm's data.
 const LOWER_BITS: u32 = 26;
 const LOWER_MASK: u64 = (1 << LOWER_BITS) - 1;
@@ -26,15 +26,6 @@ pub struct Cell {
     second: u64,
 }
 
-/// One of the two words of a cell ([`Cell::to_words`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CellWord {
-    /// The time and the time-to-live.
-    First,
-    /// The algorithm's data.
-    Second,
-}
-
 /// A flag in the second word: the first word is a time in fractions of a microsecond, without a
 /// time-to-live. The low bits of the data are the denominator.
 const SCALED: u64 = Cell::SECOND_WORD_FIXED << 1;
@@ -46,14 +37,14 @@ impl Cell {
     /// A flag in every second word that no algorithm updates alone.
     pub const SECOND_WORD_FIXED: u64 = 1 << DATA_BITS;
 
-    /// A first word that no cell has, as a marker for stores. Read as a time, it is later than any.
-    pub const RESERVED_FIRST_WORD: u64 = Ttl::RESERVED << TIME_BITS;
+    /// The first word of every cell is less than this. A store may use other values as markers; read
+    /// as times, they are later than any.
+    pub const FIRST_WORD_END: u64 = Ttl::END << TIME_BITS;
 
     #[inline]
     pub(crate) fn new(time: u64, ttl: Ttl, data: u64) -> Self {
         debug_assert!(data >> DATA_BITS == 0);
-        let are_counts = ttl != Ttl::ZERO && ttl != Ttl::HANDLE;
-        let second = if are_counts { data } else { data | Self::SECOND_WORD_FIXED };
+        let second = if ttl == Ttl::ZERO { data | Self::SECOND_WORD_FIXED } else { data };
         Self { first: Self::first_word(time, ttl), second }
     }
 
@@ -109,45 +100,26 @@ impl Cell {
         self.time() + self.ttl().span() + 1
     }
 
-    /// Returns a cell that refers to state outside the cell, such as a
-    /// [`RequestLog`](crate::RequestLog): when that state expires, where it is (in 40 bits), and
-    /// how much is in use.
-    #[must_use]
-    pub fn handle(expires_at: u64, handle: u64, in_use: u64) -> Self {
-        debug_assert!(handle >> HANDLE_BITS == 0);
-        let in_use = in_use.min((1 << (DATA_BITS - HANDLE_BITS)) - 1);
-        Self::new(expires_at.min(TIME_MAX), Ttl::HANDLE, in_use << HANDLE_BITS | handle)
-    }
-
-    /// Returns the handle of a cell from [`Cell::handle`]; `None` for any other cell.
-    #[must_use]
-    pub fn to_handle(self) -> Option<u64> {
-        let handle = self.data() & ((1 << HANDLE_BITS) - 1);
-        (self.ttl() == Ttl::HANDLE).then_some(handle)
-    }
-
     /// Returns roughly how much is in use at `now`: precise enough to tell busy keys from quiet
     /// ones, whatever their limits.
     #[must_use]
-    pub fn in_use(self, now: u64) -> u64 {
+    pub fn usage(self, now: u64) -> u64 {
         match self.ttl() {
             _ if now >= self.expires_at() => 0,
             Ttl::ZERO => crate::algorithm::gcra_usage(self, now),
-            Ttl::HANDLE => self.data() >> HANDLE_BITS,
             // One count, or two with the previous one in the high bits.
             _ => self.data(),
         }
     }
 
-    /// Returns the word that a check may update alone: the first by a
-    /// [`TatEvaluator`](crate::TatEvaluator), the second by a
-    /// [`WindowCounter`](crate::WindowCounter).
+    /// Returns the word that a check may update alone
+    /// ([`CompareAndSwap`](crate::algorithm::CompareAndSwap)).
     #[inline]
     #[must_use]
     pub fn updatable_word(self) -> Option<CellWord> {
         match self.ttl() {
             Ttl::ZERO if self.second != 0 => Some(CellWord::First),
-            Ttl::ZERO | Ttl::HANDLE => None,
+            Ttl::ZERO => None,
             _ => Some(CellWord::Second),
         }
     }
@@ -192,10 +164,8 @@ pub(crate) struct Ttl(u16);
 
 impl Ttl {
     pub(crate) const ZERO: Ttl = Ttl(0);
-    /// Marks a handle. No time-to-live has this code; as one it is 0.
-    const HANDLE: Ttl = Ttl(TTL_MASK as u16);
     /// The code of 142 years, which is more than any limit needs.
-    const RESERVED: u64 = 0x600;
+    const END: u64 = 0x600;
 
     /// Returns the shortest representable time-to-live that is at least `us`.
     pub(crate) fn at_least(us: u64) -> Self {
@@ -217,7 +187,6 @@ impl Ttl {
         let (exponent, fraction) = (self.0 >> 5, u64::from(self.0 & 31));
         match exponent {
             0 => fraction,
-            _ if self == Self::HANDLE => 0,
             _ => (32 + fraction) << (exponent - 1),
         }
     }
@@ -235,7 +204,7 @@ mod tests {
             assert!(span >= us, "{us} became {span}");
             assert!(span - us <= us / 32 + 1, "{us} became {span}");
             // Twice the longest period is 20 years.
-            assert!(Ttl::at_least(us).code() < Ttl::RESERVED || us > 100 * 366 * 86_400_000_000);
+            assert!(Ttl::at_least(us).code() < Ttl::END || us > 100 * 366 * 86_400_000_000);
         }
     }
 
@@ -244,9 +213,6 @@ mod tests {
         let cell = Cell::new(TIME_MAX, Ttl::at_least(120_000_000), (1 << DATA_BITS) - 1);
         assert_eq!(Cell::from_words(cell.to_words()), cell);
         assert_eq!(cell.time(), TIME_MAX);
-        assert_eq!(cell.to_handle(), None);
-        let handle = Cell::handle(7, 8, 1 << 60);
-        assert_eq!((handle.to_handle(), handle.expires_at()), (Some(8), 8));
-        assert_eq!((handle.in_use(7), handle.in_use(8)), (8_191, 0));
+        assert!(cell.to_words()[0] < Cell::FIRST_WORD_END);
     }
 }

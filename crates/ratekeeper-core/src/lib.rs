@@ -35,11 +35,8 @@ mod params;
 mod rate;
 mod time;
 
-pub use algorithm::{
-    ALGORITHMS, Algorithm, AlgorithmVisitor, CellEvaluator, CheckAndSwap, Evaluator, RequestLog,
-    ScaledTime, SlidingLog, TatEvaluator, WindowCounter,
-};
-pub use cell::{Cell, CellWord};
+pub use algorithm::{ALGORITHMS, Algorithm, CellEvaluator, Evaluator, RequestLog, SlidingLog};
+pub use cell::Cell;
 pub use cost::{Cost, ZeroCost};
 pub use decision::{Decision, Wait};
 pub use failure_mode::FailureMode;

@@ -123,7 +123,7 @@ impl<C: Clock> Limiter<C> {
     #[inline(always)] // so that a caller pays only for the numbers it reads
     pub fn check<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Decision {
         let key = key.as_ref();
-        match self.store.check_quickly(&self.charge(key), || self.clock.quick()) {
+        match self.store.check_fast(&self.charge(key), || self.clock.quick()) {
             Some(decision) => decision,
             None => self.check_slowly(key),
         }
@@ -131,7 +131,7 @@ impl<C: Clock> Limiter<C> {
 
     #[inline(never)]
     fn check_slowly(&self, key: &[u8]) -> Decision {
-        self.store.check_by(&self.charge(key), || self.now())
+        self.store.check_slow(&self.charge(key), self.now())
     }
 
     #[inline]

@@ -7,11 +7,14 @@ use crate::time::Micros;
 
 /// An algorithm whose state is a [`Cell`]. The implementations compute; the functions below decide
 /// and write the cell.
-pub(super) trait CellAlgorithm {
+pub trait CellAlgorithm {
+    /// The time of a check, with what can be computed from it before the cell is known.
+    type Now: Copy;
     /// The decoded state at one point in time.
     type State;
 
-    fn decode(&self, cell: Cell, now: u64) -> Self::State;
+    fn prepare(&self, now: u64) -> Self::Now;
+    fn decode(&self, cell: Cell, now: Self::Now) -> Self::State;
     fn encode(&self, state: &Self::State) -> Cell;
 
     /// Was the cell written under another limit? Left alone, it would recover at the rate of that
@@ -37,6 +40,116 @@ pub(super) trait CellAlgorithm {
     fn delay_us(&self, _state: &Self::State) -> u64 {
         0
     }
+
+    /// The word of a cell that a check changes if it changes no other. The functions below are for
+    /// algorithms that have one.
+    const UPDATED_WORD: Option<CellWord> = None;
+
+    /// The other word of the cells that [`CellAlgorithm::decode_word`] decodes.
+    fn other_word(&self, _now: Self::Now) -> u64 {
+        unreachable!("a check changes both words")
+    }
+
+    /// Decodes a cell from the updated word alone.
+    fn decode_word(&self, _word: u64, _now: Self::Now) -> Self::State {
+        unreachable!("a check changes both words")
+    }
+
+    /// Returns the updated word after `cost` was added.
+    fn encode_word(&self, _before: u64, _state: &Self::State, _cost: u64) -> u64 {
+        unreachable!("a check changes both words")
+    }
+}
+
+/// One of the two words of a cell ([`Cell::to_words`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellWord {
+    /// The time and the time-to-live.
+    First,
+    /// The algorithm's data.
+    Second,
+}
+
+/// Checks by compare-and-swap, for stores that share cells between threads.
+///
+/// A check changes the whole cell ([`CompareAndSwap::check_cell`]). Most checks of a known key change
+/// one word only; then a store can compare and swap that word alone ([`CompareAndSwap::check_word`])
+/// if the other word has the expected value.
+pub trait CompareAndSwap {
+    /// The time of a check, with what can be computed from it before the cell is known.
+    type Now: Copy;
+
+    /// The word that a check of a known key changes; `None` if it may change both.
+    const UPDATED_WORD: Option<CellWord>;
+
+    /// Charges `cost` if it is admitted. Calls `swap` with the next cell, or with `None` if the
+    /// cell does not change. Returns `None` if `swap` returns `false`, because another thread has
+    /// changed the cell.
+    fn check_cell(
+        &self,
+        cell: Cell,
+        cost: Cost,
+        now: Micros,
+        swap: impl FnOnce(Option<Cell>) -> bool,
+    ) -> Option<Decision>;
+
+    /// Prepares a check at `now`. It needs no cell, so that a store can prepare while the cell is
+    /// loaded from memory.
+    fn prepare(&self, now: Micros) -> Self::Now;
+
+    /// Returns the other word of the cells that [`CompareAndSwap::check_word`] can check.
+    fn other_word(&self, now: Self::Now) -> u64;
+
+    /// [`CompareAndSwap::check_cell`] on the updated word alone. Preserves the bits of a second
+    /// word that belong to the store ([`Cell::to_words`]).
+    fn check_word(
+        &self,
+        word: u64,
+        cost: Cost,
+        now: Self::Now,
+        swap: impl FnOnce(Option<u64>) -> bool,
+    ) -> Option<Decision>;
+}
+
+impl<A: CellAlgorithm> CompareAndSwap for A {
+    type Now = A::Now;
+
+    const UPDATED_WORD: Option<CellWord> = A::UPDATED_WORD;
+
+    #[inline(always)]
+    fn check_cell(
+        &self,
+        cell: Cell,
+        cost: Cost,
+        now: Micros,
+        swap: impl FnOnce(Option<Cell>) -> bool,
+    ) -> Option<Decision> {
+        check_and_swap(self, cell, cost, now, swap)
+    }
+
+    #[inline(always)]
+    fn prepare(&self, now: Micros) -> A::Now {
+        CellAlgorithm::prepare(self, now.get())
+    }
+
+    #[inline(always)]
+    fn other_word(&self, now: A::Now) -> u64 {
+        CellAlgorithm::other_word(self, now)
+    }
+
+    #[inline(always)]
+    fn check_word(
+        &self,
+        word: u64,
+        cost: Cost,
+        now: A::Now,
+        swap: impl FnOnce(Option<u64>) -> bool,
+    ) -> Option<Decision> {
+        let swap = |state: &A::State, is_charged: bool| {
+            swap(is_charged.then(|| self.encode_word(word, state, cost.get())))
+        };
+        decide(self, self.decode_word(word, now), cost, swap)
+    }
 }
 
 #[inline]
@@ -56,14 +169,14 @@ pub(super) fn check<A: CellAlgorithm>(
 
 /// Decides, swaps the cell, and only then computes the rest of the decision.
 #[inline]
-pub(super) fn check_and_swap<A: CellAlgorithm>(
+fn check_and_swap<A: CellAlgorithm>(
     algorithm: &A,
     cell: Cell,
     cost: Cost,
     now: Micros,
     swap: impl FnOnce(Option<Cell>) -> bool,
 ) -> Option<Decision> {
-    let state = algorithm.decode(cell, now.get());
+    let state = algorithm.decode(cell, algorithm.prepare(now.get()));
     let is_from_other_limit = algorithm.is_from_other_limit(cell, &state);
     let swap = |state: &A::State, is_charged: bool| {
         swap((is_charged || is_from_other_limit).then(|| algorithm.encode(state)))
@@ -73,7 +186,7 @@ pub(super) fn check_and_swap<A: CellAlgorithm>(
 
 /// [`check_and_swap`] on a decoded state. `swap` gets the next state, and whether it was charged.
 #[inline(always)]
-pub(super) fn decide<A: CellAlgorithm>(
+fn decide<A: CellAlgorithm>(
     algorithm: &A,
     mut state: A::State,
     cost: Cost,
@@ -100,7 +213,7 @@ pub(super) fn peek<A: CellAlgorithm>(
     cost: Cost,
     now: Micros,
 ) -> Decision {
-    let state = algorithm.decode(cell, now.get());
+    let state = algorithm.decode(cell, algorithm.prepare(now.get()));
     let wait_us = wait_us(algorithm, &state, cost);
     let delay_us = if wait_us == 0 { algorithm.delay_us(&state) } else { 0 };
     report(algorithm, &state, wait_us, delay_us)
@@ -112,7 +225,7 @@ pub(super) fn charge<A: CellAlgorithm>(
     cost: Cost,
     now: Micros,
 ) -> Decision {
-    let mut state = algorithm.decode(*cell, now.get());
+    let mut state = algorithm.decode(*cell, algorithm.prepare(now.get()));
     let delay_us = algorithm.delay_us(&state);
     algorithm.add(&mut state, cost.get());
     algorithm.cap_debt(&mut state);
@@ -127,7 +240,7 @@ pub(super) fn refund<A: CellAlgorithm>(
     charged_at: Micros,
     now: Micros,
 ) -> Decision {
-    let mut state = algorithm.decode(*cell, now.get());
+    let mut state = algorithm.decode(*cell, algorithm.prepare(now.get()));
     algorithm.refund(&mut state, cost.get(), charged_at.get());
     *cell = algorithm.encode(&state);
     report(algorithm, &state, 0, 0)

@@ -3,19 +3,20 @@
 //!
 //! Around a window boundary, up to twice the limit can be admitted within one period.
 
-use super::cell_algorithm::CellAlgorithm;
-use super::windows::{Age, WindowAlgorithm, Windows};
+use super::cell_algorithm::{CellAlgorithm, CellWord};
+use super::windows::{Age, WindowTime, Windows};
 use crate::cell::{Cell, DATA_MASK};
 use crate::params::LimitParams;
 use crate::rate::Rate;
 
+/// The fixed window algorithm at one rate.
 #[derive(Clone, Debug)]
-pub(crate) struct FixedWindow {
+pub struct FixedWindow {
     windows: Windows,
     limit: u64,
 }
 
-pub(crate) struct FixedWindowState {
+pub struct FixedWindowState {
     now: u64,
     /// The start of the current window or, if the clock has gone back, of the last one counted in.
     start: u64,
@@ -36,13 +37,19 @@ impl FixedWindow {
 }
 
 impl CellAlgorithm for FixedWindow {
+    type Now = WindowTime;
     type State = FixedWindowState;
 
+    #[inline(always)]
+    fn prepare(&self, now: u64) -> WindowTime {
+        self.windows.time(now)
+    }
+
     #[inline]
-    fn decode(&self, cell: Cell, now: u64) -> FixedWindowState {
+    fn decode(&self, cell: Cell, now: WindowTime) -> FixedWindowState {
         let located = self.windows.locate(cell, now);
         FixedWindowState {
-            now,
+            now: now.us,
             start: located.start,
             count: if located.age == Age::Current { cell.data() } else { 0 },
             is_from_other_limit: located.is_from_other_limit,
@@ -97,18 +104,24 @@ impl CellAlgorithm for FixedWindow {
     fn reset_after_us(&self, state: &FixedWindowState) -> u64 {
         state.start + self.windows.length_us().get() - state.now
     }
-}
 
-impl WindowAlgorithm for FixedWindow {
+    /// Within a window, only the count changes.
+    const UPDATED_WORD: Option<CellWord> = Some(CellWord::Second);
+
     #[inline(always)]
-    fn windows(&self) -> Windows {
-        self.windows
+    fn other_word(&self, now: WindowTime) -> u64 {
+        self.windows.first_word(now)
     }
 
     #[inline(always)]
-    fn decode_current(&self, count: u64, now: u64) -> FixedWindowState {
-        let start = self.windows.start_of(now);
+    fn decode_word(&self, word: u64, now: WindowTime) -> FixedWindowState {
+        let (now, start, count) = (now.us, now.start, word & DATA_MASK);
         FixedWindowState { now, start, count, is_from_other_limit: false }
+    }
+
+    #[inline(always)]
+    fn encode_word(&self, before: u64, _state: &FixedWindowState, cost: u64) -> u64 {
+        before + cost // an admitted cost does not overflow into other bits
     }
 }
 

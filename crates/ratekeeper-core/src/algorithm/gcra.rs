@@ -25,8 +25,9 @@ use crate::params::{FractionalMicros, LimitParams};
 use crate::rate::Rate;
 use crate::time::Micros;
 
+/// GCRA at one rate.
 #[derive(Clone, Debug)]
-pub(crate) struct Gcra {
+pub struct Gcra {
     /// A leaky bucket delays what it admits; a token bucket does not.
     is_leaky: bool,
     /// `R` in lowest terms: `R / gcd(R, W)`. Also the denominator of all fractions.
@@ -52,7 +53,7 @@ pub(super) fn in_lowest_terms(rate: Rate) -> (u64, u64) {
     (rate.count() / divisor, rate.period_us() / divisor)
 }
 
-pub(crate) struct GcraState {
+pub struct GcraState {
     now: u64,
     /// Never before `now`.
     tat: FractionalMicros,
@@ -148,7 +149,13 @@ impl Gcra {
 }
 
 impl CellAlgorithm for Gcra {
+    type Now = u64;
     type State = GcraState;
+
+    #[inline]
+    fn prepare(&self, now: u64) -> u64 {
+        now
+    }
 
     #[inline]
     fn decode(&self, cell: Cell, now: u64) -> GcraState {

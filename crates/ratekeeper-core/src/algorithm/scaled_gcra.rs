@@ -4,9 +4,8 @@
 //! It serves every rate whose `count` (`R` divided by its greatest common divisor with `W`) is at
 //! most 1023. The count of 100/s is 1, of 60/s is 3, of 999/s is 999.
 
-use super::ScaledTime;
 use super::arithmetic::{Divisor, div_floor, product};
-use super::cell_algorithm::CellAlgorithm;
+use super::cell_algorithm::{CellAlgorithm, CellWord};
 use super::gcra::{FRAC_BITS, FRAC_MASK, RateCode, in_lowest_terms};
 use crate::cell::{Cell, TIME_MAX};
 use crate::cost::Cost;
@@ -18,8 +17,9 @@ use crate::time::Micros;
 /// Up to this count, no sum of a time and an increment in these units exceeds 64 bits.
 const COUNT_MAX: u64 = 1023;
 
+/// GCRA at a rate whose TAT fits one word.
 #[derive(Clone, Debug)]
-pub(crate) struct ScaledGcra {
+pub struct ScaledGcra {
     /// A leaky bucket delays what it admits; a token bucket does not.
     is_leaky: bool,
     /// The number of units in a microsecond: `R` in lowest terms.
@@ -34,17 +34,17 @@ pub(crate) struct ScaledGcra {
     second_word: u64,
 }
 
-pub(crate) struct ScaledGcraState {
+/// A time in microseconds and in units.
+#[derive(Clone, Copy, Debug)]
+pub struct ScaledTime {
+    us: u64,
+    units: u64,
+}
+
+pub struct ScaledGcraState {
     now: ScaledTime,
     /// In units; never before `now`.
     tat: u64,
-}
-
-impl ScaledGcraState {
-    #[inline]
-    pub(super) fn tat(&self) -> u64 {
-        self.tat
-    }
 }
 
 impl ScaledGcra {
@@ -82,22 +82,6 @@ impl ScaledGcra {
             increment: micros(self.increment(cost.get())),
             burst_tolerance: micros(self.burst_tolerance),
         }
-    }
-
-    #[inline]
-    pub(super) fn second_word(&self) -> u64 {
-        self.second_word
-    }
-
-    #[inline(always)]
-    pub(super) fn time(&self, us: u64) -> ScaledTime {
-        ScaledTime { us, units: us * self.count.get() }
-    }
-
-    /// Decodes the first word of a cell, which is the TAT.
-    #[inline(always)]
-    pub(super) fn decode_tat(&self, tat: u64, now: ScaledTime) -> ScaledGcraState {
-        ScaledGcraState { now, tat: tat.max(now.units) }
     }
 
     /// Converts a cell that was made of parts ([`Cell::to_parts`]), if it was written at this rate.
@@ -153,15 +137,20 @@ impl ScaledGcra {
 }
 
 impl CellAlgorithm for ScaledGcra {
+    type Now = ScaledTime;
     type State = ScaledGcraState;
 
+    #[inline(always)]
+    fn prepare(&self, us: u64) -> ScaledTime {
+        ScaledTime { us, units: us * self.count.get() }
+    }
+
     #[inline]
-    fn decode(&self, cell: Cell, now: u64) -> ScaledGcraState {
-        let now = self.time(now);
+    fn decode(&self, cell: Cell, now: ScaledTime) -> ScaledGcraState {
         let [first, second] = cell.to_words();
         match second == self.second_word {
-            true => self.decode_tat(first, now),
-            false => self.decode_tat(self.convert_tat(cell, now), now),
+            true => self.decode_word(first, now),
+            false => self.decode_word(self.convert_tat(cell, now), now),
         }
     }
 
@@ -228,6 +217,24 @@ impl CellAlgorithm for ScaledGcra {
     #[inline]
     fn delay_us(&self, state: &ScaledGcraState) -> u64 {
         if self.is_leaky { self.reset_after_us(state) } else { 0 }
+    }
+
+    /// The cells of one limit differ in their TAT only.
+    const UPDATED_WORD: Option<CellWord> = Some(CellWord::First);
+
+    #[inline(always)]
+    fn other_word(&self, _now: ScaledTime) -> u64 {
+        self.second_word
+    }
+
+    #[inline(always)]
+    fn decode_word(&self, tat: u64, now: ScaledTime) -> ScaledGcraState {
+        ScaledGcraState { now, tat: tat.max(now.units) }
+    }
+
+    #[inline(always)]
+    fn encode_word(&self, _before: u64, state: &ScaledGcraState, _cost: u64) -> u64 {
+        state.tat
     }
 }
 

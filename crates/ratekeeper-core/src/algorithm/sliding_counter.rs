@@ -8,22 +8,23 @@
 //! It is an approximation: it assumes that the requests of the previous window were evenly spaced.
 
 use super::arithmetic::{Divisor, div_floor, product};
-use super::cell_algorithm::CellAlgorithm;
-use super::windows::{Age, LocatedCounts, WindowAlgorithm, Windows};
-use crate::cell::{Cell, DATA_BITS};
+use super::cell_algorithm::{CellAlgorithm, CellWord};
+use super::windows::{Age, LocatedCounts, WindowTime, Windows};
+use crate::cell::{Cell, DATA_BITS, DATA_MASK};
 use crate::limit::LimitError;
 use crate::params::LimitParams;
 use crate::rate::Rate;
 
+/// The sliding window counter at one rate.
 #[derive(Clone, Debug)]
-pub(crate) struct SlidingCounter {
+pub struct SlidingCounter {
     windows: Windows,
     limit: u64,
     /// Is the window so short that every product of a count and a time fits 64 bits?
     products_fit_u64: bool,
 }
 
-pub(crate) struct SlidingCounterState {
+pub struct SlidingCounterState {
     now: u64,
     /// The start of the current window or, if the clock has gone back, of the last one counted in.
     start: u64,
@@ -83,11 +84,18 @@ impl SlidingCounter {
 }
 
 impl CellAlgorithm for SlidingCounter {
+    type Now = WindowTime;
     type State = SlidingCounterState;
 
+    #[inline(always)]
+    fn prepare(&self, now: u64) -> WindowTime {
+        self.windows.time(now)
+    }
+
     #[inline]
-    fn decode(&self, cell: Cell, now: u64) -> SlidingCounterState {
+    fn decode(&self, cell: Cell, now: WindowTime) -> SlidingCounterState {
         let LocatedCounts { start, age, is_from_other_limit } = self.windows.locate(cell, now);
+        let now = now.us;
         let counts = Counts::of(cell.data());
         let counts = if is_from_other_limit { counts.merged() } else { counts };
         let overlap_us = start + self.window_us().get() - now.max(start);
@@ -168,24 +176,29 @@ impl CellAlgorithm for SlidingCounter {
         };
         state.start + windows * self.window_us().get() - state.now
     }
-}
 
-impl WindowAlgorithm for SlidingCounter {
+    /// Within a window, only the counts change.
+    const UPDATED_WORD: Option<CellWord> = Some(CellWord::Second);
+
     #[inline(always)]
-    fn windows(&self) -> Windows {
-        self.windows
+    fn other_word(&self, now: WindowTime) -> u64 {
+        self.windows.first_word(now)
     }
 
     #[inline(always)]
-    fn decode_current(&self, counts: u64, now: u64) -> SlidingCounterState {
-        let elapsed_us = self.window_us().remainder(now);
+    fn decode_word(&self, word: u64, now: WindowTime) -> SlidingCounterState {
         SlidingCounterState {
-            now,
-            start: now - elapsed_us,
-            overlap_us: self.window_us().get() - elapsed_us,
-            counts: Counts::of(counts),
+            now: now.us,
+            start: now.start,
+            overlap_us: self.window_us().get() - now.elapsed_us,
+            counts: Counts::of(word & DATA_MASK),
             is_from_other_limit: false,
         }
+    }
+
+    #[inline(always)]
+    fn encode_word(&self, before: u64, _state: &SlidingCounterState, cost: u64) -> u64 {
+        before + cost // the current count is in the low bits, and does not overflow if admitted
     }
 }
 

@@ -4,7 +4,6 @@
 //! window length. So within a window, and under the same limit, only the counts change.
 
 use super::arithmetic::Divisor;
-use super::cell_algorithm::CellAlgorithm;
 use crate::cell::{Cell, Ttl};
 
 #[derive(Clone, Copy, Debug)]
@@ -16,12 +15,14 @@ pub(super) struct Windows {
     ttl: Ttl,
 }
 
-/// An algorithm that counts in windows.
-pub(super) trait WindowAlgorithm: CellAlgorithm {
-    fn windows(&self) -> Windows;
-
-    /// Decodes counts of the current window.
-    fn decode_current(&self, counts: u64, now: u64) -> Self::State;
+/// A time, and the window that it is in.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowTime {
+    pub(super) us: u64,
+    /// The start of the window.
+    pub(super) start: u64,
+    /// The time since then.
+    pub(super) elapsed_us: u64,
 }
 
 /// The window to count in, and how old the counts of a cell are relative to it. It is the current
@@ -57,15 +58,21 @@ impl Windows {
         self.ttl.code()
     }
 
-    #[inline]
-    pub(super) fn start_of(self, at: u64) -> u64 {
-        at - self.length_us.remainder(at)
+    #[inline(always)]
+    pub(super) fn time(self, us: u64) -> WindowTime {
+        let elapsed_us = self.length_us.remainder(us);
+        WindowTime { us, start: us - elapsed_us, elapsed_us }
     }
 
-    /// Returns the first word of a cell that counts in the window from `start`.
     #[inline]
-    pub(super) fn first_word(self, start: u64) -> u64 {
-        Cell::first_word(start, self.ttl)
+    fn start_of(self, at: u64) -> u64 {
+        self.time(at).start
+    }
+
+    /// Returns the first word of a cell that counts in the window of `now`.
+    #[inline(always)]
+    pub(super) fn first_word(self, now: WindowTime) -> u64 {
+        Cell::first_word(now.start, self.ttl)
     }
 
     #[inline]
@@ -74,8 +81,8 @@ impl Windows {
     }
 
     #[inline]
-    pub(super) fn locate(self, cell: Cell, now: u64) -> LocatedCounts {
-        let (start, cell_start) = (self.start_of(now), cell.time());
+    pub(super) fn locate(self, cell: Cell, now: WindowTime) -> LocatedCounts {
+        let (start, cell_start) = (now.start, cell.time());
         let located = |age| LocatedCounts { start, age, is_from_other_limit: false };
         if cell.ttl() == self.ttl {
             if cell_start == start {
@@ -88,7 +95,7 @@ impl Windows {
                 return located(Age::Older); // also if another length has the same code
             }
         }
-        self.locate_slow(cell, now)
+        self.locate_slow(cell, now.us)
     }
 
     /// [`Windows::locate`] after the clock went back, or after the window length changed.

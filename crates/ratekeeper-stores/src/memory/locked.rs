@@ -1,14 +1,14 @@
-//! Several cells locked together, so that all of them change or none.
+//! Several keys locked together, so that all of them change or none.
 
-use ratekeeper_core::Cell;
 use smallvec::SmallVec;
 
-use super::bucket::Header;
+use super::line::Header;
+use super::slot::{Displaced, SlotState};
 use super::sync::pause;
-use super::table::{Address, Displaced, Newcomer, Table};
+use super::table::{Address, PendingInsert, Table};
 use crate::charge::INLINE;
 
-/// The cells of some addresses, locked until this is dropped.
+/// The states of some addresses, locked until this is dropped.
 pub(super) struct Locked<'t> {
     table: &'t Table,
     now: u64,
@@ -16,16 +16,16 @@ pub(super) struct Locked<'t> {
     held: SmallVec<[Held; 2 * INLINE]>,
     homes: usize,
     /// In the order of their addresses.
-    cells: SmallVec<[Taken; INLINE]>,
+    taken: SmallVec<[Taken; INLINE]>,
 }
 
-/// The cell of an address, taken out of its slot.
+/// The state of an address, taken out of its slot.
 #[derive(Clone, Copy)]
 struct Taken {
     address: Address,
     /// The line and the slot, if the key has one.
     slot: Option<(usize, usize)>,
-    cell: Option<Cell>,
+    state: Option<SlotState>,
 }
 
 /// A locked line, and its header before that.
@@ -36,7 +36,7 @@ struct Held {
 }
 
 impl<'t> Locked<'t> {
-    /// Locks the cells of these addresses.
+    /// Locks the states of these addresses.
     pub(super) fn new(table: &'t Table, addresses: &[Address], now: u64) -> Self {
         let mut addresses = SmallVec::<[Address; INLINE]>::from_slice(addresses);
         // Also the order of their homes. The addresses of two keys may be equal.
@@ -55,12 +55,12 @@ impl<'t> Locked<'t> {
     /// Waits for the home lines, in ascending order. Releases all of them if another line that is
     /// needed is locked.
     fn attempt(table: &'t Table, addresses: &[Address], now: u64) -> Option<Self> {
-        let (held, cells) = (SmallVec::new(), SmallVec::new());
-        let mut locked = Self { table, now, held, homes: 0, cells };
+        let (held, taken) = (SmallVec::new(), SmallVec::new());
+        let mut locked = Self { table, now, held, homes: 0, taken };
         for address in addresses {
             let home = table.home(*address);
             if locked.held.last().is_none_or(|last| last.line != home) {
-                locked.hold(home, table.bucket(home).lock());
+                locked.hold(home, table.line(home).lock());
             }
         }
         locked.homes = locked.held.len();
@@ -73,49 +73,49 @@ impl<'t> Locked<'t> {
 
     fn take(&mut self, address: Address) {
         let slot = self.find(address);
-        let cell = slot.map(|(line, slot)| self.table.bucket(line).take(slot));
-        self.cells.push(Taken { address, slot, cell });
+        let state = slot.map(|(line, slot)| self.table.line(line).take(slot));
+        self.taken.push(Taken { address, slot, state });
     }
 
-    /// Returns the cell of this address, and the time to read it at.
-    pub(super) fn get(&self, address: Address) -> (Option<Cell>, u64) {
-        match self.cells[self.index_of(address)].cell {
-            Some(cell) => (Some(cell), self.now),
+    /// Returns the state of this address, and the time to read it at.
+    pub(super) fn get(&self, address: Address) -> (Option<SlotState>, u64) {
+        match self.taken[self.index_of(address)].state {
+            Some(state) => (Some(state), self.now),
             None => (None, self.table.not_before_floor(self.now)),
         }
     }
 
-    /// Changes the cell. If the key has no slot, finds one.
-    pub(super) fn set(&mut self, address: Address, cell: Cell) -> Displaced {
+    /// Changes the state. If the key has no slot, finds one.
+    pub(super) fn set(&mut self, address: Address, state: SlotState) -> Displaced {
         let index = self.index_of(address);
-        self.cells[index].cell = Some(cell);
-        if self.cells[index].slot.is_some() {
-            return Cell::EMPTY;
+        self.taken[index].state = Some(state);
+        if self.taken[index].slot.is_some() {
+            return SlotState::EMPTY;
         }
         let home = self.table.home(address);
         let is_held = |line| self.held_index(line).is_some();
-        let newcomer = Newcomer { tag: address.tag(), now: self.now, home, is_held };
-        let Some(place) = self.table.place(&newcomer) else {
-            return cell;
+        let insert = PendingInsert { tag: address.tag(), now: self.now, home, is_held };
+        let Some(claimed) = self.table.claim_slot(&insert) else {
+            return state;
         };
-        let line = home + place.distance;
-        if let Some(header) = place.lock.and_then(|lock| lock.header) {
+        let line = home + claimed.distance;
+        if let Some(header) = claimed.lock.and_then(|lock| lock.header) {
             self.hold(line, header);
         }
         let held = self.held_index(home).expect("the home line is locked");
-        self.held[held].header = self.held[held].header.reaching(place.distance);
-        self.cells[index].slot = Some((line, place.slot));
-        place.displaced
+        self.held[held].header = self.held[held].header.reaching(claimed.distance);
+        self.taken[index].slot = Some((line, claimed.slot));
+        claimed.displaced
     }
 
     /// Empties the slot. Returns what was in it.
     pub(super) fn remove(&mut self, address: Address) -> Displaced {
         let index = self.index_of(address);
-        self.cells[index].cell.take().unwrap_or(Cell::EMPTY)
+        self.taken[index].state.take().unwrap_or(SlotState::EMPTY)
     }
 
     fn index_of(&self, address: Address) -> usize {
-        let found = self.cells.binary_search_by_key(&address, |taken| taken.address);
+        let found = self.taken.binary_search_by_key(&address, |taken| taken.address);
         found.expect("the address is locked")
     }
 
@@ -123,7 +123,7 @@ impl<'t> Locked<'t> {
         let home = self.table.home(address);
         let is_held = |line: &usize| self.held_index(*line).is_some();
         (home..=home + self.reach(home)).filter(is_held).find_map(|line| {
-            let slot = self.table.bucket(line).find(address.tag())?;
+            let slot = self.table.line(line).find(address.tag())?;
             Some((line, slot))
         })
     }
@@ -137,13 +137,13 @@ impl<'t> Locked<'t> {
         let home = self.table.home(address);
         for line in home + 1..=home + self.reach(home) {
             let is_held = self.held_index(line).is_some();
-            if is_held || self.table.bucket(line).find(address.tag()).is_none() {
+            if is_held || self.table.line(line).find(address.tag()).is_none() {
                 continue;
             }
             let Some(lock) = self.table.try_lock_other(line) else {
                 return false;
             };
-            if self.table.bucket(line).find(address.tag()).is_none() {
+            if self.table.line(line).find(address.tag()).is_none() {
                 lock.unlock(); // evicted just now
                 continue;
             }
@@ -174,16 +174,16 @@ impl<'t> Locked<'t> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        for Taken { slot, cell, .. } in &self.cells {
-            match (slot, cell) {
-                (Some((line, slot)), Some(cell)) => self.table.bucket(*line).put(*slot, *cell),
-                (Some((line, slot)), None) => self.table.bucket(*line).clear(*slot),
+        for Taken { slot, state, .. } in &self.taken {
+            match (slot, state) {
+                (Some((line, slot)), Some(state)) => self.table.line(*line).put(*slot, *state),
+                (Some((line, slot)), None) => self.table.line(*line).clear(*slot),
                 (None, _) => {}
             }
         }
-        // A new sequence number even if nothing changed: cells were out of their slots meanwhile.
+        // A new sequence number even if nothing changed: states were out of their slots meanwhile.
         for Held { line, header } in &self.held {
-            self.table.bucket(*line).unlock(header.next());
+            self.table.line(*line).unlock(header.next());
         }
     }
 }

@@ -7,22 +7,21 @@ use std::time::Duration;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
-use ratekeeper_core::{
-    AlgorithmVisitor, Cell, CellWord, CheckAndSwap, Cost, Decision, Limit, Micros, TatEvaluator,
-    WindowCounter,
-};
+use ratekeeper_core::algorithm::{CellWord, CompareAndSwap};
+use ratekeeper_core::{Cell, CellEvaluator, Cost, Decision, Limit, Micros};
 
 use super::locked::Locked;
-use super::table::{Address, Slot, Table};
+use super::slot::SlotState;
+use super::table::{Address, Table};
 
-/// A cell whose halves tell the same number, so that a torn one shows.
-fn number(n: u64) -> Cell {
-    Cell::handle(n, n, 0)
+/// A state with the same number in both words, so that a torn one is noticed.
+fn number(n: u64) -> SlotState {
+    SlotState::log(n, n, 0)
 }
 
-fn number_of(cell: Cell) -> u64 {
-    let n = cell.to_handle().unwrap_or(0);
-    assert_eq!(cell.expires_at(), n + 1, "a cell of two halves");
+fn number_of(state: SlotState) -> u64 {
+    let n = state.to_handle().unwrap_or(0);
+    assert_eq!(state.expires_at(), n + 1, "a torn state");
     n
 }
 
@@ -37,24 +36,19 @@ fn model(check: impl Fn() + Sync + Send + 'static) {
     builder.check(check);
 }
 
-/// What a check does: at home without a lock, or the long way.
+/// A check with the lock.
 fn increment(table: &Table, address: Address) {
-    if let Some(slot) = Slot::find(table.prefetch_home(address), address.tag()) {
-        let cell = slot.cell();
-        let n = cell.to_handle().unwrap_or(0);
-        if slot.commit(Some(number(n + 1))) {
-            assert_eq!(cell.expires_at(), n + 1, "a cell of two halves was committed");
-            return;
-        }
-    }
-    table.update(address, 0, |cell, _| {
-        let n = cell.to_handle().unwrap_or(0);
-        (Some(number(n + 1)), ())
+    let (before, _) = table.update(address, 0, |state, _| {
+        let n = state.to_handle().unwrap_or(0);
+        (Some(number(n + 1)), state)
     });
+    if before != SlotState::EMPTY {
+        number_of(before);
+    }
 }
 
 fn read(table: &Table, address: Address) -> u64 {
-    table.update(address, 0, |cell, _| (None, cell)).0.to_handle().unwrap_or(0)
+    table.update(address, 0, |state, _| (None, state)).0.to_handle().unwrap_or(0)
 }
 
 /// Two threads beside this one, each with its part.
@@ -85,8 +79,8 @@ fn a_reader_sees_no_half_written_cell() {
         let (table, [key, _]) = (Arc::new(Table::with_capacity(1)), addresses());
         increment(&table, key);
         let look = move |table: &Table| {
-            let (cell, _) = table.update(key, 0, |cell, _| (None, cell));
-            assert!((1..=2).contains(&number_of(cell)));
+            let (state, _) = table.update(key, 0, |state, _| (None, state));
+            assert!((1..=2).contains(&number_of(state)));
         };
         together(&table, move |table| increment(table, key), look);
         assert_eq!(read(&table, key), 2);
@@ -118,84 +112,65 @@ fn limit() -> Limit {
     Limit::token_bucket("1000000/s burst 2000000").unwrap()
 }
 
-/// A bucket of tokens of which `n` are in use at time 0: a cell of one word.
-fn tokens(n: u64) -> Cell {
+/// A token bucket of which `n` are in use at time 0: a check changes one word.
+fn tokens(n: u64) -> SlotState {
     let mut cell = Cell::EMPTY;
     let limit = limit();
     let rule = limit.cell_evaluator().unwrap();
     rule.charge(&mut cell, Cost::new(n).unwrap(), Micros::new(0));
     assert_eq!(cell.updatable_word(), Some(CellWord::First));
-    cell
+    cell.into()
 }
 
-fn tokens_of(cell: Cell) -> u64 {
-    let [time, second] = cell.to_words();
-    assert_eq!(second, tokens(1).to_words()[1], "a cell of two halves");
-    time
+fn tokens_of(state: SlotState) -> u64 {
+    let [tat, second] = state.to_words();
+    assert_eq!(second, tokens(1).to_words()[1], "a torn state");
+    tat
 }
 
-/// What a quick check does: a compare-and-swap of a word. False if it has to go the long way.
-fn use_quickly(table: &Table, address: Address, n: u64) -> bool {
-    check_quickly(table, address, &limit(), n, 0).is_some_and(|decision| decision.allowed())
+/// The fast path of a check. Returns `false` if it did not apply.
+fn use_fast(table: &Table, address: Address, n: u64) -> bool {
+    check_fast(table, address, &limit(), n, 0).is_some_and(|decision| decision.allowed())
 }
 
-fn check_quickly(
+fn check_fast(
     table: &Table,
     address: Address,
     limit: &Limit,
     n: u64,
     now: u64,
 ) -> Option<Decision> {
-    let check = Quickly { table, address, cost: Cost::new(n).unwrap(), now: Micros::new(now) };
-    let rule = limit.cell_evaluator().unwrap();
-    match rule.as_tat_evaluator() {
-        Some(rule) => check.time(rule),
-        None => rule.visit_window_counter(check).expect("a counter of windows"),
+    let (cost, now) = (Cost::new(n).unwrap(), Micros::new(now));
+    match limit.cell_evaluator().unwrap() {
+        CellEvaluator::ScaledGcra(gcra) => check_word(table, address, gcra, cost, now),
+        CellEvaluator::FixedWindow(window) => check_word(table, address, window, cost, now)
+            .or_else(|| {
+                let cell = table.prefetch_home(address).find_window_cell(address.tag())?;
+                window.check_cell(cell.cell(), cost, now, |next| cell.commit(next))
+            }),
+        _ => unreachable!("not in these models"),
     }
 }
 
-struct Quickly<'t> {
-    table: &'t Table,
+fn check_word<A: CompareAndSwap>(
+    table: &Table,
     address: Address,
+    algorithm: &A,
     cost: Cost,
     now: Micros,
-}
-
-impl Quickly<'_> {
-    fn time(self, rule: TatEvaluator<'_>) -> Option<Decision> {
-        let home = self.table.prefetch_home(self.address);
-        let time = home.find_time(self.address.tag(), rule)?;
-        rule.check_and_swap(time.get(), self.cost, rule.time(self.now), |next| time.commit(next))
-    }
-}
-
-impl AlgorithmVisitor for Quickly<'_> {
-    type Output = Option<Decision>;
-
-    fn visit(self, _rule: &impl CheckAndSwap) -> Option<Decision> {
-        None
-    }
-
-    fn visit_window_counter(self, rule: &impl WindowCounter) -> Option<Decision> {
-        let Self { table, address, cost, now } = self;
-        let (home, tag) = (table.prefetch_home(address), address.tag());
-        let present = home.find_present_counts(tag, rule.first_word(now));
-        let at_once = present.and_then(|counts| {
-            rule.check_and_swap_counts(counts.get(), cost, now, |next| counts.commit(next))
-        });
-        at_once.or_else(|| {
-            let counts = home.find_counts(tag)?;
-            rule.check_and_swap(counts.cell(), cost, now, |next| counts.commit(next))
-        })
-    }
+) -> Option<Decision> {
+    let now = algorithm.prepare(now);
+    let (updated, other) = (A::UPDATED_WORD.unwrap(), algorithm.other_word(now));
+    let word = table.prefetch_home(address).find_word(address.tag(), updated, other)?;
+    algorithm.check_word(word.get(), cost, now, |next| word.commit(updated, next))
 }
 
 fn use_token(table: &Table, address: Address) {
-    if use_quickly(table, address, 1) {
+    if use_fast(table, address, 1) {
         return;
     }
-    table.update(address, 0, |cell, _| {
-        let n = if cell == Cell::EMPTY { 0 } else { cell.to_words()[0] };
+    table.update(address, 0, |state, _| {
+        let n = if state == SlotState::EMPTY { 0 } else { state.to_words()[0] };
         (Some(tokens(n + 1)), ())
     });
 }
@@ -213,7 +188,7 @@ fn a_word_changed_without_the_lock_is_not_lost() {
             },
             move |table| use_token(table, key),
         );
-        assert_eq!(table.update(key, 0, |cell, _| (None, tokens_of(cell))).0, 4);
+        assert_eq!(table.update(key, 0, |state, _| (None, tokens_of(state))).0, 4);
     });
 }
 
@@ -230,7 +205,7 @@ fn a_word_is_not_changed_while_its_cell_is_locked() {
             }
         };
         together(&table, move |table| use_token(table, a), both);
-        let read = |key| table.update(key, 0, |cell, _| (None, tokens_of(cell))).0;
+        let read = |key| table.update(key, 0, |state, _| (None, tokens_of(state))).0;
         assert_eq!((read(a), read(b)), (3, 1));
     });
 }
@@ -249,14 +224,14 @@ fn a_cell_that_was_used_this_moment_is_not_given_to_another_key() {
             table.update(other, 2_000, |_, _| (Some(tokens(1_000_000)), ()));
         };
         together(&table, move |table| use_million(table, first), come);
-        let left = |key| table.update(key, 0, |cell, _| (None, tokens_of(cell))).0;
+        let left = |key| table.update(key, 0, |state, _| (None, tokens_of(state))).0;
         assert!(left(first) >= 1_000_000, "what was used is gone");
         assert_eq!(left(other), 1_000_000, "what the one used is charged to the other");
     });
 }
 
 fn use_million(table: &Table, address: Address) {
-    if !use_quickly(table, address, 1_000_000) {
+    if !use_fast(table, address, 1_000_000) {
         table.update(address, 0, |_, _| (Some(tokens(1_000_000)), ()));
     }
 }
@@ -271,22 +246,23 @@ fn window(n: u64) -> Limit {
 /// What a check does, quickly or the long way. Tells whether it passed.
 fn count(table: &Table, address: Address, limit: u64, now: u64) -> bool {
     let limit = window(limit);
-    if let Some(decision) = check_quickly(table, address, &limit, 1, now) {
+    if let Some(decision) = check_fast(table, address, &limit, 1, now) {
         return decision.allowed();
     }
     let rule = limit.cell_evaluator().unwrap();
-    let (allowed, _) = table.update(address, now, |mut cell, now| {
-        let before = cell;
+    let (allowed, _) = table.update(address, now, |state, now| {
+        let mut cell = state.cell();
         let decision = rule.check(&mut cell, Cost::ONE, Micros::new(now));
-        ((cell != before).then_some(cell), decision.allowed())
+        ((cell != state.cell()).then_some(cell.into()), decision.allowed())
     });
     allowed
 }
 
 fn counted(table: &Table, address: Address, now: u64) -> u64 {
     let limit = window(100);
-    let look = |cell, now| limit.cell_evaluator().unwrap().peek(cell, Cost::ONE, Micros::new(now));
-    100 - table.update(address, now, |cell, now| (None, look(cell, now).remaining())).0
+    let evaluator = limit.cell_evaluator().unwrap();
+    let peek = |cell, now| evaluator.peek(cell, Cost::ONE, Micros::new(now));
+    100 - table.update(address, now, |s, now| (None, peek(s.cell(), now).remaining())).0
 }
 
 #[test]
@@ -323,9 +299,9 @@ fn counts_are_not_changed_while_their_cell_is_locked() {
         let both = move |table: &Table| {
             let mut locked = Locked::new(table, &[a, b], 0);
             for address in [a, b] {
-                let mut cell = locked.get(address).0.unwrap_or(Cell::EMPTY);
+                let mut cell = locked.get(address).0.map_or(Cell::EMPTY, SlotState::cell);
                 window(100).cell_evaluator().unwrap().charge(&mut cell, Cost::ONE, Micros::new(0));
-                locked.set(address, cell);
+                locked.set(address, cell.into());
             }
         };
         together(&table, move |table| assert!(count(table, a, 100, 0)), both);
@@ -366,7 +342,7 @@ fn what_is_decided_for_one_window_is_not_counted_in_the_next() {
         let ends_after = Arc::new(AtomicU64::new(0));
         let decided = ends_after.clone();
         let late = move |table: &Table| {
-            let decision = check_quickly(table, key, &window(2), 1, 0);
+            let decision = check_fast(table, key, &window(2), 1, 0);
             let reset_after = decision.map_or(Duration::ZERO, |decision| decision.reset_after());
             decided.store(reset_after.as_micros() as u64, SeqCst);
         };

@@ -1,32 +1,31 @@
 //! The memory store: exact, synchronous, in a fixed amount of memory.
 
-mod bucket;
+mod fast_path;
 mod hash;
-mod lines;
+mod line;
+mod line_array;
 mod locked;
 mod logs;
 #[cfg(all(test, loom))]
 mod loom_model;
+mod slot;
 mod sync;
 mod table;
 
 use std::future::{Future, ready};
 
-use ratekeeper_core::{
-    AlgorithmVisitor, Cell, CheckAndSwap, Cost, Decision, Evaluator, Micros, RequestLog,
-    TatEvaluator, WindowCounter,
-};
+use ratekeeper_core::{Cell, Decision, Evaluator, Micros, RequestLog};
 use smallvec::SmallVec;
 
 use crate::charge::{Charge, ChargesError, INLINE, MergedCharges};
 use crate::snapshot::Snapshot;
 use crate::store::{Op, Store, StoreError};
 use crate::verdict::{Verdict, apply_all};
-use bucket::{Bucket, Time};
 use hash::KeyHasher;
 use locked::Locked;
 use logs::Logs;
-use table::{Address, Displaced, Slot, Table};
+use slot::{Displaced, SlotState};
+use table::{Address, Table};
 
 /// As many keys as a store holds unless told otherwise: 40 MB if all of them are in use.
 const KEYS_MAX: usize = 1_000_000;
@@ -114,96 +113,12 @@ impl MemoryStore {
         self
     }
 
-    /// Charges if it fits.
-    #[inline]
-    pub fn check(&self, charge: &Charge<'_>, now: Micros) -> Decision {
-        match self.check_quickly(charge, || Some(now)) {
-            Some(decision) => decision,
-            None => self.check_by(charge, || now),
-        }
-    }
-
-    /// The same, with the time read while the key's state is on its way from memory.
-    #[inline]
-    pub fn check_by(&self, charge: &Charge<'_>, clock: impl FnOnce() -> Micros) -> Decision {
-        let Some(rule) = charge.limit.cell_evaluator() else {
-            return self.single(Op::Check, charge, clock());
-        };
-        let address = self.hasher.address(charge);
-        let home = self.table.prefetch_home(address);
-        let now = clock();
-        rule.visit(CheckCell { store: self, address, home, cost: charge.cost, now })
-    }
-
-    /// The same for what comes most often: a counter of windows, or a bucket of almost any rate
-    /// ([`TatEvaluator`]) whose key has been there before. `None`, and nothing done, if it is anything
-    /// else, or the clock does not know, or somebody else is at the key.
-    #[inline(always)] // so that a caller pays only for the numbers it reads
-    pub fn check_quickly(
-        &self,
-        charge: &Charge<'_>,
-        clock: impl FnOnce() -> Option<Micros>,
-    ) -> Option<Decision> {
-        let rule = charge.limit.cell_evaluator()?;
-        if !rule.updates_one_word() {
-            return None;
-        }
-        let address = self.hasher.address(charge);
-        let home = self.table.prefetch_home(address);
-        let now = clock()?;
-        let check = CheckCell { store: self, address, home, cost: charge.cost, now };
-        match rule.as_tat_evaluator() {
-            Some(rule) => check.time(rule),
-            None => rule.visit_window_counter(check),
-        }
-    }
-
-    /// A key that is counted in windows, but not at home or not in this window.
-    #[inline(never)]
-    fn check_counts(
-        &self,
-        rule: &impl CheckAndSwap,
-        cost: Cost,
-        address: Address,
-        now: Micros,
-    ) -> Decision {
-        let decision = self.table.find_counts(address).and_then(|counts| {
-            rule.check_and_swap(counts.cell(), cost, now, |next| counts.commit(next))
-        });
-        match decision {
-            Some(decision) => decision,
-            None => self.check_away(rule, cost, address, now),
-        }
-    }
-
-    /// A key that is new, or not at home, or in use this very moment.
-    #[cold]
-    fn check_away(
-        &self,
-        rule: &impl CheckAndSwap,
-        cost: Cost,
-        address: Address,
-        now: Micros,
-    ) -> Decision {
-        let (decision, displaced) = self.table.update(address, now.get(), |cell, now| {
-            let mut next = None;
-            let swap = |cell| {
-                next = cell;
-                true
-            };
-            let decision = rule.check_and_swap(cell, cost, Micros::new(now), swap);
-            (next, decision.expect("it was swapped"))
-        });
-        self.free(displaced);
-        decision
-    }
-
     /// Applies `op` to one charge.
     #[inline]
     pub fn apply_one(&self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
         match op {
             Op::Check => self.check(charge, now),
-            _ => self.single(op, charge, now),
+            _ => self.apply_locked(op, charge, now),
         }
     }
 
@@ -269,18 +184,19 @@ impl MemoryStore {
     }
 
     fn snapshot_of(&self, locked: &Locked<'_>, charge: &Charge<'_>, address: Address) -> Snapshot {
-        let cell = locked.get(address).0;
+        let state = locked.get(address).0;
         match charge.limit.evaluator() {
-            Evaluator::Cell(_) => Snapshot::Cell(cell.unwrap_or(Cell::EMPTY)),
+            Evaluator::Cell(_) => Snapshot::Cell(state.map_or(Cell::EMPTY, SlotState::cell)),
             Evaluator::Log(_) => Snapshot::Log(
-                cell.and_then(Cell::to_handle)
+                state
+                    .and_then(SlotState::to_handle)
                     .map(|handle| self.logs.with(handle, |log| log.clone()))
                     .unwrap_or_default(),
             ),
         }
     }
 
-    fn single(&self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
+    fn apply_locked(&self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
         let address = self.hasher.address(charge);
         let mut locked = Locked::new(&self.table, &[address], now.get());
         self.act(&mut locked, op, charge, address)
@@ -311,12 +227,12 @@ impl MemoryStore {
         charge: &Charge<'_>,
         address: Address,
     ) -> Decision {
-        let (cell, now) = locked.get(address);
+        let (state, now) = locked.get(address);
         let now = Micros::new(now);
         let cost = charge.cost;
         match charge.limit.evaluator() {
             Evaluator::Cell(rule) => {
-                let before = cell.unwrap_or(Cell::EMPTY);
+                let before = state.map_or(Cell::EMPTY, SlotState::cell);
                 let mut next = before;
                 let decision = match op {
                     Op::Check => rule.check(&mut next, cost, now),
@@ -325,7 +241,7 @@ impl MemoryStore {
                     Op::Refund { charged_at } => rule.refund(&mut next, cost, charged_at, now),
                 };
                 if next != before {
-                    self.free(locked.set(address, next));
+                    self.free(locked.set(address, next.into()));
                 }
                 decision
             }
@@ -339,7 +255,7 @@ impl MemoryStore {
                     };
                     (decision, rule.expires_at(log), log.total())
                 };
-                self.act_on_log(locked, address, cell, act)
+                self.act_on_log(locked, address, state, act)
             }
         }
     }
@@ -348,13 +264,13 @@ impl MemoryStore {
         &self,
         locked: &mut Locked<'_>,
         address: Address,
-        cell: Option<Cell>,
+        state: Option<SlotState>,
         act: impl FnOnce(&mut RequestLog) -> (Decision, u64, u64),
     ) -> Decision {
-        let (decision, next) = match cell.and_then(Cell::to_handle) {
+        let (decision, next) = match state.and_then(SlotState::to_handle) {
             Some(handle) => {
                 let (decision, expires_at, in_use) = self.logs.with(handle, act);
-                (decision, Cell::handle(expires_at, handle, in_use))
+                (decision, SlotState::log(expires_at, handle, in_use))
             }
             None => {
                 let mut log = RequestLog::default();
@@ -363,10 +279,10 @@ impl MemoryStore {
                     return decision;
                 }
                 let handle = self.logs.add(address.spread(), log);
-                (decision, Cell::handle(expires_at, handle, in_use))
+                (decision, SlotState::log(expires_at, handle, in_use))
             }
         };
-        if cell != Some(next) {
+        if state != Some(next) {
             self.free(locked.set(address, next));
         }
         decision
@@ -376,58 +292,6 @@ impl MemoryStore {
     fn free(&self, displaced: Displaced) {
         if let Some(handle) = displaced.to_handle() {
             self.logs.remove(handle);
-        }
-    }
-}
-
-/// A check of a rule that keeps a cell; code of its own for each algorithm.
-struct CheckCell<'a> {
-    store: &'a MemoryStore,
-    address: Address,
-    home: Bucket<'a>,
-    cost: Cost,
-    now: Micros,
-}
-
-impl AlgorithmVisitor for CheckCell<'_> {
-    type Output = Decision;
-
-    #[inline(always)]
-    fn visit(self, rule: &impl CheckAndSwap) -> Decision {
-        let at_home = Slot::find(self.home, self.address.tag()).and_then(|slot| {
-            rule.check_and_swap(slot.cell(), self.cost, self.now, |next| slot.commit(next))
-        });
-        match at_home {
-            Some(decision) => decision,
-            None => self.store.check_away(rule, self.cost, self.address, self.now),
-        }
-    }
-
-    #[inline(always)]
-    fn visit_window_counter(self, rule: &impl WindowCounter) -> Decision {
-        let first = rule.first_word(self.now);
-        let at_once = self.home.find_present_counts(self.address.tag(), first).and_then(|counts| {
-            let (seen, commit) = (counts.get(), |next| counts.commit(next));
-            rule.check_and_swap_counts(seen, self.cost, self.now, commit)
-        });
-        match at_once {
-            Some(decision) => decision,
-            None => self.store.check_counts(rule, self.cost, self.address, self.now),
-        }
-    }
-}
-
-impl CheckCell<'_> {
-    /// A key whose time alone changes. `None`, and nothing done, if it is new or in use.
-    #[inline(always)]
-    fn time(self, rule: TatEvaluator<'_>) -> Option<Decision> {
-        let now = rule.time(self.now);
-        let check = |time: Time<'_>| {
-            rule.check_and_swap(time.get(), self.cost, now, |next| time.commit(next))
-        };
-        match self.home.first_time(self.address.tag(), rule) {
-            Some(time) => check(time),
-            None => check(self.store.table.find_time(self.home, self.address, rule)?),
         }
     }
 }

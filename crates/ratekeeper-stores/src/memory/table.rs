@@ -1,59 +1,60 @@
-//! The table: cells by address, in a fixed number of buckets of one cache line each.
+//! The table: the state of keys by address, in a fixed number of lines of one cache line each.
 //!
-//! A bucket is a header, three tags and three [`Cell`]s. The header is a sequence lock: a
-//! reader takes the header, reads, and checks that the header is still the same; a writer makes the
-//! header odd, writes, and leaves it at the next even number. So a check that changes nothing
-//! writes nothing, and one that does costs one compare-and-swap, in the cache line it needs anyway.
+//! A line is a header, three tags and three slots ([`Line`]). The header is a sequence lock: a reader
+//! reads the header, reads, and checks that the header is still the same; a writer makes the header
+//! odd, writes, and leaves it at the next even number. So a check that changes nothing writes nothing,
+//! and one that does costs one compare-and-swap, in the cache line it needs anyway.
 //!
-//! Most checks change one word of a cell alone ([`Cell::updatable_word`]): the first of a bucket of tokens,
-//! the second of a counter of windows while the window lasts. That is done without the lock, by a
-//! compare-and-swap of its own. Whoever holds the lock and means to change or replace such a cell
-//! takes it out first.
+//! Most checks change one word of a cell ([`SlotState::updatable_word`]): the TAT of a bucket, the
+//! counts of a window cell while the window lasts. That is done without the lock, by a
+//! compare-and-swap of that word. Before such a cell is changed or replaced under the lock, it is
+//! taken ([`Line::take`]).
 //!
-//! A key lives in its home bucket or, if that was full, in one of the next; the home's header
-//! knows how far ([`Header::reach`]). Within a bucket it has a slot where it is looked for first, and
-//! is if that was free. Entries never move. A key is only ever added with its home
-//! locked, so two threads cannot add the same one.
+//! A key is in its home line or, if that was full, in one of the next; the header of the home knows
+//! how far ([`Header::reach`]). Within a line it has a slot that is searched first ([`Tag::first_slot`]).
+//! Keys never move. A key is inserted only with its home locked, so two threads cannot insert the same
+//! one.
 //!
-//! Nothing is ever swept. A slot whose cell has become fresh is free for the next key that comes
-//! by; best if it has been so for a while ([`LATELY_US`]), as its key may come again. Only when a
-//! whole neighbourhood is full of live cells is one of them given up, the one with least in use, and
-//! counted.
+//! Nothing is ever swept. A slot whose state has expired is free for the next key, preferably if it
+//! expired a while ago ([`RECENT_US`]), since its key may come again. Only when all lines in reach are
+//! full of live state is a key evicted, the one with the least usage, and counted.
 //!
-//! Only homes are waited for, several of them in ascending order; any other bucket is tried and, if
-//! it is taken, passed over. So nobody waits in a circle.
+//! A thread waits for home lines only, in ascending order; any other line is tried and, if it is
+//! locked, skipped. So threads cannot deadlock.
 
 use std::sync::atomic::{AtomicU64 as Counter, Ordering};
 
-use ratekeeper_core::{Cell, TatEvaluator};
+use ratekeeper_core::algorithm::CellWord;
 
-use super::bucket::{Bucket, Counts, Header, Tag, Time};
-use super::lines::{Lines, SLOTS, prefetch};
+use super::line::{Header, Line, SLOTS, SeenWindowCell, SeenWord, Tag};
+use super::line_array::{LineArray, prefetch};
+use super::slot::{Displaced, SlotState};
 use super::sync::pause;
 
-/// How many buckets after its home a key may live. At the load below, the chance that a key finds
-/// no room this near is less than one in ten thousand for the whole table.
+/// How many lines beyond its home a key may be. At the load below, the chance that any key of a table
+/// finds no slot this near is less than one in ten thousand.
 const REACH_MAX: usize = if cfg!(loom) { 1 } else { 64 };
-/// At capacity, five slots of nine are taken: 38.4 bytes a key.
+/// At capacity, five slots of nine are used: 38.4 bytes a key.
 const LOAD: (usize, usize) = (5, 9);
 
-/// How many of them to search for a slot that nobody has needed lately.
+/// How many lines beyond the home are searched for a slot that was not used recently.
 const NEAR_MAX: usize = if cfg!(loom) { 1 } else { 2 };
-/// A key that was in use this long ago is likely to come again: about a second. Not in the models,
-/// in which keys have to meet.
-const LATELY_US: u64 = if cfg!(loom) { 0 } else { 1 << 20 };
+/// A key whose state expired less than this long ago, about a second, is likely to come again. Not in
+/// the models, in which keys have to meet.
+const RECENT_US: u64 = if cfg!(loom) { 0 } else { 1 << 20 };
+/// How often the lock of a line other than the home is tried.
+const TRIES: u32 = 100;
 
 pub(super) struct Table {
     /// The last homes reach past the end, so there are a few more lines than homes.
-    lines: Lines,
+    lines: LineArray,
     homes: usize,
-    /// No state that was dropped mattered after this moment. A key without state is not older.
+    /// No state that was dropped mattered after this time. A key without state is not older.
     floor: Counter,
     evictions: Counter,
 }
 
-/// Where a key belongs and how to know it: the hash of the key. Its upper half gives the place,
-/// its lower half is the tag.
+/// The hash of a key. Its upper half gives the home line, its lower half is the tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Address {
     hash: u64,
@@ -70,77 +71,65 @@ impl Address {
         Tag::new(self.hash)
     }
 
-    /// Something to choose by that is neither the place nor, within a bucket, the tag.
+    /// Bits to choose by that are independent of the home and, within a line, of the tag.
     pub(super) fn spread(self) -> u64 {
         self.hash >> 24
     }
 }
 
-/// Where a search ended: at a slot, or with nothing, and the header to hold it to.
-struct Found<'t> {
-    bucket: Bucket<'t>,
+/// The result of a search: the home line, its header at the time, and the slot if there is one.
+struct Lookup<'t> {
+    home: &'t Line,
     header: Header,
-    slot: Option<Slot<'t>>,
+    slot: Option<SeenSlot<'t>>,
 }
 
-/// A slot as it was found, not locked.
-pub(super) struct Slot<'t> {
-    bucket: Bucket<'t>,
+/// A slot as it was read, without the lock.
+pub(super) struct SeenSlot<'t> {
+    line: &'t Line,
     header: Header,
     slot: usize,
     words: [u64; 2],
 }
 
-impl<'t> Slot<'t> {
+impl<'t> SeenSlot<'t> {
     #[inline]
-    pub(super) fn find(bucket: Bucket<'t>, tag: Tag) -> Option<Self> {
-        Self::find_with(bucket, bucket.unlocked_header(), tag)
+    fn find(line: &'t Line, header: Header, tag: Tag) -> Option<Self> {
+        let slot = line.find(tag)?;
+        Some(Self { line, header, slot, words: line.words(slot) })
     }
 
+    /// The state. It may be torn unless [`SeenSlot::commit`] succeeds.
     #[inline]
-    fn find_with(bucket: Bucket<'t>, header: Header, tag: Tag) -> Option<Self> {
-        let found = |slot| Self { bucket, header, slot, words: bucket.slot_words(slot) };
-        let first = tag.first_slot();
-        if bucket.has(first, tag) { Some(found(first)) } else { bucket.find_beside(tag).map(found) }
+    pub(super) fn state(&self) -> SlotState {
+        SlotState::from_words(self.words)
     }
 
-    /// The cell. It may be of two halves until [`Slot::commit`] says otherwise.
+    /// Replaces the state. Without a replacement, makes sure that it was consistent. Returns
+    /// `false`, and does nothing, if the line has changed since the state was read.
     #[inline]
-    pub(super) fn cell(&self) -> Cell {
-        Cell::from_words(self.words)
-    }
-
-    /// Replaces the cell, or if there is nothing to replace it with makes sure that it was of one
-    /// piece. False, and nothing done, if the bucket has changed since it was found.
-    #[inline]
-    pub(super) fn commit(&self, next: Option<Cell>) -> bool {
+    pub(super) fn commit(&self, next: Option<SlotState>) -> bool {
         let Some(next) = next else {
-            return self.bucket.is_still(self.header)
-                && self.bucket.is_slot_still(self.slot, self.words);
+            return self.line.is_unchanged(self.header)
+                && self.line.is_consistent(self.slot, self.words);
         };
-        if !self.bucket.try_lock(self.header) {
+        if !self.line.try_lock(self.header) {
             return false;
         }
-        let taken = self.bucket.take_if_still(self.slot, self.words);
-        if taken {
-            self.bucket.put(self.slot, next);
+        let is_taken = self.line.take_if_unchanged(self.slot, self.words);
+        if is_taken {
+            self.line.put(self.slot, next);
         }
-        self.bucket.unlock(if taken { self.header.next() } else { self.header.0 });
-        taken
+        self.line.unlock(if is_taken { self.header.next() } else { self.header.0 });
+        is_taken
     }
 }
 
-/// What a caller makes of a cell: perhaps another cell, and an answer.
-pub(super) type Outcome<R> = (Option<Cell>, R);
-
-/// A cell that lost its place to another, and may own something elsewhere; fresh if there was none.
-pub(super) type Displaced = Cell;
-
 impl Table {
-    /// A table in which `keys_max` live keys never push each other out.
+    /// A table in which `keys_max` live keys never evict each other.
     pub(super) fn with_capacity(keys_max: usize) -> Self {
         let homes = keys_max.max(1).saturating_mul(LOAD.1).div_ceil(LOAD.0 * SLOTS);
-        let lines = Lines::new(homes + REACH_MAX);
+        let lines = LineArray::new(homes + REACH_MAX);
         Self { lines, homes, floor: Counter::new(0), evictions: Counter::new(0) }
     }
 
@@ -148,171 +137,192 @@ impl Table {
         size_of_val(&*self.lines)
     }
 
-    /// How many live cells were given up for want of room.
+    /// How many live keys were evicted.
     pub(super) fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
 
-    /// How many slots hold a cell that matters at `now`. Walks the table.
+    /// How many slots hold state that matters at `now`. Walks the table.
     pub(super) fn live(&self, now: u64) -> usize {
-        self.lines.iter().map(|line| Bucket(line).live(now)).sum()
+        self.lines.iter().map(|line| line.live(now)).sum()
     }
 
-    /// The bucket of a key that is at home, which is asked for but not waited for.
+    /// The home line of a key, prefetched but not loaded yet.
     #[inline(always)]
-    pub(super) fn prefetch_home(&self, address: Address) -> Bucket<'_> {
+    pub(super) fn prefetch_home(&self, address: Address) -> &Line {
         #[allow(unsafe_code, reason = "two instructions less on every check")]
         // SAFETY: a home is the upper half of `homes` times another number, and so less than `homes`,
         // and there are as many lines and more.
         let line = unsafe { self.lines.get_unchecked(self.home(address)) };
         prefetch(line);
         prefetch(std::ptr::from_ref(line).wrapping_add(1)); // where one key in twelve is
-        Bucket(line)
+        line
     }
 
-    /// The time of a key that is not in its first slot.
+    /// The updated word of a key that is not in its first slot, if the other word has this value.
     #[inline(never)]
-    pub(super) fn find_time<'t>(
+    pub(super) fn find_word<'t>(
         &'t self,
-        home: Bucket<'t>,
+        home: &'t Line,
         address: Address,
-        rule: TatEvaluator<'_>,
-    ) -> Option<Time<'t>> {
+        updated: CellWord,
+        other: u64,
+    ) -> Option<SeenWord<'t>> {
         let tag = address.tag();
+        if home.has(tag.first_slot(), tag) {
+            return None; // it is there, in another window or of another limit
+        }
         let beyond = || {
             let index = self.home(address);
             let lines = &self.lines[index + 1..=index + home.header().reach()];
-            lines.iter().find_map(|line| Bucket(line).find_time(tag, rule))
+            lines.iter().find_map(|line| line.find_word(tag, updated, other))
         };
-        home.find_time(tag, rule).or_else(beyond)
+        home.find_word(tag, updated, other).or_else(beyond)
     }
 
-    /// The counts of a key.
+    /// The window cell of a key.
     #[inline]
-    pub(super) fn find_counts(&self, address: Address) -> Option<Counts<'_>> {
+    pub(super) fn find_window_cell(&self, address: Address) -> Option<SeenWindowCell<'_>> {
         let home = self.prefetch_home(address);
-        match home.find_counts(address.tag()) {
-            Some(counts) => Some(counts),
-            None => self.find_counts_beyond(address),
+        match home.find_window_cell(address.tag()) {
+            Some(cell) => Some(cell),
+            None => self.find_window_cell_beyond(address),
         }
     }
 
     #[inline(never)]
-    fn find_counts_beyond(&self, address: Address) -> Option<Counts<'_>> {
+    fn find_window_cell_beyond(&self, address: Address) -> Option<SeenWindowCell<'_>> {
         let home = self.home(address);
-        let mut beyond = home + 1..=home + self.bucket(home).header().reach();
-        beyond.find_map(|index| self.bucket(index).find_counts(address.tag()))
+        let mut beyond = home + 1..=home + self.line(home).header().reach();
+        beyond.find_map(|index| self.line(index).find_window_cell(address.tag()))
     }
 
-    /// What `step` makes of the cell, in one atomic step, wherever the key is and if it is new.
-    /// It may be called several times, also with a cell of two halves; only its last answer
-    /// counts. It is given the cell and the time.
+    /// The slot of a key that is in its home line.
+    #[inline]
+    pub(super) fn find_at_home(&self, address: Address) -> Option<SeenSlot<'_>> {
+        let home = self.prefetch_home(address);
+        SeenSlot::find(home, home.unlocked_header(), address.tag())
+    }
+
+    /// Changes the state of a key to what `step` makes of it, in one atomic step, wherever the key
+    /// is and also if it is new. `step` gets the state and the time, and returns the next state, if
+    /// it changes, and a result. It may be called several times, also with a torn state; only its
+    /// last result counts.
     pub(super) fn update<R>(
         &self,
         address: Address,
         now: u64,
-        mut step: impl FnMut(Cell, u64) -> Outcome<R>,
+        mut step: impl FnMut(SlotState, u64) -> (Option<SlotState>, R),
     ) -> (R, Displaced) {
         loop {
-            let Found { bucket, header, slot } = self.find(address);
-            let (next, answer) = match &slot {
-                Some(slot) => step(slot.cell(), now),
-                None => step(Cell::EMPTY, self.not_before_floor(now)),
+            let Lookup { home, header, slot } = self.find(address);
+            let (next, result) = match &slot {
+                Some(slot) => step(slot.state(), now),
+                None => step(SlotState::EMPTY, self.not_before_floor(now)),
             };
             match (slot, next) {
-                (Some(slot), next) if slot.commit(next) => return (answer, Cell::EMPTY),
-                (None, None) if bucket.is_still(header) => return (answer, Cell::EMPTY),
-                (None, Some(cell)) if bucket.try_lock(header) => {
-                    return (answer, self.insert(address, cell, now, header));
+                (Some(slot), next) if slot.commit(next) => return (result, SlotState::EMPTY),
+                (None, None) if home.is_unchanged(header) => return (result, SlotState::EMPTY),
+                (None, Some(state)) if home.try_lock(header) => {
+                    return (result, self.insert(address, state, now, header));
                 }
                 _ => {}
             }
         }
     }
 
-    /// Where the key is, or that it is nowhere. Not held to anything yet.
-    fn find(&self, address: Address) -> Found<'_> {
-        let home = self.home(address);
-        let bucket = self.bucket(home);
-        let header = bucket.unlocked_header();
-        let slot = Slot::find_with(bucket, header, address.tag()).or_else(|| {
-            let mut beyond = home + 1..=home + header.reach();
-            beyond.find_map(|index| Slot::find(self.bucket(index), address.tag()))
+    #[inline]
+    fn find(&self, address: Address) -> Lookup<'_> {
+        let (index, tag) = (self.home(address), address.tag());
+        let home = self.line(index);
+        let header = home.unlocked_header();
+        let slot = SeenSlot::find(home, header, tag).or_else(|| {
+            let mut beyond = index + 1..=index + header.reach();
+            beyond.find_map(|index| {
+                let line = self.line(index);
+                SeenSlot::find(line, line.unlocked_header(), tag)
+            })
         });
-        Found { bucket, header, slot }
+        Lookup { home, header, slot }
     }
 
-    /// Puts a new key in its home, which the caller has locked, or as near to it as there is room.
-    fn insert(&self, address: Address, cell: Cell, now: u64, home: Header) -> Displaced {
+    /// Inserts a new key, whose home the caller has locked.
+    fn insert(&self, address: Address, state: SlotState, now: u64, home: Header) -> Displaced {
         let index = self.home(address);
-        let newcomer = Newcomer { tag: address.tag(), now, home: index, is_held: |_| false };
-        let (displaced, distance) = match self.place(&newcomer) {
-            Some(place) => {
-                self.bucket(index + place.distance).put(place.slot, cell);
-                if let Some(lock) = place.lock {
+        let insert = PendingInsert { tag: address.tag(), now, home: index, is_held: |_| false };
+        let (displaced, distance) = match self.claim_slot(&insert) {
+            Some(claimed) => {
+                self.line(index + claimed.distance).put(claimed.slot, state);
+                if let Some(lock) = claimed.lock {
                     lock.unlock_changed();
                 }
-                (place.displaced, place.distance)
+                (claimed.displaced, claimed.distance)
             }
-            None => (cell, 0),
+            None => (state, 0),
         };
-        self.bucket(index).unlock(home.reaching(distance).next());
+        self.line(index).unlock(home.reaching(distance).next());
         displaced
     }
 
-    /// A slot for a new key, taken and assigned: in its home, which is locked, or as near to it as
-    /// there is room, or else that of the cell that is missed least. `None` only if all of the home
-    /// is taken, and then nothing is free.
-    pub(super) fn place(&self, newcomer: &Newcomer<impl Fn(usize) -> bool>) -> Option<Place<'_>> {
-        let place = self
-            .place_at_home(newcomer, LATELY_US)
-            .or_else(|| self.place_near(newcomer))
-            .or_else(|| self.place_at_home(newcomer, 0))
-            .or_else(|| self.place_beyond(newcomer))?;
-        self.bucket(newcomer.home + place.distance).assign(place.slot, newcomer.tag);
-        Some(place)
-    }
-
-    fn place_at_home<F>(&self, newcomer: &Newcomer<F>, unneeded_us: u64) -> Option<Place<'_>> {
-        let (slot, displaced) = self.take_vacant(newcomer, 0, unneeded_us)?;
-        Some(Place { slot, displaced, lock: None, distance: 0 })
-    }
-
-    /// Takes a free slot of a locked bucket so far from home. Also returns whose it was, if anyone's.
-    fn take_vacant<F>(
+    /// Claims a slot for a new key: in its home, which is locked, or in the nearest line with a free
+    /// slot, or else by eviction. `None` only if nothing is free and all slots of the home are taken.
+    pub(super) fn claim_slot(
         &self,
-        newcomer: &Newcomer<F>,
+        insert: &PendingInsert<impl Fn(usize) -> bool>,
+    ) -> Option<ClaimedSlot<'_>> {
+        let claimed = self
+            .claim_at_home(insert, RECENT_US)
+            .or_else(|| self.claim_near(insert))
+            .or_else(|| self.claim_at_home(insert, 0))
+            .or_else(|| self.claim_beyond(insert))?;
+        self.line(insert.home + claimed.distance).assign(claimed.slot, insert.tag);
+        Some(claimed)
+    }
+
+    fn claim_at_home<F>(&self, insert: &PendingInsert<F>, free_us: u64) -> Option<ClaimedSlot<'_>> {
+        let (slot, displaced) = self.take_free(insert, 0, free_us)?;
+        Some(ClaimedSlot { slot, displaced, lock: None, distance: 0 })
+    }
+
+    /// Takes a free slot of a locked line at this distance from home. Also returns what was in it.
+    fn take_free<F>(
+        &self,
+        insert: &PendingInsert<F>,
         distance: usize,
-        unneeded_us: u64,
+        free_us: u64,
     ) -> Option<(usize, Displaced)> {
-        let bucket = self.bucket(newcomer.home + distance);
-        let (slot, since, displaced) =
-            bucket.take_vacant(newcomer.tag, newcomer.now, unneeded_us)?;
-        // Before the slot is gone: whoever misses it must know.
+        let line = self.line(insert.home + distance);
+        let (slot, since, displaced) = line.take_free(insert.tag, insert.now, free_us)?;
+        // Before the slot is reused: a check that no longer finds its key must see the floor.
         if since > self.floor.load(Ordering::Relaxed) {
             self.floor.fetch_max(since, Ordering::Relaxed);
         }
         Some((slot, displaced))
     }
 
-    /// Nothing at home that nobody has needed lately: a slot like that in one of the next buckets.
-    /// State of a quick limit is fresh again at once; if keys that come all the time took each
-    /// other's slots whenever it is, they would have to be added again and again.
+    /// Claims a slot of one of the next lines that was not used recently, if the home has none. The
+    /// state of a short limit expires at once; if busy keys took each other's slots whenever it has,
+    /// they would have to be inserted again and again.
     #[cold]
-    fn place_near(&self, newcomer: &Newcomer<impl Fn(usize) -> bool>) -> Option<Place<'_>> {
-        (1..=NEAR_MAX).find_map(|distance| self.place_at(newcomer, distance, LATELY_US))
+    fn claim_near(
+        &self,
+        insert: &PendingInsert<impl Fn(usize) -> bool>,
+    ) -> Option<ClaimedSlot<'_>> {
+        (1..=NEAR_MAX).find_map(|distance| self.claim_at(insert, distance, RECENT_US))
     }
 
-    /// A slot so far from home.
-    fn place_at(
+    /// Claims a free slot at this distance from home.
+    fn claim_at(
         &self,
-        newcomer: &Newcomer<impl Fn(usize) -> bool>,
+        insert: &PendingInsert<impl Fn(usize) -> bool>,
         distance: usize,
-        unneeded_us: u64,
-    ) -> Option<Place<'_>> {
-        let lock = self.lock_at(newcomer, distance)?;
-        match self.take_vacant(newcomer, distance, unneeded_us) {
-            Some((slot, displaced)) => Some(Place { slot, displaced, lock: Some(lock), distance }),
+        free_us: u64,
+    ) -> Option<ClaimedSlot<'_>> {
+        let lock = self.lock_at(insert, distance)?;
+        match self.take_free(insert, distance, free_us) {
+            Some((slot, displaced)) => {
+                Some(ClaimedSlot { slot, displaced, lock: Some(lock), distance })
+            }
             None => {
                 lock.unlock();
                 None
@@ -320,41 +330,45 @@ impl Table {
         }
     }
 
-    /// The home is full: the next bucket with room, or else the place of the cell that is missed
-    /// least.
+    /// Claims a slot when the home is full: of the nearest line that has one, or else by eviction.
     #[cold]
-    fn place_beyond(&self, newcomer: &Newcomer<impl Fn(usize) -> bool>) -> Option<Place<'_>> {
-        let now = newcomer.now;
-        let bucket_at = |distance: usize| self.bucket(newcomer.home + distance);
-        let missed_at =
-            |distance| bucket_at(distance).least_missed(now).map(|(missed, _)| (missed, distance));
-        let mut least = missed_at(0);
+    fn claim_beyond(
+        &self,
+        insert: &PendingInsert<impl Fn(usize) -> bool>,
+    ) -> Option<ClaimedSlot<'_>> {
+        let now = insert.now;
+        let line_at = |distance: usize| self.line(insert.home + distance);
+        let candidate_at =
+            |distance| line_at(distance).eviction_candidate(now).map(|(cost, _)| (cost, distance));
+        let mut least = candidate_at(0);
         for distance in 1..=REACH_MAX {
-            // A look first: in a full table, to lock every bucket for it would be the larger part.
-            if bucket_at(distance).seems_to_have_room(now) {
-                let place = self.place_at(newcomer, distance, 0);
-                if place.is_some() {
-                    return place;
+            // Read first: in a full table, locking every line would cost more than the search.
+            if line_at(distance).may_have_free_slot(now) {
+                let claimed = self.claim_at(insert, distance, 0);
+                if claimed.is_some() {
+                    return claimed;
                 }
             }
-            least = [least, missed_at(distance)].into_iter().flatten().min();
+            least = [least, candidate_at(distance)].into_iter().flatten().min();
         }
         self.evictions.fetch_add(1, Ordering::Relaxed);
-        self.place_of_other(newcomer, least?.1)
+        self.evict(insert, least?.1)
     }
 
-    /// The slot of the cell that is missed least, so far from home.
-    fn place_of_other(
+    /// Evicts the best candidate of the line at this distance from home.
+    fn evict(
         &self,
-        newcomer: &Newcomer<impl Fn(usize) -> bool>,
+        insert: &PendingInsert<impl Fn(usize) -> bool>,
         distance: usize,
-    ) -> Option<Place<'_>> {
-        let lock = if distance > 0 { self.lock_at(newcomer, distance) } else { None };
-        // The home is ours in any case.
+    ) -> Option<ClaimedSlot<'_>> {
+        let lock = if distance > 0 { self.lock_at(insert, distance) } else { None };
+        // The home is locked in any case.
         let distance = if lock.is_some() { distance } else { 0 };
-        let bucket = self.bucket(newcomer.home + distance);
-        match bucket.least_missed(newcomer.now) {
-            Some((_, slot)) => Some(Place { slot, displaced: bucket.take(slot), lock, distance }),
+        let line = self.line(insert.home + distance);
+        match line.eviction_candidate(insert.now) {
+            Some((_, slot)) => {
+                Some(ClaimedSlot { slot, displaced: line.take(slot), lock, distance })
+            }
             None => {
                 lock.into_iter().for_each(OtherLock::unlock);
                 None
@@ -364,30 +378,31 @@ impl Table {
 
     fn lock_at(
         &self,
-        newcomer: &Newcomer<impl Fn(usize) -> bool>,
+        insert: &PendingInsert<impl Fn(usize) -> bool>,
         distance: usize,
     ) -> Option<OtherLock<'_>> {
-        let index = newcomer.home + distance;
-        match (newcomer.is_held)(index) {
-            true => Some(OtherLock { bucket: self.bucket(index), header: None }),
+        let index = insert.home + distance;
+        match (insert.is_held)(index) {
+            true => Some(OtherLock { line: self.line(index), header: None }),
             false => self.try_lock_other(index),
         }
     }
 
-    /// A bucket that is not the home: tried a few times, never waited for.
+    /// Locks a line that is not the home: tries a few times, but does not wait.
     pub(super) fn try_lock_other(&self, index: usize) -> Option<OtherLock<'_>> {
-        let bucket = self.bucket(index);
+        let line = self.line(index);
         (0..TRIES).find_map(|round| {
-            let header = bucket.header();
-            if !header.is_locked() && bucket.try_lock(header) {
-                return Some(OtherLock { bucket, header: Some(header) });
+            let header = line.header();
+            if !header.is_locked() && line.try_lock(header) {
+                return Some(OtherLock { line, header: Some(header) });
             }
             pause(round);
             None
         })
     }
 
-    /// A key without state may have had some that was dropped, so time does not go back for it.
+    /// The time at which a key without state is read: it may have had state that was dropped, so time
+    /// does not go back for it.
     #[inline]
     pub(super) fn not_before_floor(&self, now: u64) -> u64 {
         now.max(self.floor.load(Ordering::Relaxed))
@@ -399,48 +414,46 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn bucket(&self, index: usize) -> Bucket<'_> {
-        Bucket(&self.lines[index])
+    pub(super) fn line(&self, index: usize) -> &Line {
+        &self.lines[index]
     }
 }
 
-const TRIES: u32 = 100;
-
-/// A new key that looks for a slot. Its home is locked.
-pub(super) struct Newcomer<F> {
+/// A new key that needs a slot. Its home is locked.
+pub(super) struct PendingInsert<F> {
     pub(super) tag: Tag,
     pub(super) now: u64,
     pub(super) home: usize,
-    /// Has the caller locked that bucket already?
+    /// Returns whether the caller has locked that line already.
     pub(super) is_held: F,
 }
 
-/// A slot for a new key.
-pub(super) struct Place<'t> {
+/// A slot that was taken and assigned to a new key.
+pub(super) struct ClaimedSlot<'t> {
     pub(super) slot: usize,
     pub(super) displaced: Displaced,
-    /// Of its bucket, if that is not the home.
+    /// The lock of its line, if that is not the home.
     pub(super) lock: Option<OtherLock<'t>>,
-    /// How many buckets from home.
+    /// How many lines beyond the home.
     pub(super) distance: usize,
 }
 
-/// A lock on a bucket beside the home. It has no header if it was held already.
+/// The lock of a line other than the home. It has no header if the caller had locked it before.
 pub(super) struct OtherLock<'t> {
-    bucket: Bucket<'t>,
+    line: &'t Line,
     pub(super) header: Option<Header>,
 }
 
 impl OtherLock<'_> {
     pub(super) fn unlock(self) {
         if let Some(header) = self.header {
-            self.bucket.unlock(header.0);
+            self.line.unlock(header.0);
         }
     }
 
     pub(super) fn unlock_changed(self) {
         if let Some(header) = self.header {
-            self.bucket.unlock(header.next());
+            self.line.unlock(header.next());
         }
     }
 }
@@ -449,13 +462,13 @@ impl OtherLock<'_> {
 mod tests {
     use super::*;
 
-    /// One more, in a cell that never expires.
+    /// Counts in a state that never expires.
     fn count(table: &Table, address: Address) -> u64 {
-        let (count, displaced) = table.update(address, 0, |cell, _| {
-            let count = cell.to_handle().unwrap_or(0) + 1;
-            (Some(Cell::handle(1 << 50, count, count)), count)
+        let (count, displaced) = table.update(address, 0, |state, _| {
+            let count = state.to_handle().unwrap_or(0) + 1;
+            (Some(SlotState::log(1 << 50, count, count)), count)
         });
-        assert_eq!(displaced, Cell::EMPTY);
+        assert_eq!(displaced, SlotState::EMPTY);
         count
     }
 
@@ -480,15 +493,15 @@ mod tests {
         }
     }
 
-    /// As many keys as there is room for, in half a second, each fresh again before the next comes.
+    /// As many keys as the capacity, in half a second; each one expires before the next one comes.
     #[test]
-    fn keys_leave_each_other_their_slots_even_when_they_are_fresh_at_once() {
+    fn keys_keep_their_slots_even_when_they_expire_at_once() {
         const KEYS: u64 = 10_000;
         const STEP_US: u64 = 50;
         let table = Table::with_capacity(KEYS as usize);
         let addresses = (1..=KEYS).map(|i| Address::new(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         for (us, address) in (0..).step_by(STEP_US as usize).zip(addresses.clone()) {
-            table.update(address, us, |_, now| (Some(Cell::handle(now + 1, 1, 1)), ()));
+            table.update(address, us, |_, now| (Some(SlotState::log(now + 1, 1, 1)), ()));
         }
         let still_there = addresses.filter(|address| table.find(*address).slot.is_some()).count();
         assert!(still_there as u64 > KEYS * 99 / 100, "{still_there} of {KEYS}");

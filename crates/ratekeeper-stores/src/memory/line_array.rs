@@ -1,21 +1,13 @@
-//! Cache lines: the memory of the table, and how to ask for it early.
+//! The memory of the table: an array of cache lines, and the prefetch of one.
 
+use super::line::Line;
+#[cfg(any(test, loom))]
+use super::line::SLOTS;
+#[cfg(loom)]
 use super::sync::{AtomicU32, AtomicU64};
 
-/// How many keys share a line.
-pub(super) const SLOTS: usize = 3;
-
-/// A cache line: who is in it, and the two words of their cells.
-#[repr(C, align(64))]
-pub(super) struct Line {
-    pub(super) header: AtomicU32,
-    pub(super) tags: [AtomicU32; SLOTS],
-    pub(super) firsts: [AtomicU64; SLOTS],
-    pub(super) seconds: [AtomicU64; SLOTS],
-}
-
 #[cfg(not(loom))]
-pub(super) use zeroed::Lines;
+pub(super) use zeroed::LineArray;
 
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "no safe allocation is both aligned to a line and zeroed lazily")]
@@ -23,27 +15,28 @@ mod zeroed {
     use std::ops::Deref;
     use std::ptr::NonNull;
 
-    use super::{AtomicU64, Line};
+    use super::super::sync::AtomicU64;
+    use super::Line;
 
     /// As the system's allocator aligns anything.
     type Pair = [AtomicU64; 2];
     const PAIRS: usize = size_of::<Line>() / size_of::<Pair>();
 
-    /// Zeroed lines, of which the system provides those that are touched. An allocator that is asked
-    /// for this alignment writes the zeros itself, and so touches all of them: hence one line more
-    /// is allocated, and the first whole one found.
-    pub(in super::super) struct Lines {
+    /// Zeroed lines. The operating system provides memory for those that are touched. An allocator
+    /// that is asked for this alignment writes the zeros itself and so touches all of them; hence one
+    /// line more is allocated, and the first aligned one is used.
+    pub(in super::super) struct LineArray {
         allocation: NonNull<[Pair]>,
         first: NonNull<Line>,
         len: usize,
     }
 
     // SAFETY: it owns its allocation, in which there are only atomics.
-    unsafe impl Send for Lines {}
+    unsafe impl Send for LineArray {}
     // SAFETY: as above.
-    unsafe impl Sync for Lines {}
+    unsafe impl Sync for LineArray {}
 
-    impl Lines {
+    impl LineArray {
         pub(in super::super) fn new(len: usize) -> Self {
             let pairs = (len + 1).saturating_mul(PAIRS);
             let allocation = Box::leak(bytemuck::zeroed_slice_box::<Pair>(pairs));
@@ -57,32 +50,32 @@ mod zeroed {
         }
     }
 
-    impl Deref for Lines {
+    impl Deref for LineArray {
         type Target = [Line];
 
         #[inline(always)]
         fn deref(&self) -> &[Line] {
             // SAFETY: `first` is aligned for a line, and `len` lines from there on are allocated until
             // `self` is dropped. A line is nothing but atomic integers without padding, of which
-            // zero is a value like any other, and the memory is never looked at as anything else.
+            // zero is a valid value, and the memory is never accessed as anything else.
             unsafe { NonNull::slice_from_raw_parts(self.first, self.len).as_ref() }
         }
     }
 
-    impl Drop for Lines {
+    impl Drop for LineArray {
         fn drop(&mut self) {
-            // SAFETY: it came from a box, and nobody has a reference to it any more.
+            // SAFETY: it came from a box, and no reference to it is left.
             drop(unsafe { Box::from_raw(self.allocation.as_ptr()) });
         }
     }
 }
 
-/// What the model checker's atomics can be made of.
+/// The same for the atomics of the model checker.
 #[cfg(loom)]
-pub(super) struct Lines(Box<[Line]>);
+pub(super) struct LineArray(Box<[Line]>);
 
 #[cfg(loom)]
-impl Lines {
+impl LineArray {
     pub(super) fn new(len: usize) -> Self {
         let line = |_| Line {
             header: AtomicU32::new(0),
@@ -95,7 +88,7 @@ impl Lines {
 }
 
 #[cfg(loom)]
-impl std::ops::Deref for Lines {
+impl std::ops::Deref for LineArray {
     type Target = [Line];
 
     fn deref(&self) -> &[Line] {
@@ -103,8 +96,8 @@ impl std::ops::Deref for Lines {
     }
 }
 
-/// Asks for a line, so that it is on its way while there is something else to do. A load would
-/// do so too, but the processor cannot finish anything before a load that waits for memory.
+/// Prefetches a line. A load would do so too, but the processor cannot retire any instruction before
+/// a load that waits for memory.
 #[inline(always)]
 pub(super) fn prefetch(line: *const Line) {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -128,7 +121,7 @@ mod tests {
     fn lines_are_cache_lines_of_zeros() {
         assert_eq!((size_of::<Line>(), align_of::<Line>()), (64, 64));
         for len in (0..40).chain([1_000, 100_000]) {
-            let lines = Lines::new(len);
+            let lines = LineArray::new(len);
             assert_eq!(lines.len(), len);
             for line in lines.iter() {
                 assert_eq!(std::ptr::from_ref(line).addr() % 64, 0);
