@@ -63,7 +63,7 @@ struct Driver<'d, C> {
     shutdown: Option<GracefulShutdown<C>>,
     timer: Pin<&'d mut Sleep>,
     stages: StageWatch,
-    /// The stage that the connection was told of.
+    /// The stage that the connection has followed.
     stage: Stage,
     /// When to cut off a connection that was shut down because it was idle.
     close_at: Option<Instant>,

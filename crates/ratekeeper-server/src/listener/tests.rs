@@ -205,7 +205,7 @@ async fn a_close_waits_for_the_client_but_not_for_long() {
     assert_eq!(cut_off(&conn, &HTTP1, close).await, None, "closed at once");
 }
 
-/// A connection that ends a second after it was asked to, if at all.
+/// A connection that ends a second after its graceful shutdown has started, if at all.
 struct Graceful(Option<Pin<Box<Sleep>>>, bool);
 
 impl Future for Graceful {

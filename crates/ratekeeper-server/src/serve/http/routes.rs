@@ -1,4 +1,4 @@
-//! Which question is asked where.
+//! The paths of the HTTP API.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::reply::{self, Reply, wrong};
 use super::{auth, check, hold, reset};
 use crate::body::{BodyReadError, read_body};
 
-/// The largest question.
+/// The largest body of a request.
 const BODY_MAX: usize = 64 << 10;
 
 const HELP: &str = include_str!("help.txt");
@@ -29,7 +29,7 @@ where
     if let Some(page) = page(path) {
         return match *request.method() {
             Method::GET | Method::HEAD => page,
-            _ => not_so("GET, HEAD", "this is only to be read"),
+            _ => method_not_allowed("GET, HEAD", "use GET or HEAD"),
         };
     }
     let is_auth = path == "/v1/auth";
@@ -39,28 +39,28 @@ where
         return unauthorized();
     }
     let Some(route) = Route::of(path, door) else {
-        let message = "there is no such path; GET / tells which there are";
+        let message = "there is no such path; GET / lists the paths";
         return wrong(StatusCode::NOT_FOUND, "NOT_FOUND", message);
     };
     if route == Route::Auth {
         return Box::pin(auth::answer(door, &request, peer)).await;
     }
     if request.method() != Method::POST {
-        return not_so("POST", "this is asked with POST and a JSON body");
+        return method_not_allowed("POST", "use POST with a JSON body");
     }
-    let body = match question(request.into_body()).await {
+    let body = match read_request(request.into_body()).await {
         Ok(body) => body,
         Err(reply) => return reply,
     };
-    // What is asked less often is in a box, so that the answer to a check is not moved about with it.
-    let answered = match route {
+    // Other operations are boxed, so that the future of a check stays small.
+    let response = match route {
         Route::Check => check::answer(door, &body, Op::Check).await,
         other => Box::pin(other.answer(door, &body)).await,
     };
-    answered.unwrap_or_else(|message| wrong(StatusCode::BAD_REQUEST, "BAD_REQUEST", &message))
+    response.unwrap_or_else(|message| wrong(StatusCode::BAD_REQUEST, "BAD_REQUEST", &message))
 }
 
-/// What is asked where.
+/// The operation of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Route {
     Check,
@@ -100,19 +100,19 @@ impl Route {
             Self::Acquire => hold::acquire(door, body).await,
             Self::Release => hold::release(door, body).await,
             Self::Descriptors => Ok(descriptors(door, body).await),
-            Self::Check | Self::Auth => unreachable!("they are answered elsewhere"),
+            Self::Check | Self::Auth => unreachable!("they are served elsewhere"),
         }
     }
 }
 
-/// All of a question, or what is wrong with it.
-async fn question<B>(body: B) -> Result<Bytes, Reply>
+/// Returns the body of a request, or the response if it cannot be read.
+async fn read_request<B>(body: B) -> Result<Bytes, Reply>
 where
     B: Body<Data = Bytes>,
 {
     read_body(body, BODY_MAX).await.map_err(|why| match why {
         BodyReadError::TooLarge => {
-            let message = format!("the body is too large or broke off; at most {BODY_MAX} bytes");
+            let message = format!("the body is incomplete or larger than {BODY_MAX} bytes");
             wrong(StatusCode::PAYLOAD_TOO_LARGE, "BODY", &message)
         }
         BodyReadError::TooSlow => {
@@ -121,7 +121,7 @@ where
     })
 }
 
-/// What everybody may read.
+/// Returns the pages that need no token.
 fn page(path: &str) -> Option<Reply> {
     let (kind, text) = match path {
         "/" => ("text/plain; charset=utf-8", HELP),
@@ -133,14 +133,14 @@ fn page(path: &str) -> Option<Reply> {
     Some(reply::full(StatusCode::OK, kind, text.into()))
 }
 
-fn not_so(methods: &'static str, message: &str) -> Reply {
+fn method_not_allowed(methods: &'static str, message: &str) -> Reply {
     let mut reply = wrong(StatusCode::METHOD_NOT_ALLOWED, "METHOD", message);
     let methods = http::HeaderValue::from_static(methods);
     reply.headers_mut().insert(http::header::ALLOW, methods);
     reply
 }
 
-/// What Envoy asks over gRPC, asked in JSON, as envoyproxy/ratelimit has it.
+/// Envoy's gRPC request in JSON, as in envoyproxy/ratelimit.
 async fn descriptors(door: &HttpApi, body: &[u8]) -> Reply {
     let Some(envoy) = &door.envoy else {
         return wrong(StatusCode::NOT_FOUND, "NOT_FOUND", "there are no limits of descriptors");
