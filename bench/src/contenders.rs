@@ -60,7 +60,7 @@ impl Ratekeeper {
     }
 
     pub fn with_limit(limit: Limit, keys: usize) -> Self {
-        Self(Limiter::new(limit).unwrap().with_capacity(keys))
+        Self(Limiter::builder(limit).unwrap().capacity(keys).build())
     }
 }
 
@@ -106,7 +106,7 @@ pub struct RatekeeperCached(Limiter<CachedClock>);
 impl RatekeeperCached {
     pub fn new(mode: Mode, keys: usize) -> Self {
         let limit = Limit::token_bucket(mode.ratekeeper()).unwrap();
-        Self(Limiter::new(limit).unwrap().with_capacity(keys).with_clock(CachedClock))
+        Self(Limiter::builder(limit).unwrap().capacity(keys).clock(CachedClock).build())
     }
 }
 

@@ -8,9 +8,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
 use http::Request;
-use ratekeeper::http::PeerAddr;
+use ratekeeper::tower::PeerAddr;
 use ratekeeper::policy::{NoSources, Resolution};
-use ratekeeper::{Gate, Policy, RatekeeperLayer};
+use ratekeeper::{PolicyLimiter, Policy, RatekeeperLayer};
 use tower::{Service, ServiceExt};
 
 const ROUNDS: usize = 9;
@@ -101,14 +101,14 @@ fn app() -> Router {
 fn layer() {
     println!("\n## The layer in an axum app, in memory\n");
     println!("| | ns a request | more than bare |\n|---|---|---|");
-    let limited = |gate: Gate| app().layer(RatekeeperLayer::new(gate));
+    let limited = |limiter: PolicyLimiter| app().layer(RatekeeperLayer::new(limiter));
     let quiet = format!("{SHOP}responses: {{ headers: none }}\n");
     let apps = [
         ("bare", app()),
         ("a layer that does nothing", app().layer(tower::layer::layer_fn(|service| service))),
         ("one line: 1000000/s per ip", app().layer(ratekeeper::layer("1000000/s per ip").unwrap())),
-        ("a policy, two of three limits apply", limited(Gate::new(policy(SHOP)).unwrap())),
-        ("the same without RateLimit headers", limited(Gate::new(policy(&quiet)).unwrap())),
+        ("a policy, two of three limits apply", limited(PolicyLimiter::new(policy(SHOP)).unwrap())),
+        ("the same without RateLimit headers", limited(PolicyLimiter::new(policy(&quiet)).unwrap())),
     ];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut times = vec![Vec::new(); apps.len()];
