@@ -157,7 +157,7 @@ fn ready(admin: &Admin) -> Response<Full<Bytes>> {
 
 fn policy(admin: &Admin) -> Value {
     let gate = admin.policy.gate();
-    let LoadStatus { version, loaded_at, failures, error, failed_at } = admin.policy.status();
+    let LoadStatus { version, loaded_at, failures, last_error, failed_at, .. } = admin.policy.status();
     let limits: Vec<_> = gate
         .telemetry()
         .limits()
@@ -176,7 +176,7 @@ fn policy(admin: &Admin) -> Value {
         "version": version,
         "loaded_at_us": loaded_at.get(),
         "failures": failures,
-        "error": error,
+        "error": last_error,
         "failed_at_us": failed_at.map(|at| at.get()),
         "limits": limits,
     })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
-use ratekeeper::files::{FILE_BYTES_MAX, FileStamps, read_text};
+use ratekeeper::files::{FILE_BYTES_MAX, FileStamps, ReadError, read_text};
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::failure::Failure;
@@ -73,7 +73,8 @@ impl Tokens {
 }
 
 impl Reload for Tokens {
-    type Value = Result<Vec<Vec<u8>>, String>;
+    type Value = Result<Vec<Vec<u8>>, TokensError>;
+    type Error = TokensError;
 
     const WHAT: &'static str = "tokens";
 
@@ -91,7 +92,7 @@ impl Reload for Tokens {
         (accepted.unwrap_or_else(|| Ok(Vec::new())), stamps)
     }
 
-    fn activate(&self, accepted: Self::Value) -> Result<String, String> {
+    fn activate(&self, accepted: Self::Value) -> Result<String, TokensError> {
         let accepted = accepted?;
         let details = format!("tokens={}", accepted.len());
         self.accepted.store(Arc::new(accepted));
@@ -99,14 +100,23 @@ impl Reload for Tokens {
     }
 }
 
-fn read(file: &Path) -> Result<Vec<Vec<u8>>, String> {
+/// Why the tokens of a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TokensError {
+    #[error("cannot read the tokens in {}: {error}", file.display())]
+    Read { file: PathBuf, error: ReadError },
+    #[error("{} contains no token; write one on each line", .0.display())]
+    Empty(PathBuf),
+}
+
+fn read(file: &Path) -> Result<Vec<Vec<u8>>, TokensError> {
     let text = read_text(file, FILE_BYTES_MAX)
-        .map_err(|error| format!("cannot read the tokens in {}: {error}", file.display()))?;
+        .map_err(|error| TokensError::Read { file: file.to_path_buf(), error })?;
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     let accepted: Vec<_> = lines.map(|line| line.as_bytes().to_vec()).collect();
     if accepted.is_empty() {
-        return Err(format!("{} contains no token; write one on each line", file.display()));
+        return Err(TokensError::Empty(file.to_path_buf()));
     }
     Ok(accepted)
 }

@@ -185,7 +185,7 @@ pub(super) struct BoundOptions {
     pub(super) max_headers: u16,
 
     /// Reject requests whose request line and headers are larger with 431
-    #[arg(long, value_name = "SIZE", value_parser = head_size, default_value = "64k")]
+    #[arg(long, value_name = "SIZE", value_parser = header_size, default_value = "64k")]
     pub(super) max_header_size: u32,
 
     /// Reject more client connections, including tunnels, with 503
@@ -216,16 +216,27 @@ pub(super) enum AccessLog {
     Off,
     /// For people
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
-fn path(text: &str) -> Result<String, String> {
-    let is_path = text.starts_with('/') && text.parse::<http::uri::PathAndQuery>().is_ok();
-    is_path.then(|| text.to_string()).ok_or_else(|| "not a path such as /healthz".to_string())
+/// Why the value of an option is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum OptionError {
+    #[error("expected a path such as /healthz")]
+    Path,
+    #[error("expected a size such as 512k, 10m or 1g")]
+    Size,
+    #[error("expected a size between 8k and 1m")]
+    HeaderSize,
 }
 
-fn size(text: &str) -> Result<u64, String> {
+fn path(text: &str) -> Result<String, OptionError> {
+    let is_path = text.starts_with('/') && text.parse::<http::uri::PathAndQuery>().is_ok();
+    is_path.then(|| text.to_string()).ok_or(OptionError::Path)
+}
+
+fn size(text: &str) -> Result<u64, OptionError> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = match text[digits.len()..].to_ascii_lowercase().trim_end_matches("ib") {
         "" | "b" => Some(0),
@@ -237,16 +248,16 @@ fn size(text: &str) -> Result<u64, String> {
     let bytes = unit.zip(digits.parse::<u64>().ok());
     bytes
         .and_then(|(shift, number)| number.checked_mul(1 << shift))
-        .ok_or_else(|| "not a size such as 512k, 10m or 1g".to_string())
+        .ok_or(OptionError::Size)
 }
 
-fn head_size(text: &str) -> Result<u32, String> {
-    // Less than that is less than hyper's buffer.
+fn header_size(text: &str) -> Result<u32, OptionError> {
+    // The minimum is hyper's buffer.
     const RANGE: std::ops::RangeInclusive<u64> = 8 << 10..=1 << 20;
     let bytes = size(text)?;
     match u32::try_from(bytes) {
         Ok(bytes) if RANGE.contains(&u64::from(bytes)) => Ok(bytes),
-        _ => Err("the size of a head is between 8k and 1m".to_string()),
+        _ => Err(OptionError::HeaderSize),
     }
 }
 

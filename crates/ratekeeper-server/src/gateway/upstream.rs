@@ -22,28 +22,44 @@ pub(crate) struct UpstreamAddress {
 }
 
 impl FromStr for UpstreamAddress {
-    type Err = String;
+    type Err = UpstreamAddressError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            |why: &str| format!("{why}; an upstream is http://HOST:PORT or https://HOST:PORT");
-        let uri: Uri = text.parse().map_err(|_| wrong("not a URL"))?;
+    fn from_str(text: &str) -> Result<Self, UpstreamAddressError> {
+        let uri: Uri = text.parse().map_err(UpstreamAddressError::Url)?;
         let is_tls = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTP => false,
             Some(scheme) if *scheme == Scheme::HTTPS => true,
-            _ => return Err(wrong("it does not begin with http:// or https://")),
+            _ => return Err(UpstreamAddressError::Scheme),
         };
         if uri.path() != "/" || uri.query().is_some() {
-            return Err(wrong("it has a path, but the path of a request is forwarded unchanged"));
+            return Err(UpstreamAddressError::Path);
         }
         if text.contains('@') {
-            return Err(wrong("it has a user, which is not supported"));
+            return Err(UpstreamAddressError::User);
         }
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("no host"))?;
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or(UpstreamAddressError::Host)?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         Ok(Self { host, port, is_tls })
     }
+}
+
+/// Why a text is not the address of an upstream.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpstreamAddressError {
+    #[error("not a URL; use http://HOST:PORT or https://HOST:PORT")]
+    Url(#[source] http::uri::InvalidUri),
+    #[error("it does not begin with http:// or https://; use http://HOST:PORT or https://HOST:PORT")]
+    Scheme,
+    #[error(
+        "it has a path, but the path of a request is forwarded unchanged; use http://HOST:PORT or \
+         https://HOST:PORT"
+    )]
+    Path,
+    #[error("it has a user, which is not supported; use http://HOST:PORT or https://HOST:PORT")]
+    User,
+    #[error("it has no host; use http://HOST:PORT or https://HOST:PORT")]
+    Host,
 }
 
 impl Display for UpstreamAddress {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use clap::Args;
-use ratekeeper::files::{FILE_BYTES_MAX, FileStamps, read};
+use ratekeeper::files::{FILE_BYTES_MAX, FileStamps, ReadError, read};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
@@ -70,7 +70,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    fn load(files: TlsFiles) -> Result<Self, String> {
+    fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let loads = LoadState::loaded(files.stamps());
         let config = ArcSwap::from_pointee(files.read()?);
         Ok(Self { files, config, loads })
@@ -89,7 +89,8 @@ impl Tls {
 }
 
 impl Reload for Tls {
-    type Value = Result<ServerConfig, String>;
+    type Value = Result<ServerConfig, TlsError>;
+    type Error = TlsError;
 
     const WHAT: &'static str = "certificate";
 
@@ -106,7 +107,7 @@ impl Reload for Tls {
         (self.files.read(), stamps)
     }
 
-    fn activate(&self, config: Self::Value) -> Result<String, String> {
+    fn activate(&self, config: Self::Value) -> Result<String, TlsError> {
         self.config.store(Arc::new(config?));
         Ok(String::new())
     }
@@ -117,10 +118,10 @@ impl TlsFiles {
         FileStamps::of([&self.cert, &self.key].into_iter().chain(&self.client_ca))
     }
 
-    fn read(&self) -> Result<ServerConfig, String> {
+    fn read(&self) -> Result<ServerConfig, TlsError> {
         let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
+            .map_err(TlsError::Config)?;
         let config = match &self.client_ca {
             None => config.with_no_client_auth(),
             Some(path) => {
@@ -128,25 +129,24 @@ impl TlsFiles {
                 trust(&mut roots, path)?;
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(roots.into(), provider()).build();
-                let unusable =
-                    |error: &dyn ToString| cannot("the authority", path, &error.to_string());
-                config.with_client_cert_verifier(verifier.map_err(|error| unusable(&error))?)
+                let verifier = verifier.map_err(|error| TlsError::authority(path, error.into()))?;
+                config.with_client_cert_verifier(verifier)
             }
         };
         Ok(config.with_cert_resolver(Arc::new(SingleCertAndKey::from(self.own()?))))
     }
 
-    fn own(&self) -> Result<CertifiedKey, String> {
+    fn own(&self) -> Result<CertifiedKey, TlsError> {
         let Self { cert, key, .. } = self;
-        let chain = certificates(cert).map_err(|error| cannot("the certificate", cert, &error))?;
-        let unusable = |error: &str| cannot("the key", key, error);
-        let pem = read(key, FILE_BYTES_MAX).map_err(|error| unusable(&error.to_string()))?;
+        let chain = certificates(cert).map_err(|error| TlsError::unusable("certificate", cert, error))?;
+        let unusable = |error: PemError| TlsError::unusable("key", key, error);
+        let pem = read(key, FILE_BYTES_MAX).map_err(|error| unusable(error.into()))?;
         let der = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| match error {
-            pem::Error::NoItemsFound => unusable("it contains no private key"),
-            error => unusable(&error.to_string()),
+            pem::Error::NoItemsFound => unusable(PemError::NoKey),
+            error => unusable(error.into()),
         })?;
         CertifiedKey::from_der(chain, der, &provider())
-            .map_err(|error| unusable(&format!("it does not match {}: {error}", cert.display())))
+            .map_err(|error| unusable(PemError::Mismatch { cert: cert.clone(), error }))
     }
 }
 
@@ -174,21 +174,53 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-fn trust(roots: &mut RootCertStore, path: &Path) -> Result<(), String> {
-    let unusable = |error: &str| cannot("the authority", path, error);
-    for certificate in certificates(path).map_err(|error| unusable(&error))? {
-        roots.add(certificate).map_err(|error| unusable(&error.to_string()))?;
+fn trust(roots: &mut RootCertStore, path: &Path) -> Result<(), TlsError> {
+    for certificate in certificates(path).map_err(|error| TlsError::authority(path, error))? {
+        roots.add(certificate).map_err(|error| TlsError::authority(path, error.into()))?;
     }
     Ok(())
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let pem = read(path, FILE_BYTES_MAX).map_err(|error| error.to_string())?;
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let chain = chain.map_err(|error| error.to_string())?;
-    if chain.is_empty() { Err("it contains no certificate".to_string()) } else { Ok(chain) }
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    let pem = read(path, FILE_BYTES_MAX)?;
+    let chain = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>()?;
+    if chain.is_empty() { Err(PemError::NoCertificate) } else { Ok(chain) }
 }
 
-fn cannot(what: &str, path: &Path, error: &str) -> String {
-    format!("cannot use {what} {}: {error}", path.display())
+/// Why TLS cannot be configured.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TlsError {
+    #[error("cannot use the {what} {}: {error}", path.display())]
+    Unusable { what: &'static str, path: PathBuf, error: PemError },
+    #[error("cannot configure TLS: {0}")]
+    Config(rustls::Error),
+}
+
+impl TlsError {
+    fn unusable(what: &'static str, path: &Path, error: PemError) -> Self {
+        Self::Unusable { what, path: path.to_path_buf(), error }
+    }
+
+    fn authority(path: &Path, error: PemError) -> Self {
+        Self::unusable("authority", path, error)
+    }
+}
+
+/// What is wrong with a file of certificates or keys.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PemError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Pem(#[from] pem::Error),
+    #[error(transparent)]
+    Certificate(#[from] rustls::Error),
+    #[error(transparent)]
+    Verifier(#[from] VerifierBuilderError),
+    #[error("it contains no certificate")]
+    NoCertificate,
+    #[error("it contains no private key")]
+    NoKey,
+    #[error("it does not match {}: {error}", cert.display())]
+    Mismatch { cert: PathBuf, error: rustls::Error },
 }

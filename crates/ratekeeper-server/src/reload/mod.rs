@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use ratekeeper::files::{FileStamps, LoadError, Loaded, Reloader};
-use ratekeeper::{Clock, Micros, SystemClock};
+use ratekeeper::{Clock, SystemClock};
 use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
 
 pub(crate) use policy::PolicyFile;
+pub(crate) use ratekeeper::LoadStatus;
 
 /// How often files are checked for changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,6 +25,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Configuration that comes from files.
 pub(crate) trait Reload: Send + Sync + 'static {
     type Value: Send + 'static;
+    type Error: std::error::Error;
 
     /// What this is, for the log.
     const WHAT: &'static str;
@@ -37,7 +39,7 @@ pub(crate) trait Reload: Send + Sync + 'static {
     fn read(&self) -> (Self::Value, FileStamps);
 
     /// Makes what was read active. Returns what is worth logging about it, or why it stays inactive.
-    fn activate(&self, value: Self::Value) -> Result<String, String>;
+    fn activate(&self, value: Self::Value) -> Result<String, Self::Error>;
 
     /// Notes that the files could not be read in time.
     fn note_failure(&self, _: &LoadError) {}
@@ -49,25 +51,11 @@ pub(crate) struct LoadState {
     status: Mutex<LoadStatus>,
 }
 
-/// When configuration was loaded, and why the last load failed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LoadStatus {
-    /// How many versions have been active.
-    pub(crate) version: u64,
-    /// When the active one was loaded.
-    pub(crate) loaded_at: Micros,
-    /// How many loads have failed.
-    pub(crate) failures: u64,
-    /// Why the last load failed, unless one has succeeded since, and when.
-    pub(crate) error: Option<String>,
-    pub(crate) failed_at: Option<Micros>,
-}
-
 impl LoadState {
     /// Returns the state after a first load.
     pub(crate) fn loaded(stamps: FileStamps) -> Self {
-        let loaded_at = SystemClock.now();
-        let status = LoadStatus { version: 1, loaded_at, ..LoadStatus::default() };
+        let mut status = LoadStatus::default();
+        status.record_success(SystemClock.now());
         Self { reloader: Reloader::new(stamps), status: Mutex::new(status) }
     }
 
@@ -77,17 +65,12 @@ impl LoadState {
 
     fn note_loaded(&self) -> u64 {
         let mut status = self.lock();
-        let (version, failures) = (status.version + 1, status.failures);
-        let loaded_at = SystemClock.now();
-        *status = LoadStatus { version, loaded_at, failures, ..LoadStatus::default() };
-        version
+        status.record_success(SystemClock.now());
+        status.version
     }
 
     fn note_failed(&self, error: String) {
-        let mut status = self.lock();
-        status.failures += 1;
-        status.error = Some(error);
-        status.failed_at = Some(SystemClock.now());
+        self.lock().record_failure(error, SystemClock.now());
     }
 
     fn lock(&self) -> MutexGuard<'_, LoadStatus> {
@@ -139,6 +122,7 @@ fn activate<R: Reload>(this: &R, value: R::Value) -> bool {
             true
         }
         Err(error) => {
+            let error = error.to_string();
             log_failure::<R>(&error);
             this.state().note_failed(error);
             false
@@ -199,7 +183,8 @@ mod tests {
     }
 
     impl Reload for Number {
-        type Value = Result<u32, String>;
+        type Value = Result<u32, std::num::ParseIntError>;
+        type Error = std::num::ParseIntError;
 
         const WHAT: &'static str = "number";
 
@@ -214,10 +199,10 @@ mod tests {
         fn read(&self) -> (Self::Value, FileStamps) {
             let stamps = FileStamps::of([&self.file]);
             let text = std::fs::read_to_string(&self.file).unwrap_or_default();
-            (text.parse().map_err(|_| format!("{text:?} is not a number")), stamps)
+            (text.parse(), stamps)
         }
 
-        fn activate(&self, value: Self::Value) -> Result<String, String> {
+        fn activate(&self, value: Self::Value) -> Result<String, Self::Error> {
             *self.active.lock().unwrap() = Some(value?);
             Ok(String::new())
         }
@@ -240,12 +225,12 @@ mod tests {
         assert!(!reload(&number).await);
         let status = number.loads.status();
         assert_eq!((active(), status.version, status.failures), (Some(1), 1, 2));
-        assert_eq!(status.error.as_deref(), Some("\"one\" is not a number"));
+        assert_eq!(status.last_error.as_deref(), Some("\"one\" is not a number"));
         assert!(status.failed_at.is_some());
         std::fs::write(&file, "22").unwrap();
         assert!(load(&number, When::Changed).await);
         let status = number.loads.status();
         assert_eq!((active(), status.version, status.failures), (Some(22), 2, 2));
-        assert_eq!((status.error, status.failed_at), (None, None));
+        assert_eq!((status.last_error, status.failed_at), (None, None));
     }
 }

@@ -8,8 +8,9 @@ use ipnet::IpNet;
 use ratekeeper::files::{FileStamps, LoadError};
 use ratekeeper::policy::NoSources;
 use ratekeeper::shared::StoreState;
-use ratekeeper::{Policy, PolicyErrors, PolicyLimiter};
-use ratekeeper::{PolicyFiles, read_policy};
+use ratekeeper::{
+    Policy, PolicyErrors, PolicyFiles, PolicyLimiter, PolicyLoadError, read_policy,
+};
 
 use super::{LoadState, LoadStatus, Reload};
 use crate::failure::Failure;
@@ -85,6 +86,7 @@ impl PolicyFile {
 
 impl Reload for PolicyFile {
     type Value = Result<Policy, PolicyErrors>;
+    type Error = PolicyLoadError;
 
     const WHAT: &'static str = "policy";
 
@@ -100,8 +102,8 @@ impl Reload for PolicyFile {
         self.origin.read()
     }
 
-    fn activate(&self, policy: Self::Value) -> Result<String, String> {
-        self.gate.policy().load(policy).map_err(|error| error.to_string())?;
+    fn activate(&self, policy: Self::Value) -> Result<String, PolicyLoadError> {
+        self.gate.policy().load(policy)?;
         let live = self.gate.policy().active();
         log_warnings(live.policy());
         Ok(format!("limits={}", live.policy().limits().len()))
