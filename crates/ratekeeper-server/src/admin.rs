@@ -157,7 +157,8 @@ fn ready(admin: &Admin) -> Response<Full<Bytes>> {
 
 fn policy(admin: &Admin) -> Value {
     let gate = admin.policy.gate();
-    let LoadStatus { version, loaded_at, failures, last_error, failed_at, .. } = admin.policy.status();
+    let LoadStatus { version, loaded_at, failures, last_error, failed_at, .. } =
+        admin.policy.status();
     let limits: Vec<_> = gate
         .telemetry()
         .limits()

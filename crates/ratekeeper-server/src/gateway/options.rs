@@ -246,9 +246,7 @@ fn size(text: &str) -> Result<u64, OptionError> {
         _ => None,
     };
     let bytes = unit.zip(digits.parse::<u64>().ok());
-    bytes
-        .and_then(|(shift, number)| number.checked_mul(1 << shift))
-        .ok_or(OptionError::Size)
+    bytes.and_then(|(shift, number)| number.checked_mul(1 << shift)).ok_or(OptionError::Size)
 }
 
 fn header_size(text: &str) -> Result<u32, OptionError> {

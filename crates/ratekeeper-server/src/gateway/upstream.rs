@@ -49,7 +49,9 @@ impl FromStr for UpstreamAddress {
 pub(crate) enum UpstreamAddressError {
     #[error("not a URL; use http://HOST:PORT or https://HOST:PORT")]
     Url(#[source] http::uri::InvalidUri),
-    #[error("it does not begin with http:// or https://; use http://HOST:PORT or https://HOST:PORT")]
+    #[error(
+        "it does not begin with http:// or https://; use http://HOST:PORT or https://HOST:PORT"
+    )]
     Scheme,
     #[error(
         "it has a path, but the path of a request is forwarded unchanged; use http://HOST:PORT or \
@@ -168,9 +170,9 @@ mod tests {
     #[test]
     fn an_upstream_is_a_host_and_a_port() {
         let read = |text: &str| text.parse::<UpstreamAddress>().map(|address| address.to_string());
-        assert_eq!(read("http://a:9"), Ok("a:9".into()));
-        assert_eq!(read("https://a"), Ok("a:443".into()));
-        assert_eq!(read("http://[::1]:9/"), Ok("[::1]:9".into()));
+        assert_eq!(read("http://a:9").unwrap(), "a:9");
+        assert_eq!(read("https://a").unwrap(), "a:443");
+        assert_eq!(read("http://[::1]:9/").unwrap(), "[::1]:9");
         for wrong in ["a:9", "ftp://a", "http://", "http://a/b", "http://a/?x", "http://u@a"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }

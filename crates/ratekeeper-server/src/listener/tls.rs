@@ -138,7 +138,8 @@ impl TlsFiles {
 
     fn own(&self) -> Result<CertifiedKey, TlsError> {
         let Self { cert, key, .. } = self;
-        let chain = certificates(cert).map_err(|error| TlsError::unusable("certificate", cert, error))?;
+        let chain =
+            certificates(cert).map_err(|error| TlsError::unusable("certificate", cert, error))?;
         let unusable = |error: PemError| TlsError::unusable("key", key, error);
         let pem = read(key, FILE_BYTES_MAX).map_err(|error| unusable(error.into()))?;
         let der = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| match error {

@@ -8,9 +8,7 @@ use ipnet::IpNet;
 use ratekeeper::files::{FileStamps, LoadError};
 use ratekeeper::policy::NoSources;
 use ratekeeper::shared::StoreState;
-use ratekeeper::{
-    Policy, PolicyErrors, PolicyFiles, PolicyLimiter, PolicyLoadError, read_policy,
-};
+use ratekeeper::{Policy, PolicyErrors, PolicyFiles, PolicyLimiter, PolicyLoadError, read_policy};
 
 use super::{LoadState, LoadStatus, Reload};
 use crate::failure::Failure;

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use tokio::runtime::{Builder, Runtime};
 
-pub use super::envoy::fuzzing::descriptors;
+pub use super::grpc::rls::fuzzing::descriptors;
 pub use super::http::fuzzing::http_api;
 pub use super::resp::fuzzing::resp;
 

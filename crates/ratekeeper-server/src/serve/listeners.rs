@@ -5,9 +5,10 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use super::grpc::GrpcHandler;
 use super::options::{ListenerName, Serve};
 use super::resp::{self, Passwords, RespHandler, RespServer};
-use super::{Server, envoy, http};
+use super::{Server, http};
 use crate::failure::Failure;
 use crate::listener::{
     self, ConnectionHandler, ConnectionLimit, InFlightLimit, ListenerConfig, available_workers,
@@ -54,7 +55,7 @@ impl Serve {
         let opened = self.open(ListenerName::Grpc, address, &config, || {
             let in_flight = InFlightLimit::new(self.max_in_flight);
             let (service, tokens) = (Arc::clone(service), Arc::clone(&server.tokens));
-            envoy::GrpcHandler::new(service, tokens, in_flight, server.drain.clone())
+            GrpcHandler::new(service, tokens, in_flight, server.drain.clone())
         });
         opened.map(Some)
     }

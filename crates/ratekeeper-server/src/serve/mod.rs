@@ -5,9 +5,9 @@
 
 mod announce;
 mod caller_limit;
-mod envoy;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod grpc;
 mod http;
 mod listeners;
 mod meters;
@@ -31,7 +31,7 @@ use crate::listener::{
 use crate::log;
 use crate::reload::{PolicyFile, ReloadSet};
 use crate::tokens::Tokens;
-use envoy::{Environment, RateLimitService, RateLimitSettings};
+use grpc::rls::{Environment, RateLimitService, RateLimitSettings};
 use http::HttpApi;
 use listeners::bind;
 use meters::Meters;

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use ratekeeper::policy::ResponseSettings;
 
-use super::envoy::{Environment, Place};
+use super::grpc::rls::{BindAddress, Environment};
 use crate::choices::{Address, address, duration, network};
 use crate::failure::Failure;
 use crate::listener::tls::TlsOptions;
@@ -182,7 +182,8 @@ impl Serve {
 
     /// Takes addresses that the command line does not name from envoyproxy/ratelimit's environment.
     pub(super) fn or(self, environment: &Environment) -> Self {
-        let address = |place: Place| Address(Some(place.address(self.insecure_public)));
+        let address =
+            |address: BindAddress| Address(Some(address.socket_addr(self.insecure_public)));
         Self {
             http: self.http.or(environment.http.map(address)),
             admin: self.admin.or(environment.admin.map(address)),

@@ -1,4 +1,4 @@
-//! Set up by the variables of envoyproxy/ratelimit, and nothing else.
+//! Configured by the environment variables of envoyproxy/ratelimit alone.
 
 use ratekeeper_testkit::{RedisServer, wait_until};
 
@@ -12,7 +12,7 @@ descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 2 } }]
 ";
 
 #[tokio::test]
-async fn ports_are_where_the_variables_say_and_on_loopback() {
+async fn listeners_are_on_the_ports_of_the_variables_and_on_loopback() {
     let server = Server::start_by_environment(FILE, &[]);
     for address in [server.address(), server.http(), server.admin()] {
         assert!(address.ip().is_loopback(), "{address}");
@@ -24,7 +24,7 @@ async fn ports_are_where_the_variables_say_and_on_loopback() {
 }
 
 #[tokio::test]
-async fn in_shadow_mode_nobody_is_refused_and_nearness_is_counted() {
+async fn in_shadow_mode_nothing_is_denied_and_near_limit_is_counted() {
     let server =
         Server::start_by_environment(FILE, &[("SHADOW_MODE", "true"), ("NEAR_LIMIT_RATIO", "0.5")]);
     let mut client = Client::connect(server.address()).await;
@@ -41,31 +41,31 @@ async fn in_shadow_mode_nobody_is_refused_and_nearness_is_counted() {
 }
 
 #[tokio::test]
-async fn counts_are_kept_where_redis_url_says() {
+async fn counts_are_kept_in_the_store_of_redis_url() {
     let redis = RedisServer::start();
-    let place = redis.url().replace("redis://", "");
-    let variables = [("REDIS_URL", place.as_str()), ("REDIS_TYPE", "SINGLE")];
+    let address = redis.url().replace("redis://", "");
+    let variables = [("REDIS_URL", address.as_str()), ("REDIS_TYPE", "SINGLE")];
     let one = Server::start_by_environment(FILE, &variables);
     let two = Server::start_by_environment(FILE, &variables);
     for server in [&one, &two] {
-        wait_until("the store answers", || {
+        wait_until("the store is up", || {
             HttpClient::connect(server.admin()).get("/readyz").body.contains("\"up\"")
         });
     }
-    let mut asked = Client::connect(one.address()).await;
-    assert!(!asked.is_over(&[("user", "ann")]).await);
-    let mut asked = Client::connect(two.address()).await;
-    assert!(!asked.is_over(&[("user", "ann")]).await);
-    assert!(asked.is_over(&[("user", "ann")]).await, "one of the two was counted elsewhere");
+    let mut client = Client::connect(one.address()).await;
+    assert!(!client.is_over(&[("user", "ann")]).await);
+    let mut client = Client::connect(two.address()).await;
+    assert!(!client.is_over(&[("user", "ann")]).await);
+    assert!(client.is_over(&[("user", "ann")]).await, "both servers count in one store");
 }
 
 #[tokio::test]
-async fn a_password_for_redis_is_told_by_redis_auth() {
+async fn redis_auth_is_the_password_of_redis() {
     let redis = RedisServer::start_with(&["--requirepass", "s3cret/+"]);
-    let place = format!("127.0.0.1:{}", redis.port());
-    let variables = [("REDIS_URL", place.as_str()), ("REDIS_AUTH", "s3cret/+")];
+    let address = format!("127.0.0.1:{}", redis.port());
+    let variables = [("REDIS_URL", address.as_str()), ("REDIS_AUTH", "s3cret/+")];
     let server = Server::start_by_environment(FILE, &variables);
-    wait_until("the store answers", || {
+    wait_until("the store is up", || {
         HttpClient::connect(server.admin()).get("/readyz").body.contains("\"up\"")
     });
 }

@@ -1,4 +1,4 @@
-//! A gRPC client that asks as Envoy does.
+//! A gRPC client that sends requests as Envoy does.
 
 use std::net::SocketAddr;
 
@@ -24,8 +24,8 @@ impl Client {
         Self(RateLimitServiceClient::new(channel(address).await))
     }
 
-    /// Over a connection that is there already.
-    #[allow(dead_code, reason = "the server's tests of TLS use it")]
+    /// Returns a client over an open connection.
+    #[allow(dead_code, reason = "the TLS tests of the server use it")]
     pub(crate) fn over(channel: Channel) -> Self {
         Self(RateLimitServiceClient::new(channel))
     }
@@ -37,13 +37,13 @@ impl Client {
         self.0.should_rate_limit(request).await.map(tonic::Response::into_inner)
     }
 
-    /// Asks about descriptors of one entry each.
-    pub(crate) async fn ask(&mut self, entries: &[(&str, &str)]) -> RateLimitResponse {
-        self.send(request(entries)).await.expect("an answer")
+    /// Sends descriptors of one entry each.
+    pub(crate) async fn check(&mut self, entries: &[(&str, &str)]) -> RateLimitResponse {
+        self.send(request(entries)).await.expect("a response")
     }
 
     pub(crate) async fn is_over(&mut self, entries: &[(&str, &str)]) -> bool {
-        self.ask(entries).await.overall_code() == Code::OverLimit
+        self.check(entries).await.overall_code() == Code::OverLimit
     }
 }
 

@@ -1,4 +1,4 @@
-//! `ratekeeper serve` for Envoy: as a process, asked by a gRPC client and by a real Envoy.
+//! `ratekeeper serve` for Envoy as a process, called by a gRPC client and by a real Envoy.
 
 use ratekeeper_testkit::http1 as client;
 use ratekeeper_testkit::upstream as backend;

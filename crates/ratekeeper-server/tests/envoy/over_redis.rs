@@ -1,4 +1,4 @@
-//! Descriptors counted in a real Redis, by several servers, and without it.
+//! Descriptors counted in a real Redis by several servers, and without it.
 
 use ratekeeper_testkit::{RedisServer, wait_until};
 
@@ -14,7 +14,7 @@ descriptors:
 
 const BOTH: [(&str, &str); 2] = [("user", "ann"), ("plan", "free")];
 
-/// A server over this Redis, and the file that says so.
+/// Starts a server with its store in this Redis. Also returns the policy file.
 fn server(redis_url: &str) -> (Server, tempfile::NamedTempFile) {
     let policy = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     let text = format!("version: 1\nstore: {{ url: \"{redis_url}\", deadline: 2s }}\nlimits: []\n");
@@ -24,8 +24,8 @@ fn server(redis_url: &str) -> (Server, tempfile::NamedTempFile) {
 }
 
 async fn remaining(client: &mut Client) -> [u32; 2] {
-    let answer = client.ask(&BOTH).await;
-    [0, 1].map(|at| answer.statuses[at].limit_remaining)
+    let response = client.check(&BOTH).await;
+    [0, 1].map(|index| response.statuses[index].limit_remaining)
 }
 
 #[tokio::test]
@@ -40,34 +40,34 @@ async fn servers_share_their_counts_and_charge_all_or_nothing() {
     for client in [&mut one, &mut two] {
         assert!(client.is_over(&BOTH).await);
     }
-    // Those that were refused took nothing of the plan.
-    let plan = one.ask(&[("plan", "free")]).await;
+    // Denied requests were not charged to the plan.
+    let plan = one.check(&[("plan", "free")]).await;
     assert_eq!(plan.statuses[0].limit_remaining, 96);
 }
 
 #[tokio::test]
-async fn when_redis_is_gone_each_server_goes_on_by_itself() {
+async fn without_redis_each_server_limits_by_itself() {
     let redis = RedisServer::start();
     let (server, _policy) = server(&redis.url());
     let mut client = Client::connect(server.address()).await;
     assert_eq!(remaining(&mut client).await, [2, 99]);
     redis.kill();
-    let mut refused = 0;
+    let mut denied = 0;
     for _ in 0..8 {
-        refused += usize::from(client.is_over(&[("user", "bob")]).await);
+        denied += usize::from(client.is_over(&[("user", "bob")]).await);
     }
-    assert!((1..8).contains(&refused), "it goes on limiting: {refused} of 8");
+    assert!((1..8).contains(&denied), "it still limits: {denied} of 8");
 }
 
 #[tokio::test]
-async fn it_starts_without_redis_and_finds_it_later() {
+async fn it_starts_without_redis_and_connects_later() {
     let redis = RedisServer::start();
     redis.kill();
     let (server, _policy) = server(&redis.url());
     let mut client = Client::connect(server.address()).await;
     assert!(!client.is_over(&[("user", "ann")]).await);
     redis.restart();
-    wait_until("the store answers", || {
+    wait_until("the store is used", || {
         let body = serde_json::json!({ "key": "k", "rate": "1000/hour" });
         server.post("/v1/check", &body).1["degraded"] == false
     });

@@ -1,4 +1,4 @@
-//! The server's process.
+//! The server process.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -51,21 +51,21 @@ impl Server {
         Self { program: builder.start(), folder }
     }
 
-    /// Asks the HTTP door, and has the status and the body of its answer.
+    /// Sends a request to the HTTP API, and returns the status and the body of the response.
     pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let body = body.to_string();
         let length = body.len();
         let request =
             format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}");
-        let answer = Client::connect(self.http()).ask(&request);
-        (answer.status(), serde_json::from_str(&answer.body).expect("JSON"))
+        let response = Client::connect(self.http()).ask(&request);
+        (response.status(), serde_json::from_str(&response.body).expect("JSON"))
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.grpc()
     }
 
-    /// Writes one of the files anew.
+    /// Replaces one of the files.
     pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.folder.path().join(name), text).expect("a file");
     }

@@ -1,4 +1,4 @@
-//! A real Envoy in front of a real upstream, asking us.
+//! A real Envoy in front of a real upstream, with this server as its rate limit service.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +18,8 @@ descriptors:
   - { key: shadow, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
 ";
 
-/// Each header, if it is there, is a descriptor; one more is always there, and one has its own limit.
+/// A descriptor for each of these headers that is present, one that is always sent, and one with a limit of
+/// its own.
 const RATE_LIMITS: &str = "[
   { actions: [{ request_headers: { header_name: x-user, descriptor_key: user } }] },
   { actions: [{ request_headers: { header_name: x-shadow, descriptor_key: shadow } }] },
@@ -43,27 +44,27 @@ fn get(envoy: &Envoy, headers: &str) -> Answer {
 }
 
 #[test]
-fn callers_are_limited_and_told() {
+fn callers_are_limited_and_get_headers() {
     let (upstream, server) = (Backend::says("hello"), Server::start(FILE));
     let envoy = envoy(&upstream, server.address(), true);
     let first = get(&envoy, "x-user: ann\r\n");
     assert_eq!((first.status(), first.body.as_str()), (200, "hello"));
     assert_eq!(first.head.get("x-ratelimit-remaining").as_deref(), Some("1"));
     assert_eq!(get(&envoy, "x-user: ann\r\n").status(), 200);
-    let refused = get(&envoy, "x-user: ann\r\n");
-    assert_eq!(refused.status(), 429);
-    assert_eq!(refused.head.get("x-ratelimit-remaining").as_deref(), Some("0"));
+    let denied = get(&envoy, "x-user: ann\r\n");
+    assert_eq!(denied.status(), 429);
+    assert_eq!(denied.head.get("x-ratelimit-remaining").as_deref(), Some("0"));
     assert!(
-        refused.head.get("ratelimit").is_some_and(|value| value.starts_with("\"users\";r=0;t="))
+        denied.head.get("ratelimit").is_some_and(|value| value.starts_with("\"users\";r=0;t="))
     );
-    assert!(refused.head.get("retry-after").is_some());
+    assert!(denied.head.get("retry-after").is_some());
     assert_eq!(get(&envoy, "x-user: bob\r\n").status(), 200);
     assert_eq!(get(&envoy, "").status(), 200);
     assert_eq!(upstream.requests(), 4);
 }
 
 #[test]
-fn a_shadow_refuses_nobody() {
+fn a_limit_in_shadow_mode_denies_nothing() {
     let (upstream, server) = (Backend::says("hello"), Server::start(FILE));
     let envoy = envoy(&upstream, server.address(), true);
     for _ in 0..3 {
@@ -80,15 +81,15 @@ fn a_route_brings_its_own_limit() {
 }
 
 #[test]
-fn nobody_answers_and_envoy_does_as_it_was_told() {
+fn without_a_server_envoy_applies_its_failure_mode() {
     let upstream = Backend::says("hello");
     assert_eq!(get(&envoy(&upstream, unused_address(), false), "x-user: ann\r\n").status(), 200);
     assert_eq!(get(&envoy(&upstream, unused_address(), true), "x-user: ann\r\n").status(), 500);
 }
 
-/// What we cannot decide is for Envoy as if nobody had answered: it is not let pass.
+/// Envoy treats an invalid request as if the server had failed, and does not let it pass.
 #[test]
-fn what_makes_no_sense_is_not_let_pass() {
+fn an_invalid_request_does_not_pass() {
     let (upstream, server) = (Backend::says("hello"), Server::start(FILE));
     let setup = EnvoySetup {
         upstream: upstream.address(),
@@ -106,12 +107,12 @@ fn what_makes_no_sense_is_not_let_pass() {
     assert_eq!(get(&Envoy::start(&setup), "").status(), 500);
 }
 
-/// Sends requests through Envoy all the while, of which none may fail.
-pub(crate) fn under_traffic(envoy: &Envoy, happens: impl FnOnce(&dyn Fn())) {
-    let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let some_more = || {
-        let before = answered.load(Ordering::Relaxed);
-        wait_until("there is traffic", || answered.load(Ordering::Relaxed) > before + 200);
+/// Sends requests through Envoy while `action` runs; none may fail.
+pub(crate) fn under_traffic(envoy: &Envoy, action: impl FnOnce(&dyn Fn())) {
+    let (done, responses) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let more_traffic = || {
+        let before = responses.load(Ordering::Relaxed);
+        wait_until("there is traffic", || responses.load(Ordering::Relaxed) > before + 200);
     };
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -119,13 +120,13 @@ pub(crate) fn under_traffic(envoy: &Envoy, happens: impl FnOnce(&dyn Fn())) {
                 let mut client = Client::connect(envoy.address());
                 while !done.load(Ordering::Relaxed) {
                     assert_eq!(client.get("/").status(), 200);
-                    answered.fetch_add(1, Ordering::Relaxed);
+                    responses.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
-        some_more();
-        happens(&some_more);
-        some_more();
+        more_traffic();
+        action(&more_traffic);
+        more_traffic();
         done.store(true, Ordering::Relaxed);
     });
 }
@@ -133,20 +134,19 @@ pub(crate) fn under_traffic(envoy: &Envoy, happens: impl FnOnce(&dyn Fn())) {
 #[test]
 fn a_drain_under_traffic_fails_no_request() {
     let (upstream, mut server) = (Backend::says("hello"), Server::start(FILE));
-    // Requests for which nobody is left to ask pass; that is counted apart.
+    // Requests pass while no server is left.
     let envoy = envoy(&upstream, server.address(), false);
     let mut next = None;
     under_traffic(&envoy, |_| {
         server.signal("-TERM");
         assert!(server.wait().success());
-        // Another one at the same place takes over.
+        // Another server takes over at the same address.
         next = Some(Server::start_at(&server.address().to_string(), FILE));
     });
 }
 
-/// With another server to ask, and an Envoy that asks it when one does not answer, nobody is refused for
-/// want of an answer.
-fn goes_unnoticed(signal: &str) {
+/// With a second server, and an Envoy that retries there, no request fails when one server ends.
+fn fails_no_request_on(signal: &str) {
     let (upstream, other) = (Backend::says("hello"), Server::start(FILE));
     let mut server = Server::start(FILE);
     let envoy = Envoy::start(&EnvoySetup {
@@ -157,20 +157,20 @@ fn goes_unnoticed(signal: &str) {
         failure_mode_deny: true,
     });
     let mut next = None;
-    under_traffic(&envoy, |some_more| {
+    under_traffic(&envoy, |more_traffic| {
         server.signal(signal);
         server.wait();
-        some_more();
+        more_traffic();
         next = Some(Server::start_at(&server.address().to_string(), FILE));
     });
 }
 
 #[test]
-fn a_drain_under_traffic_is_not_noticed_where_there_are_two() {
-    goes_unnoticed("-TERM");
+fn with_two_servers_a_drain_fails_no_request() {
+    fails_no_request_on("-TERM");
 }
 
 #[test]
-fn a_sudden_death_is_not_noticed_where_there_are_two() {
-    goes_unnoticed("-KILL");
+fn with_two_servers_a_crash_fails_no_request() {
+    fails_no_request_on("-KILL");
 }

@@ -1,4 +1,4 @@
-//! Limits of descriptors made as good as new, and files read again when asked.
+//! Resets of descriptors, and reloads on a signal.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ descriptors:
   - { key: free, rate_limit: { unlimited: true } }
 ";
 
-fn about(keys: &[&str]) -> Value {
+fn request_of(keys: &[&str]) -> Value {
     let descriptor = |key: &&str| json!({ "entries": [{ "key": key, "value": "ann" }] });
     let descriptors: Vec<_> = keys.iter().map(descriptor).collect();
     json!({ "domain": "test", "descriptors": descriptors })
@@ -21,38 +21,38 @@ fn about(keys: &[&str]) -> Value {
 #[test]
 fn descriptors_can_be_reset() {
     let server = Server::start(FILE);
-    let ask = |keys: &[&str]| server.post("/json", &about(keys)).0;
-    assert_eq!((ask(&["user"]), ask(&["user"])), (200, 429));
-    assert_eq!((ask(&["plan"]), ask(&["plan"])), (200, 429));
-    let (status, told) = server.post("/v1/reset", &about(&["user", "plan", "free", "other"]));
+    let check = |keys: &[&str]| server.post("/json", &request_of(keys)).0;
+    assert_eq!((check(&["user"]), check(&["user"])), (200, 429));
+    assert_eq!((check(&["plan"]), check(&["plan"])), (200, 429));
+    let (status, body) = server.post("/v1/reset", &request_of(&["user", "plan", "free", "other"]));
     assert_eq!(status, 200);
-    assert_eq!(told, json!({ "reset": true, "limits": ["test.user", "slow", "test.plan#2"] }));
-    assert_eq!((ask(&["user", "plan"]), ask(&["user"])), (200, 429));
+    assert_eq!(body, json!({ "reset": true, "limits": ["test.user", "slow", "test.plan#2"] }));
+    assert_eq!((check(&["user", "plan"]), check(&["user"])), (200, 429));
 }
 
 #[test]
-fn a_limit_that_the_request_brought_can_be_reset() {
+fn a_limit_that_the_request_brings_can_be_reset() {
     let server = Server::start(FILE);
-    let mut own = about(&["own"]);
+    let mut own = request_of(&["own"]);
     own["descriptors"][0]["limit"] = json!({ "requestsPerUnit": 1, "unit": "YEAR" });
-    let ask = || server.post("/json", &own).0;
-    assert_eq!((ask(), ask()), (200, 429));
+    let check = || server.post("/json", &own).0;
+    assert_eq!((check(), check()), (200, 429));
     assert_eq!(server.post("/v1/reset", &own).1["reset"], true);
-    assert_eq!(ask(), 200);
+    assert_eq!(check(), 200);
 }
 
 #[test]
-fn what_cannot_be_reset_is_told() {
+fn unknown_descriptors_and_invalid_requests_reset_nothing() {
     let server = Server::start(FILE);
     let nothing = json!({ "reset": false, "limits": [] });
-    assert_eq!(server.post("/v1/reset", &about(&["other"])), (200, nothing));
-    let (status, told) = server.post("/v1/reset", &json!({ "descriptors": [] }));
+    assert_eq!(server.post("/v1/reset", &request_of(&["other"])), (200, nothing));
+    let (status, body) = server.post("/v1/reset", &json!({ "descriptors": [] }));
     assert_eq!(status, 400);
-    assert!(told["message"].as_str().unwrap().contains("domain is empty"), "{told}");
+    assert!(body["message"].as_str().unwrap().contains("domain is empty"), "{body}");
 }
 
 #[test]
-fn a_hang_up_reads_the_files_again() {
+fn sighup_reloads_the_files() {
     let server = Server::start(FILE);
     server.signal("-HUP");
     server.wait_for_log("Envoy rate limits reloaded");

@@ -1,4 +1,4 @@
-//! The service as a gRPC client sees it.
+//! The service as seen by a gRPC client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,17 +28,17 @@ async fn descriptors_are_limited() {
     let server = Server::start(FILE);
     let mut client = Client::connect(server.address()).await;
     let ann = [("user", "ann"), ("plan", "free"), ("plan", "paid")];
-    let answer = client.ask(&ann).await;
-    assert_eq!(answer.overall_code(), Code::Ok);
-    let told: Vec<_> = answer.statuses.iter().map(|status| status.limit_remaining).collect();
-    assert_eq!(told, [1, 99, 0]);
-    let limit = answer.statuses[0].current_limit.as_ref().unwrap();
+    let response = client.check(&ann).await;
+    assert_eq!(response.overall_code(), Code::Ok);
+    let remaining: Vec<_> = response.statuses.iter().map(|status| status.limit_remaining).collect();
+    assert_eq!(remaining, [1, 99, 0]);
+    let limit = response.statuses[0].current_limit.as_ref().unwrap();
     assert_eq!((limit.name.as_str(), limit.requests_per_unit, limit.unit), ("users", 2, 6));
-    assert!(answer.statuses[0].duration_until_reset.is_some());
-    assert!(answer.statuses[2].current_limit.is_none());
+    assert!(response.statuses[0].duration_until_reset.is_some());
+    assert!(response.statuses[2].current_limit.is_none());
 
     assert!(!client.is_over(&ann).await);
-    let over = client.ask(&ann).await;
+    let over = client.check(&ann).await;
     let codes: Vec<_> = over.statuses.iter().map(|status| status.code()).collect();
     assert_eq!(codes, [Code::OverLimit, Code::Ok, Code::Ok]);
     assert_eq!(over.statuses[1].limit_remaining, 98);
@@ -48,7 +48,7 @@ async fn descriptors_are_limited() {
 }
 
 #[tokio::test]
-async fn nonsense_is_an_error_of_the_caller() {
+async fn an_invalid_request_is_an_error_of_the_client() {
     let server = Server::start(FILE);
     let mut client = Client::connect(server.address()).await;
     let no_domain = RateLimitRequest { domain: String::new(), ..request(&[("user", "ann")]) };
@@ -82,60 +82,60 @@ async fn many_callers_at_once_get_exactly_the_limit() {
 }
 
 #[tokio::test]
-async fn it_can_be_asked_in_json() {
+async fn requests_can_be_sent_as_json() {
     let server = Server::start(FILE);
     let body = r#"{"domain":"test","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}"#;
     let length = body.len();
     let request =
         format!("POST /json HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}");
     let mut client = crate::client::Client::connect(server.http());
-    let answers = [(); 3].map(|()| client.ask(&request));
-    assert_eq!(answers.each_ref().map(|answer| answer.status()), [200, 200, 429]);
-    assert!(answers[2].body.contains(r#""overallCode":"OVER_LIMIT""#), "{}", answers[2].body);
+    let responses = [(); 3].map(|()| client.ask(&request));
+    assert_eq!(responses.each_ref().map(|response| response.status()), [200, 200, 429]);
+    assert!(responses[2].body.contains(r#""overallCode":"OVER_LIMIT""#), "{}", responses[2].body);
 }
 
 #[tokio::test]
-async fn files_are_taken_up_and_bad_ones_are_not() {
+async fn changed_files_are_loaded_and_invalid_ones_are_rejected() {
     let server = Server::start(FILE);
     let mut client = Client::connect(server.address()).await;
     assert!(!client.is_over(&[("user", "ann")]).await);
     server.write("limits.yaml", &FILE.replace("requests_per_unit", "requests_per_unlt"));
     server.wait_for_log("did you mean \"requests_per_unit\"?");
-    assert_eq!(client.ask(&[("user", "ann")]).await.statuses[0].limit_remaining, 0);
+    assert_eq!(client.check(&[("user", "ann")]).await.statuses[0].limit_remaining, 0);
     server.write("limits.yaml", &FILE.replace("requests_per_unit: 2", "requests_per_unit: 5"));
     server.write("more.yml", "{ domain: more, descriptors: [] }");
     server.wait_for_log("domains=2");
-    // What was used is still used.
-    assert_eq!(client.ask(&[("user", "ann")]).await.statuses[0].limit_remaining, 2);
+    // Usage carries over.
+    assert_eq!(client.check(&[("user", "ann")]).await.statuses[0].limit_remaining, 2);
 }
 
 #[tokio::test]
-async fn it_says_that_it_is_well_and_what_it_speaks() {
+async fn it_serves_health_checks_and_reflection() {
     let server = Server::start(FILE);
     let channel = channel(server.address()).await;
     for service in ["", SERVICE] {
         let request = HealthCheckRequest { service: service.into() };
-        let answer = HealthClient::new(channel.clone()).check(request).await.unwrap();
-        assert_eq!(answer.into_inner().status, 1, "{service:?}");
+        let response = HealthClient::new(channel.clone()).check(request).await.unwrap();
+        assert_eq!(response.into_inner().status, 1, "{service:?}");
     }
     let list = ServerReflectionRequest {
         host: String::new(),
         message_request: Some(MessageRequest::ListServices(String::new())),
     };
-    let asked = tokio_stream::once(list);
-    let mut told = ServerReflectionClient::new(channel)
-        .server_reflection_info(asked)
+    let requests = tokio_stream::once(list);
+    let mut responses = ServerReflectionClient::new(channel)
+        .server_reflection_info(requests)
         .await
         .unwrap()
         .into_inner();
-    let answer = told.message().await.unwrap().unwrap().message_response.unwrap();
-    let MessageResponse::ListServicesResponse(list) = answer else { panic!("{answer:?}") };
+    let response = responses.message().await.unwrap().unwrap().message_response.unwrap();
+    let MessageResponse::ListServicesResponse(list) = response else { panic!("{response:?}") };
     assert!(list.service.iter().any(|service| service.name == SERVICE));
 }
 
-/// On threads of its own: a client takes part in the end of a connection.
+/// With several threads: the client takes part in closing a connection.
 #[tokio::test(flavor = "multi_thread")]
-async fn it_ends_at_once_when_nothing_is_under_way() {
+async fn it_stops_at_once_when_nothing_is_in_flight() {
     let mut server = Server::start(FILE);
     let mut client = Client::connect(server.address()).await;
     assert!(!client.is_over(&[("other", "1")]).await);

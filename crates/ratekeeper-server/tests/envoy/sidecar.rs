@@ -1,4 +1,4 @@
-//! The Envoy of `deploy/kubernetes/envoy-sidecar.yaml`, as it is but for its addresses.
+//! The Envoy of `deploy/kubernetes/envoy-sidecar.yaml`, unchanged except for its addresses.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ fn server() -> Server {
     Server::start(&file(RATEKEEPER, "ratekeeper-envoy", "shop.yaml"))
 }
 
-/// Every address gives way to one of the test's, and the name of the servers to all of theirs.
+/// Starts Envoy with the addresses of the test, and with all servers in place of the service's name.
 fn start(app: &Backend, servers: &[&Server]) -> Envoy {
     let socket =
         |address: SocketAddr| format!("address: {}, port_value: {}", address.ip(), address.port());
@@ -49,12 +49,12 @@ fn get(envoy: &Envoy, user: &str) -> Answer {
 }
 
 #[test]
-fn envoy_takes_it_as_it_is() {
+fn envoy_accepts_the_configuration() {
     Envoy::validate(&config());
 }
 
 #[test]
-fn users_are_limited_by_the_file_beside_it() {
+fn users_are_limited_by_the_file_of_the_manifest() {
     let (app, server) = (Backend::says("hello"), server());
     let envoy = start(&app, &[&server]);
     let statuses: Vec<_> = (0..101).map(|_| get(&envoy, "ann").status()).collect();
@@ -66,7 +66,7 @@ fn users_are_limited_by_the_file_beside_it() {
 }
 
 #[test]
-fn a_rolling_restart_is_not_noticed() {
+fn a_rolling_restart_fails_no_request() {
     let (app, other) = (Backend::says("hello"), server());
     let mut first = server();
     let envoy = start(&app, &[&first, &other]);

@@ -50,7 +50,7 @@ fn limits_of_policies_and_of_files_are_counted_by_name_with_near_and_shadow() {
         ("ratekeeper_envoy_decisions_total{limit=\"test.user\",outcome=\"allowed\"}", 5.0),
         ("ratekeeper_envoy_decisions_total{limit=\"test.user\",outcome=\"denied\"}", 1.0),
         ("ratekeeper_envoy_near_limit_total{limit=\"test.user\"}", 1.0),
-        ("ratekeeper_envoy_requests_total{answer=\"invalid\"}", 1.0),
+        ("ratekeeper_envoy_requests_total{code=\"invalid\"}", 1.0),
         ("ratekeeper_envoy_limits", 1.0),
     ] {
         assert_eq!(page.value(series), value, "{series}");
@@ -137,7 +137,7 @@ fn the_time_of_the_store_is_told_whichever_door_is_asked() {
     runtime.block_on(async {
         let mut envoy = crate::grpc::Client::connect(server.grpc).await;
         for _ in 0..64 {
-            envoy.ask(&[("user", "eve")]).await;
+            envoy.check(&[("user", "eve")]).await;
         }
     });
     assert!(timed() >= over_resp + 64.0, "{} after {over_resp}", timed());

@@ -104,7 +104,7 @@ fn every_question_of_envoy_that_was_counted_is_answered() {
     let left = runtime.block_on(async {
         let server = served.start();
         let mut client = grpc::Client::connect(server.grpc()).await;
-        client.ask(&[("user", "ann")]).await.statuses[0].limit_remaining
+        client.check(&[("user", "ann")]).await.statuses[0].limit_remaining
     });
     assert_eq!(LIMIT - u64::from(left) - 1, answered as u64);
 }

@@ -42,7 +42,7 @@ fn ask_grpc(address: SocketAddr) -> Vec<Duration> {
         let mut took = Vec::new();
         for _ in 0..ASKED {
             let begun = Instant::now();
-            grpc::Client::connect(address).await.ask(&[("user", "ann")]).await;
+            grpc::Client::connect(address).await.check(&[("user", "ann")]).await;
             took.push(begun.elapsed());
         }
         took

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use ratekeeper::{Clock, Decision, Op, PolicyLimiter, SystemClock};
 
-use super::envoy::RateLimitService;
+use super::grpc::rls::RateLimitService;
 use super::meters::Meters;
 use crate::tokens::Tokens;
 use ask::Check;

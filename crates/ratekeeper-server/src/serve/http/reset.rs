@@ -9,7 +9,7 @@ use serde_json::json;
 use super::HttpApi;
 use super::ask::{self, Described, Question};
 use super::reply::{Reply, json, wrong};
-use crate::serve::envoy::ResetError;
+use crate::serve::grpc::rls::ResetError;
 
 pub(super) async fn answer(door: &HttpApi, body: &[u8]) -> Result<Reply, String> {
     let object = ask::object(body)?;
@@ -64,8 +64,8 @@ async fn of_descriptors(door: &HttpApi, body: &[u8]) -> Result<Reply, String> {
     };
     match envoy.reset_json(body).await {
         Ok(names) => Ok(told(&names)),
-        Err(ResetError::Invalid(why)) => Err(why),
-        Err(ResetError::Store(why)) => Ok(no_store(&why)),
+        Err(ResetError::Invalid(error)) => Err(error.to_string()),
+        Err(ResetError::Store(error)) => Ok(no_store(&error.to_string())),
     }
 }
 

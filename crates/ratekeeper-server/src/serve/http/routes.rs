@@ -145,7 +145,7 @@ async fn descriptors(door: &HttpApi, body: &[u8]) -> Reply {
     let Some(envoy) = &door.envoy else {
         return wrong(StatusCode::NOT_FOUND, "NOT_FOUND", "there are no limits of descriptors");
     };
-    let (status, body) = envoy.answer_json(body).await;
+    let (status, body) = envoy.respond_json(body).await;
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     reply::full(status, "application/json", body.into())
 }

@@ -23,11 +23,12 @@ descriptors:
 /// error.
 pub fn descriptors(bytes: &[u8]) {
     static SERVICE: LazyLock<RateLimitService> = LazyLock::new(|| {
-        let config = EnvoyConfig::parse(&[("limits.yaml".into(), FILE.into())]).expect("a file");
+        let config =
+            EnvoyConfig::parse(&[("limits.yaml".into(), FILE.into())]).expect("a valid file");
         RateLimitService::new(crate::fuzzing::gate(), config, RateLimitSettings::default())
     });
     if bytes.first() == Some(&b'{') {
-        let (status, response) = block_on(SERVICE.answer_json(bytes));
+        let (status, response) = block_on(SERVICE.respond_json(bytes));
         assert!([200, 400, 429].contains(&status), "{status}: {response}");
         let _ = block_on(SERVICE.reset_json(bytes));
         return;

@@ -39,7 +39,7 @@ fn read_texts(folder: &Path, stamps: &mut FileStamps) -> Result<Texts, Box<Polic
             continue;
         }
         stamps.add(&path);
-        // A dangling link is one that is being replaced.
+        // A dangling link is being replaced.
         if !fs::metadata(&path).is_ok_and(|about| !about.is_dir()) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The messages and the service, as they were generated from `proto/`.
+//! The messages and the service, generated from `proto/`.
 
 #[allow(clippy::all, clippy::pedantic, missing_docs, unreachable_pub, dead_code)]
 mod generated {
@@ -17,5 +17,5 @@ pub(crate) use envoy::service::ratelimit::v3::rate_limit_service_server::{
 };
 pub(crate) use envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
-/// The protocol itself, for reflection and for JSON.
+/// The encoded file descriptor set, for reflection and JSON.
 pub(crate) const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/envoy.bin"));

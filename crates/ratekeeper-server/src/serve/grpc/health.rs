@@ -1,0 +1,119 @@
+//! Health checks and reflection, for probes and tools such as `grpcurl`.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic_health::ServingStatus;
+use tonic_health::server::health_reporter;
+use tower_service::Service;
+
+use super::rls::proto::DESCRIPTORS;
+use crate::listener::{Drain, Stage, StageWatch};
+
+/// The name of the health service.
+pub(super) const HEALTH: &str = "grpc.health.v1.Health";
+
+type ResponseFuture = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+type BoxedService = Box<dyn Fn(Request<Body>) -> ResponseFuture + Send + Sync>;
+
+/// The services beside the rate limit service, by name.
+pub(super) struct AuxiliaryServices(Vec<(&'static str, BoxedService)>);
+
+impl AuxiliaryServices {
+    /// Creates the services. `S` and the server as a whole are reported as serving until the drain starts.
+    /// Must be called in the worker's runtime.
+    pub(super) async fn new<S: NamedService>(drain: &Drain) -> io::Result<Self> {
+        let (health, health_service) = health_reporter();
+        health.set_serving::<S>().await;
+        let drain = drain.clone();
+        tokio::spawn(async move {
+            drain.reached(Stage::LastResponses).await;
+            health.set_not_serving::<S>().await;
+            // The empty name stands for the server as a whole.
+            health.set_service_status("", ServingStatus::NotServing).await;
+        });
+        let reflection = || {
+            let builder = tonic_reflection::server::Builder::configure();
+            builder.register_encoded_file_descriptor_set(DESCRIPTORS)
+        };
+        Ok(Self(vec![
+            boxed(health_service),
+            boxed(reflection().build_v1().map_err(io::Error::other)?),
+            // Older tools know only this version.
+            boxed(reflection().build_v1alpha().map_err(io::Error::other)?),
+        ]))
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&BoxedService> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, service)| service)
+    }
+}
+
+/// Boxes a service. These are called rarely.
+fn boxed<S>(service: S) -> (&'static str, BoxedService)
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
+        + NamedService
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send,
+{
+    let call: BoxedService = Box::new(move |request| {
+        let response = service.clone().call(request);
+        Box::pin(async {
+            let Ok(response) = response.await;
+            response
+        })
+    });
+    (S::NAME, call)
+}
+
+/// Ends the response stream when the server closes idle connections, so that a client that watches its
+/// health does not delay the shutdown.
+pub(super) fn end_at_drain(response: Response<Body>, drain: &Drain) -> Response<Body> {
+    response.map(|body| Body::new(UntilDrained { body, stage: StageWatch::new(drain) }))
+}
+
+pin_project! {
+    /// A response body that ends when idle connections are closed.
+    struct UntilDrained {
+        #[pin]
+        body: Body,
+        stage: StageWatch,
+    }
+}
+
+impl http_body::Body for UntilDrained {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.project();
+        match this.stage.poll_stage(cx) {
+            Stage::CloseIdle => Poll::Ready(None),
+            Stage::Serving | Stage::LastResponses => this.body.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

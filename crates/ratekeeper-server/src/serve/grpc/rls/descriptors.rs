@@ -1,0 +1,224 @@
+//! The limits of a request's descriptors: resolves and applies them. Those that are enforced are charged
+//! all or none, then the others.
+
+use ratekeeper::policy::envoy::{
+    Descriptor, DescriptorLimit, DescriptorQuota, MatchedLimits, Unit,
+};
+use ratekeeper::{
+    CHARGES_MAX, Charge, ChargesError, Cost, Decision, Limit, Op, PolicyLimiter, Wait,
+};
+use smallvec::SmallVec;
+
+use super::RateLimitRequestError;
+use super::proto::{RateLimitDescriptor, RateLimitRequest};
+use crate::trace::About;
+
+/// One limit of one descriptor, and its decision.
+pub(super) struct DescriptorCheck<'m> {
+    /// The index of the descriptor.
+    pub(super) descriptor: usize,
+    pub(super) limit: &'m DescriptorLimit,
+    pub(super) is_shadow: bool,
+    /// The decision, if the limit is a rate.
+    pub(super) decision: Option<Decision>,
+    /// Whether the decision was made without the store, because it is unavailable.
+    pub(super) is_degraded: bool,
+    pub(super) key: &'m str,
+    hits: Hits,
+}
+
+pub(super) type DescriptorChecks<'m> = SmallVec<[DescriptorCheck<'m>; 2]>;
+
+/// The indices of some checks.
+type Indices = SmallVec<[usize; 4]>;
+
+/// The most limits of a request: more than any configuration needs, and a bound on the cost of one.
+pub(super) const CHECKS_MAX: usize = CHARGES_MAX;
+
+/// What a descriptor does to its limits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hits {
+    Charge(Cost),
+    Peek,
+    Refund(Cost),
+}
+
+impl Descriptor for RateLimitDescriptor {
+    fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()))
+    }
+
+    fn limit(&self) -> Option<(u32, Unit)> {
+        let limit = self.limit.as_ref()?;
+        Some((limit.requests_per_unit, Unit::from_number(limit.unit)?))
+    }
+}
+
+/// Checks what every decision needs.
+pub(super) fn check_request(request: &RateLimitRequest) -> Result<(), RateLimitRequestError> {
+    if request.domain.is_empty() {
+        return Err(RateLimitRequestError::EmptyDomain);
+    }
+    // Before any of them is resolved: a client can put tens of thousands into one message.
+    match request.descriptors.len() {
+        0 => return Err(RateLimitRequestError::NoDescriptors),
+        count if count > CHECKS_MAX => {
+            return Err(RateLimitRequestError::TooManyDescriptors(count));
+        }
+        _ => {}
+    }
+    for (index, descriptor) in request.descriptors.iter().enumerate() {
+        if let Some(limit) = &descriptor.limit
+            && Unit::from_number(limit.unit).is_none()
+        {
+            let (descriptor, unit) = (index + 1, limit.unit);
+            return Err(RateLimitRequestError::InvalidUnit { descriptor, unit });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_count(checks: &[DescriptorCheck<'_>]) -> Result<(), RateLimitRequestError> {
+    match checks.len() {
+        count if count > CHECKS_MAX => Err(RateLimitRequestError::TooManyLimits(count)),
+        _ => Ok(()),
+    }
+}
+
+/// Returns every limit of a request, in the order of its descriptors.
+pub(super) fn checks_of<'m>(
+    request: &RateLimitRequest,
+    matched: &'m [Option<MatchedLimits<'_>>],
+    is_shadow: bool,
+) -> DescriptorChecks<'m> {
+    let mut checks = DescriptorChecks::new();
+    for (index, (matched, descriptor)) in matched.iter().zip(&request.descriptors).enumerate() {
+        let Some(matched) = matched else { continue };
+        let hits = hits(request, descriptor);
+        checks.extend(matched.limits().iter().map(|limit| DescriptorCheck {
+            descriptor: index,
+            limit,
+            is_shadow: is_shadow || limit.is_shadow(),
+            decision: None,
+            is_degraded: false,
+            key: matched.key(),
+            hits,
+        }));
+    }
+    checks
+}
+
+/// Returns the hits of a descriptor. In a request, 0 means that the field is not set; in a descriptor, it
+/// means 0.
+fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Hits {
+    let hits = descriptor.hits_addend.unwrap_or(u64::from(request.hits_addend.max(1)));
+    match Cost::new(hits) {
+        None => Hits::Peek,
+        Some(cost) if descriptor.is_negative_hits => Hits::Refund(cost),
+        Some(cost) => Hits::Charge(cost),
+    }
+}
+
+impl<'m> DescriptorCheck<'m> {
+    /// Returns whether the hits exceed the limit.
+    pub(super) fn is_over_limit(&self) -> bool {
+        if matches!(self.hits, Hits::Refund(_)) {
+            return false;
+        }
+        match self.limit.quota() {
+            DescriptorQuota::DenyAll(_) => true,
+            _ => self.decision.is_some_and(|decision| !decision.allowed()),
+        }
+    }
+
+    /// Orders checks by how close they are to a denial, and denied ones by their wait.
+    pub(super) fn strictness(&self) -> (Wait, std::cmp::Reverse<u64>) {
+        match (self.limit.quota(), &self.decision) {
+            (DescriptorQuota::DenyAll(_), _) => (Wait::Never, std::cmp::Reverse(0)),
+            (_, Some(decision)) => decision.strictness(),
+            (_, None) => (Wait::None, std::cmp::Reverse(u64::MAX)),
+        }
+    }
+
+    fn rate(&self) -> Option<&'m Limit> {
+        match self.limit.quota() {
+            DescriptorQuota::Rate(limit) => Some(limit),
+            _ => None,
+        }
+    }
+
+    /// Returns the charge, if the limit is a rate.
+    pub(super) fn charge(&self) -> Option<Charge<'m>> {
+        let cost = match self.hits {
+            Hits::Charge(cost) | Hits::Refund(cost) => cost,
+            Hits::Peek => Cost::ONE,
+        };
+        self.rate().map(|limit| Charge::new(limit, self.key).cost(cost))
+    }
+
+    pub(super) fn is_charge(&self) -> bool {
+        matches!(self.hits, Hits::Charge(_))
+    }
+
+    /// Returns whether the request is denied if this check is.
+    fn is_enforced(&self) -> bool {
+        self.is_charge() && !self.is_shadow
+    }
+
+    /// Returns whether the limit denies every request.
+    fn denies_all(&self) -> bool {
+        matches!(self.limit.quota(), DescriptorQuota::DenyAll(_))
+    }
+}
+
+/// Applies all limits. Nothing is charged unless all limits that are enforced allow it.
+pub(super) async fn decide(
+    limiter: &PolicyLimiter,
+    checks: &mut [DescriptorCheck<'_>],
+) -> Result<(), RateLimitRequestError> {
+    check_count(checks)?;
+    let (enforced, others): (Indices, Indices) =
+        (0..checks.len()).partition(|index| checks[*index].is_enforced());
+    let denies_all = enforced.iter().any(|index| checks[*index].denies_all());
+    let op = if denies_all { Op::Peek } else { Op::Check };
+    let is_allowed = apply(limiter, op, checks, &enforced).await? && !denies_all;
+    for index in others {
+        let op = match checks[index].hits {
+            Hits::Refund(_) if is_allowed => Op::refund_latest(),
+            Hits::Charge(_) if is_allowed => Op::Check,
+            _ => Op::Peek,
+        };
+        apply(limiter, op, checks, &[index]).await?;
+    }
+    Ok(())
+}
+
+/// Applies `op` to the rates among these limits, all of them or none. Returns whether all allow it.
+async fn apply(
+    limiter: &PolicyLimiter,
+    op: Op,
+    checks: &mut [DescriptorCheck<'_>],
+    indices: &[usize],
+) -> Result<bool, ChargesError> {
+    let rate = |index: &usize| Some((*index, checks[*index].charge()?));
+    let (indices, charges): (Indices, SmallVec<[_; 4]>) = indices.iter().filter_map(rate).unzip();
+    if charges.is_empty() {
+        return Ok(true);
+    }
+    let applied = limiter.engine().apply(op, &charges).await?;
+    for (index, decision) in indices.into_iter().zip(applied.decisions()) {
+        checks[index].decision = Some(*decision);
+        checks[index].is_degraded = applied.is_degraded();
+    }
+    Ok(applied.allowed())
+}
+
+/// Returns the binding limit, and whether a decision was degraded, for the span.
+pub(super) fn about(checks: &[DescriptorCheck<'_>]) -> About {
+    let enforced = checks.iter().filter(|check| !check.is_shadow);
+    let binding = enforced.max_by_key(|check| check.strictness());
+    About {
+        limit: binding.map(|check| check.limit.label().to_string()),
+        is_degraded: checks.iter().any(|check| check.is_degraded),
+    }
+}

@@ -1,0 +1,392 @@
+//! Responses of the service, on a manual clock.
+
+use std::time::Duration;
+
+use ratekeeper::policy::NoSources;
+use ratekeeper::policy::envoy::EnvoyConfig;
+use ratekeeper::{ALGORITHMS, ManualClock, Micros, Policy, PolicyLimiter};
+use serde_json::{Value as Json, json};
+
+use super::{RateLimitService, RateLimitSettings};
+use crate::metrics::Page;
+use crate::reload::{When, load};
+
+const FILE: &str = "
+domain: d
+descriptors:
+  - { key: two, rate_limit: { name: pair, unit: minute, requests_per_unit: 2 } }
+  - { key: five, rate_limit: { unit: hour, requests_per_unit: 5 } }
+  - { key: free, rate_limit: { unlimited: true } }
+  - { key: closed, rate_limit: { unit: day, requests_per_unit: 0 } }
+  - { key: shadow, shadow_mode: true, rate_limit: { unit: minute, requests_per_unit: 1 } }
+  - { key: both, rate_limits: [{ rate: 3/s }, { rate: 4/minute, name: slow }] }
+";
+
+struct Fixture {
+    service: RateLimitService,
+    clock: ManualClock,
+}
+
+fn config(text: &str) -> EnvoyConfig {
+    let parsed = EnvoyConfig::parse(&[("limits.yaml".into(), text.into())]);
+    parsed.unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn fixture_of(text: &str, settings: RateLimitSettings) -> Fixture {
+    let policy = Policy::parse("policy", "version: 1\nlimits: []", &NoSources).unwrap();
+    // Half a minute into a window.
+    let clock = ManualClock::at(Micros::new(1_800_000_030_000_000));
+    let limiter = PolicyLimiter::with_clock(policy, clock.clone()).unwrap();
+    Fixture { service: RateLimitService::new(limiter, config(text), settings), clock }
+}
+
+fn fixture() -> Fixture {
+    fixture_of(FILE, RateLimitSettings::default())
+}
+
+impl Fixture {
+    fn json(&self, request: &Json) -> (u16, Json) {
+        self.body(&request.to_string())
+    }
+
+    fn body(&self, body: &str) -> (u16, Json) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (status, response) = runtime.block_on(self.service.respond_json(body.as_bytes()));
+        (status, serde_json::from_str(&response).unwrap())
+    }
+
+    /// Sends descriptors in the notation of [`descriptor`], and returns the codes and what remains.
+    fn send(&self, notation: &str) -> String {
+        let descriptors: Vec<Json> = notation.split(' ').map(descriptor).collect();
+        let (status, response) = self.json(&json!({ "domain": "d", "descriptors": descriptors }));
+        let show = |status: &Json| {
+            let over = if status["code"] == "OVER_LIMIT" { "over " } else { "" };
+            match (&status["currentLimit"], &status["limitRemaining"]) {
+                (Json::Null, Json::Null) => "-".to_string(),
+                (Json::Null, remaining) => remaining.to_string(),
+                (_, remaining) => format!("{over}{}", remaining.as_u64().unwrap_or(0)),
+            }
+        };
+        let statuses = response["statuses"].as_array().unwrap().iter().map(show);
+        let statuses = statuses.collect::<Vec<_>>().join(", ");
+        match status {
+            200 => statuses,
+            429 => format!("LIMITED {statuses}"),
+            _ => panic!("{response}"),
+        }
+    }
+
+    #[track_caller]
+    fn check(&self, notation: &str, expected: &str) {
+        assert_eq!(self.send(notation), expected, "{notation}");
+    }
+}
+
+/// `key` with the value 1; `key+3` charges 3, `key+0` peeks, `key-2` refunds 2, `key!5` brings a limit of 5
+/// per minute.
+fn descriptor(notation: &str) -> Json {
+    let at = notation.find(['+', '-', '!']).unwrap_or(notation.len());
+    let (key, rest) = notation.split_at(at);
+    let mut descriptor = json!({ "entries": [{ "key": key, "value": "1" }] });
+    let number = rest.get(1..).unwrap_or_default();
+    match rest.chars().next() {
+        Some('!') => {
+            let requests: u32 = number.parse().unwrap();
+            descriptor["limit"] = json!({ "requestsPerUnit": requests, "unit": "MINUTE" });
+        }
+        Some(sign) => {
+            descriptor["hits_addend"] = number.into();
+            descriptor["is_negative_hits"] = (sign == '-').into();
+        }
+        None => {}
+    }
+    descriptor
+}
+
+#[test]
+fn a_window_is_counted_and_ends() {
+    let fixture = fixture();
+    fixture.check("two", "1");
+    fixture.check("two", "0");
+    fixture.check("two", "LIMITED over 0");
+    fixture.clock.advance(Duration::from_secs(29));
+    fixture.check("two", "LIMITED over 0");
+    fixture.clock.advance(Duration::from_secs(1));
+    fixture.check("two", "1");
+}
+
+#[test]
+fn every_descriptor_has_its_status() {
+    let fixture = fixture();
+    fixture.check("free nothing five", "4294967295, -, 4");
+    fixture.check("both", "2");
+    fixture.check("both+2", "0");
+    fixture.check("both", "LIMITED over 0");
+}
+
+#[test]
+fn a_request_is_charged_everywhere_or_nowhere() {
+    let fixture = fixture();
+    fixture.check("five two", "4, 1");
+    fixture.check("two five", "0, 3");
+    for _ in 0..3 {
+        fixture.check("five two", "LIMITED 3, over 0");
+    }
+    fixture.check("five", "2");
+    fixture.check("five closed", "LIMITED 2, over 0");
+    fixture.check("five+3 two+0", "LIMITED over 2, over 0");
+    fixture.check("five", "1");
+}
+
+#[test]
+fn the_same_descriptor_twice_is_charged_twice() {
+    let fixture = fixture();
+    fixture.check("five five", "3, 3");
+    fixture.check("two+2 two", "LIMITED over 2, over 2");
+}
+
+/// More limits than a store applies at once.
+#[test]
+fn many_limits_are_charged_everywhere_or_nowhere() {
+    let fixture = fixture_of(
+        &FILE.replace("requests_per_unit: 5", "requests_per_unit: 100"),
+        RateLimitSettings::default(),
+    );
+    let many = vec!["five"; 40].join(" ");
+    assert!(!fixture.send(&many).contains("over"));
+    fixture.check("five+0", "60");
+    for refused in [format!("{many} two+3"), format!("two+3 {many}"), format!("{many} closed")] {
+        assert!(fixture.send(&refused).starts_with("LIMITED"), "{refused}");
+        fixture.check("five+0 two+0", "60, 2");
+    }
+    assert!(fixture.send(&vec!["five"; 61].join(" ")).starts_with("LIMITED"));
+    fixture.check("five+0", "60");
+}
+
+#[test]
+fn hits_of_requests_and_descriptors_count() {
+    let fixture = fixture();
+    fixture.check("five+4", "1");
+    fixture.check("five+0", "1");
+    fixture.check("five+2", "LIMITED over 1");
+    fixture.check("five-3", "4");
+    fixture.check("five-99", "5");
+    fixture.check("five+0", "5");
+    let hits = json!({ "domain": "d", "hitsAddend": 5, "descriptors": [descriptor("five")] });
+    assert_eq!(fixture.json(&hits).0, 200);
+    fixture.check("five+0", "LIMITED over 0");
+    // A denied request refunds nothing either.
+    fixture.check("two+3 five-5", "LIMITED over 2, 0");
+    fixture.check("two five-5", "1, 5");
+}
+
+#[test]
+fn every_algorithm_refunds() {
+    for algorithm in ALGORITHMS {
+        let text = format!(
+            "domain: d\ndescriptors: [{{ key: k, rate_limit: {{ rate: 5/minute, algorithm: {algorithm} }} }}]"
+        );
+        let fixture = fixture_of(&text, RateLimitSettings::default());
+        fixture.check("k+5", "0");
+        fixture.check("k", "LIMITED over 0");
+        fixture.check("k-2", "2");
+        fixture.check("k+2", "0");
+    }
+}
+
+#[test]
+fn a_limit_in_shadow_mode_counts_and_allows() {
+    let fixture = fixture();
+    fixture.check("shadow", "0");
+    fixture.check("shadow", "0");
+    fixture.check("shadow two", "0, 1");
+    assert_eq!(fixture.service.stats().shadow_over_limit, 2);
+    // A denied request is not charged to limits in shadow mode.
+    fixture.clock.advance(Duration::from_secs(30));
+    fixture.check("shadow closed", "LIMITED 1, over 0");
+    fixture.check("shadow", "0");
+}
+
+#[test]
+fn a_limit_that_is_nearly_used_up_is_reported() {
+    let near_limit = "0.6".parse().unwrap();
+    let fixture =
+        fixture_of(FILE, RateLimitSettings { near_limit, ..RateLimitSettings::default() });
+    for (notation, near) in [("five+3", 0), ("five", 1), ("five", 2), ("five", 2), ("two-1", 2)] {
+        fixture.send(notation);
+        let mut page = Page::default();
+        fixture.service.write_metrics(&mut page);
+        let text = page.into_text();
+        let lines =
+            text.lines().filter(|line| line.starts_with("ratekeeper_envoy_near_limit_total"));
+        let count: u64 =
+            lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum();
+        assert_eq!(count, near, "{notation}");
+    }
+}
+
+#[test]
+fn all_limits_can_be_in_shadow_mode() {
+    let fixture =
+        fixture_of(FILE, RateLimitSettings { is_shadow: true, ..RateLimitSettings::default() });
+    fixture.check("two+2", "0");
+    fixture.check("two closed", "0, 0");
+    assert_eq!((fixture.service.stats().ok, fixture.service.stats().over_limit), (2, 0));
+}
+
+#[test]
+fn a_request_brings_its_own_limit() {
+    let fixture = fixture();
+    fixture.check("new!1", "0");
+    fixture.check("new!1", "LIMITED over 0");
+    // The limit grows; usage carries over.
+    fixture.check("new!3", "1");
+    fixture.check("two!9", "8");
+    fixture.check("two", "1");
+    fixture.check("new!0", "LIMITED over 0");
+}
+
+#[test]
+fn a_status_contains_its_limit() {
+    let fixture = fixture();
+    let request = json!({ "domain": "d", "descriptors": [descriptor("two"), descriptor("five")] });
+    let expected = json!({
+        "overallCode": "OK",
+        "statuses": [
+            {
+                "code": "OK",
+                "currentLimit": { "requestsPerUnit": 2, "unit": "MINUTE", "name": "pair" },
+                "limitRemaining": 1,
+                "durationUntilReset": "30s",
+            },
+            {
+                "code": "OK",
+                "currentLimit": { "requestsPerUnit": 5, "unit": "HOUR" },
+                "limitRemaining": 4,
+                "durationUntilReset": "3570s",
+            },
+        ],
+    });
+    assert_eq!(fixture.json(&request), (200, expected));
+}
+
+#[test]
+fn headers_describe_the_binding_limit() {
+    let settings = ratekeeper::policy::ResponseSettings { x_ratelimit: true, ..Default::default() };
+    let fixture = fixture_of(
+        FILE,
+        RateLimitSettings { headers: Some(settings), ..RateLimitSettings::default() },
+    );
+    let headers = |notation: &str| {
+        let descriptors: Vec<Json> = notation.split(' ').map(descriptor).collect();
+        let (_, response) = fixture.json(&json!({ "domain": "d", "descriptors": descriptors }));
+        let headers = response["responseHeadersToAdd"].as_array().cloned().unwrap_or_default();
+        let show = |header: &Json| {
+            format!("{}: {}", header["key"].as_str().unwrap(), header["value"].as_str().unwrap())
+        };
+        let mut headers: Vec<_> = headers.iter().map(show).collect();
+        headers.sort();
+        headers.join("\n")
+    };
+    assert_eq!(headers("free nothing shadow closed"), "");
+    let allowed = "ratelimit-policy: \"pair\";q=2;w=60\nratelimit: \"pair\";r=1;t=30\n\
+                   x-ratelimit-limit: 2\nx-ratelimit-remaining: 1\nx-ratelimit-reset: 30";
+    assert_eq!(headers("five two"), allowed);
+    headers("two");
+    assert!(headers("five two").contains("retry-after: 30\n"));
+    assert!(headers("five").contains("ratelimit: \"d.five\";r=3;t=3570"), "{}", headers("five"));
+}
+
+#[test]
+fn invalid_requests_are_rejected_with_a_reason() {
+    let fixture = fixture();
+    let entries = json!([{ "key": "two", "value": "1" }]);
+    let both = json!([{ "key": "both", "value": "1" }]);
+    let cases = [
+        (json!({ "descriptors": [{ "entries": entries }] }), "the domain is empty"),
+        (json!({ "domain": "d" }), "has no descriptors"),
+        (
+            json!({ "domain": "d", "descriptors": [{ "limit": { "requestsPerUnit": 1 } }] }),
+            "no valid unit",
+        ),
+        (json!({ "domain": "d", "descriptions": [] }), "descriptions"),
+        (json!([]), "this is not a rate limit request"),
+        (
+            json!({ "domain": "d", "descriptors": vec![json!({ "entries": entries }); 257] }),
+            "257 descriptors; at most 256",
+        ),
+        (
+            json!({ "domain": "d", "descriptors": vec![json!({ "entries": both }); 129] }),
+            "258 limits; at most 256",
+        ),
+    ];
+    for (request, reason) in cases {
+        let (status, response) = fixture.json(&request);
+        let message = response["message"].as_str().unwrap_or_default().to_string();
+        assert!(status == 400 && message.contains(reason), "{request}: {status} {response}");
+    }
+    assert_eq!(fixture.service.stats().invalid, 7);
+}
+
+#[test]
+fn usage_carries_over_when_files_change() {
+    let fixture = fixture();
+    fixture.check("two", "1");
+    fixture.service.replace(config(&FILE.replace("requests_per_unit: 2", "requests_per_unit: 7")));
+    fixture.check("two", "5");
+}
+
+#[tokio::test]
+async fn the_error_of_a_load_is_reported_until_one_succeeds() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits.yaml");
+    std::fs::write(&path, FILE).unwrap();
+    let policy = Policy::parse("policy", "version: 1\nlimits: []", &NoSources).unwrap();
+    let limiter = PolicyLimiter::new(policy).unwrap();
+    let service =
+        RateLimitService::open(folder.path(), limiter, RateLimitSettings::default()).unwrap();
+    let service = std::sync::Arc::new(service);
+    let error = || service.status()["error"].as_str().map(str::to_string);
+    assert_eq!(error(), None);
+    let limits = service.config().limits().len();
+
+    std::fs::write(&path, FILE.replace("minute", "minuet")).unwrap();
+    for _ in 0..2 {
+        load(&service, When::Changed).await;
+        let message = error().expect("the unit is misspelt");
+        assert!(message.contains("limits.yaml:4:") && message.contains("minuet"), "{message}");
+        load(&service, When::Always).await;
+        assert!(error().is_some());
+    }
+    assert_eq!(service.config().limits().len(), limits, "the previous limits stay active");
+
+    std::fs::write(&path, FILE).unwrap();
+    load(&service, When::Changed).await;
+    assert_eq!(error(), None, "they are active again");
+
+    let elsewhere = folder.path().with_extension("gone");
+    std::fs::rename(folder.path(), &elsewhere).unwrap();
+    load(&service, When::Always).await;
+    assert!(error().is_some());
+    std::fs::rename(&elsewhere, folder.path()).unwrap();
+    load(&service, When::Changed).await;
+    assert_eq!(error(), None);
+}
+
+#[test]
+fn a_duplicate_field_is_rejected() {
+    let fixture = fixture();
+    let descriptors = r#""descriptors":[{"entries":[{"key":"two"}]}]"#;
+    let good = format!(r#"{{"domain":"d","hits_addend":1,{descriptors}}}"#);
+    assert_eq!(fixture.body(&good).0, 200);
+    for body in [
+        format!(r#"{{"domain":"x","domain":"d",{descriptors}}}"#),
+        format!(r#"{{"domain":"d",{descriptors},{descriptors}}}"#),
+        format!(r#"{{"domain":"d","hits_addend":5,"hitsAddend":1,{descriptors}}}"#),
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"five","key":"two"}]}]}"#.into(),
+    ] {
+        let (status, response) = fixture.body(&body);
+        let message = response["message"].as_str().unwrap();
+        assert!(status == 400 && message.contains("is given twice"), "{body}: {status} {response}");
+    }
+}
