@@ -149,9 +149,10 @@ impl CellCheck<'_> {
         let Self { table, address, home, cost, now } = self;
         let (now, tag) = (algorithm.prepare(now), address.tag());
         let (updated, other) = (A::UPDATED_WORD?, algorithm.other_word(now));
-        let word = match home.word_in(tag.first_slot(), tag, updated, other) {
-            Some(word) => word,
-            None => table.find_word(home, address, updated, other)?,
+        let (first, is_match) = home.word_in(tag.first_slot(), tag, updated, other);
+        let word = match is_match {
+            true => first,
+            false => table.find_word(home, address, updated, other)?,
         };
         algorithm.check_word(word.get(), cost, now, |next| word.commit(updated, next))
     }

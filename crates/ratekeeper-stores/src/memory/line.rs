@@ -158,7 +158,8 @@ impl Line {
         self.tags[slot].load(Relaxed) == tag.0
     }
 
-    /// The updated word of this tag's cell in that slot, if its other word has this value.
+    /// The updated word of a slot, and whether it is that of this tag's cell and the other word has
+    /// this value. Not an `Option`: the address of the word must not depend on what is loaded.
     ///
     /// A slot is given to another key in this order: its cell is taken, the tag and the other word
     /// are changed, the updated word is written. So the updated word is read first here: if the tag
@@ -170,23 +171,23 @@ impl Line {
         tag: Tag,
         updated: CellWord,
         other: u64,
-    ) -> Option<SeenWord<'_>> {
+    ) -> (SeenWord<'_>, bool) {
         let (first, second) = (&self.firsts[slot], &self.seconds[slot]);
         match updated {
             CellWord::First => {
                 let seen = first.load(Acquire);
                 let is_match = self.has(slot, tag) && second.load(Relaxed) == other;
-                is_match.then_some(SeenWord { word: first, seen })
+                (SeenWord { word: first, seen }, is_match)
             }
             CellWord::Second => {
                 let seen = second.load(Acquire);
                 let is_match = self.has(slot, tag) && first.load(Acquire) == other;
-                is_match.then_some(SeenWord { word: second, seen })
+                (SeenWord { word: second, seen }, is_match)
             }
         }
     }
 
-    /// [`Line::word_in`] whichever slot it is.
+    /// The updated word of this tag's cell, in whichever slot it is, if the other word has this value.
     #[inline]
     pub(super) fn find_word(
         &self,
@@ -194,7 +195,10 @@ impl Line {
         updated: CellWord,
         other: u64,
     ) -> Option<SeenWord<'_>> {
-        (0..SLOTS).find_map(|slot| self.word_in(slot, tag, updated, other))
+        (0..SLOTS).find_map(|slot| {
+            let (word, is_match) = self.word_in(slot, tag, updated, other);
+            is_match.then_some(word)
+        })
     }
 
     /// The window cell of this tag. The second word is read before the tag: when the slot is given
