@@ -11,6 +11,23 @@ use smallvec::SmallVec;
 use crate::engine::{Engine, InFlightPermit, Receipt};
 
 /// What becomes of a request.
+///
+/// ```
+/// use ratekeeper::policy::RequestAttributes;
+/// use ratekeeper::{Admission, Policy, PolicyLimiter};
+///
+/// let limiter = PolicyLimiter::new(Policy::one_line("1/minute per ip")?)?;
+/// let request = RequestAttributes { peer: Some([192, 0, 2, 1].into()), ..RequestAttributes::new("GET", "/") };
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let first = limiter.decide(&request).await;
+/// assert!(matches!(first, Admission::Admitted(_)));
+/// if let Admission::Refused(refusal) = limiter.decide(&request).await {
+///     let binding = refusal.binding().expect("a rate limit");
+///     println!("{} refused, retry in {:?}", binding.rule.name(), binding.decision.retry_after());
+/// }
+/// # });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a refused request must not proceed"]
 pub enum Admission {

@@ -193,6 +193,17 @@ impl Drop for Waiting {
 }
 
 /// A permit to be in flight until it is dropped.
+///
+/// ```
+/// use ratekeeper::ConcurrencyLimit;
+///
+/// let limit = ConcurrencyLimit::new(1)?;
+/// let permit = limit.try_acquire("db");
+/// assert_eq!(limit.in_flight("db"), 1);
+/// drop(permit);
+/// assert_eq!(limit.in_flight("db"), 0);
+/// # Ok::<(), ratekeeper::ZeroPermits>(())
+/// ```
 #[must_use = "a permit that is dropped is released"]
 pub struct Permit {
     state: Arc<LimitState>,

@@ -11,6 +11,15 @@ pub const BOUNDS_US: [u64; 19] = [
 ];
 
 /// Counts durations in buckets, lock-free.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::histogram::Histogram;
+///
+/// let histogram = Histogram::default();
+/// histogram.record(Duration::from_millis(3), 1);
+/// assert_eq!(histogram.counts().count, 1);
+/// ```
 #[derive(Debug, Default)]
 pub struct Histogram {
     /// One for each bound, and one for longer durations.

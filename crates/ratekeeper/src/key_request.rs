@@ -10,6 +10,16 @@ use crate::limiter::Limiter;
 use crate::reservation::Reservation;
 
 /// A request for one key, from [`Limiter::key`].
+///
+/// ```
+/// use ratekeeper::{Cost, Limiter};
+///
+/// let limiter = Limiter::new("100/minute")?;
+/// let request = limiter.key("user:42").cost(Cost::of(60));
+/// assert!(request.check().allowed());
+/// assert!(!request.peek().allowed(), "40 are left");
+/// # Ok::<(), ratekeeper::LimitError>(())
+/// ```
 #[derive(Debug)]
 pub struct KeyRequest<'a, C> {
     pub(crate) limiter: &'a Limiter<C>,

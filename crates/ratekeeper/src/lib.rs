@@ -106,3 +106,28 @@ pub use shared::{SharedConcurrencyLimit, SharedLimiter, SharedPermit};
 pub use tower::{RatekeeperLayer, layer};
 #[cfg(feature = "tokio")]
 pub use wait::{WAITERS_MAX, WaitError};
+
+/// Everything that a program shares between threads can be shared.
+const _: () = {
+    const fn is_shareable<T: Send + Sync>() {}
+    is_shareable::<Limiter>();
+    is_shareable::<ConcurrencyLimit>();
+    is_shareable::<Permit>();
+    is_shareable::<Reservation<SystemClock>>();
+    #[cfg(feature = "policy")]
+    {
+        is_shareable::<PolicyLimiter>();
+        is_shareable::<Engine>();
+        is_shareable::<PolicyHandle>();
+        is_shareable::<Admission>();
+        is_shareable::<PolicyLoadError>();
+    }
+    #[cfg(feature = "redis")]
+    {
+        is_shareable::<SharedLimiter>();
+        is_shareable::<SharedConcurrencyLimit>();
+        is_shareable::<Applied>();
+    }
+    #[cfg(feature = "tower")]
+    is_shareable::<RatekeeperLayer>();
+};

@@ -72,6 +72,14 @@ impl Limiter {
 }
 
 /// Builds a [`Limiter`], from [`Limiter::builder`].
+///
+/// ```
+/// use ratekeeper::Limiter;
+///
+/// let limiter = Limiter::builder("100/minute")?.capacity(10_000).build();
+/// assert!(limiter.stats().memory_bytes < 1_000_000);
+/// # Ok::<(), ratekeeper::LimitError>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "call `build`"]
 pub struct LimiterBuilder<C = SystemClock> {

@@ -36,6 +36,16 @@ impl ActivePolicy {
 }
 
 /// Holds the active policy and replaces it. Usage is kept under the names of limits, so it carries over.
+///
+/// ```
+/// use ratekeeper::{Policy, PolicyLimiter};
+///
+/// let limiter = PolicyLimiter::new(Policy::one_line("100/minute per ip")?)?;
+/// limiter.policy().replace(Policy::one_line("200/minute per ip")?)?;
+/// assert_eq!(limiter.policy().status().version, 2);
+/// assert_eq!(limiter.policy().active().policy().limits().len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct PolicyHandle {
     active: ArcSwap<ActivePolicy>,
     status: Mutex<LoadStatus>,

@@ -16,6 +16,22 @@ use std::time::Duration;
 use ratekeeper_core::Micros;
 
 /// A source of time. A limiter reads it once per decision.
+///
+/// ```
+/// use ratekeeper::{Clock, Limiter, Micros};
+///
+/// struct Frozen;
+///
+/// impl Clock for Frozen {
+///     fn now(&self) -> Micros {
+///         Micros::new(1_000_000)
+///     }
+/// }
+///
+/// let limiter = Limiter::builder("1/minute")?.clock(Frozen).build();
+/// assert!(limiter.check("k").allowed() && !limiter.check("k").allowed());
+/// # Ok::<(), ratekeeper::LimitError>(())
+/// ```
 pub trait Clock: Send + Sync {
     /// Returns the present time.
     fn now(&self) -> Micros;
@@ -29,6 +45,12 @@ pub trait Clock: Send + Sync {
 }
 
 /// The clock of the operating system.
+///
+/// ```
+/// use ratekeeper::{Clock, SystemClock};
+///
+/// assert!(SystemClock.now() <= SystemClock.now());
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

@@ -7,6 +7,18 @@ use ratekeeper_core::Micros;
 use ratekeeper_stores::{StoreError, Verdict};
 
 /// A verdict, and whether the store gave it. Reads like the [`Verdict`] it holds.
+///
+/// ```no_run
+/// # #[cfg(feature = "redis")] {
+/// # async fn f(limiter: ratekeeper::SharedLimiter) {
+/// let applied = limiter.check("user:42").await;
+/// if let Some(degraded) = applied.degraded() {
+///     eprintln!("decided without the store: {}", degraded.reason.error());
+/// }
+/// println!("{} left", applied.remaining());
+/// # }
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a request may proceed only if it is allowed"]
 pub struct Applied {
@@ -55,6 +67,24 @@ impl Deref for Applied {
 }
 
 /// When and where a charge was made. A correction goes to the same place.
+///
+/// ```
+/// # #[cfg(feature = "policy")] {
+/// use ratekeeper::{Charge, Cost, Limit, Op, Policy, PolicyLimiter};
+///
+/// let limiter = PolicyLimiter::new(Policy::one_line("100/minute per ip").unwrap()).unwrap();
+/// let limit = Limit::token_bucket("1000/minute").unwrap().named("tokens");
+/// let estimate = Charge::new(&limit, "ann").cost(Cost::of(500));
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let receipt = limiter.engine().apply(Op::Check, &[estimate]).await.unwrap().receipt();
+/// // It took only 200.
+/// let refund = Op::Refund { charged_at: receipt.at() };
+/// let unused = estimate.cost(Cost::of(300));
+/// let applied = limiter.engine().correct(refund, &unused, &receipt).await.unwrap();
+/// assert_eq!(applied.remaining(), 800);
+/// # });
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Receipt {
     at: Micros,

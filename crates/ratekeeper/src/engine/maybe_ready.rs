@@ -8,6 +8,17 @@ use std::task::{Context, Poll};
 ///
 /// Await it where waiting is no concern. Code that serves many requests in one go, such as a pipeline of
 /// commands, takes the result at once with [`MaybeReady::try_now`].
+///
+/// ```
+/// use ratekeeper::{Charge, Limit, Op, Policy, PolicyLimiter};
+///
+/// let limiter = PolicyLimiter::new(Policy::one_line("100/minute per ip")?)?;
+/// let limit = Limit::token_bucket("5/s burst 10")?.named("exports");
+/// let applying = limiter.engine().apply(Op::Check, &[Charge::new(&limit, "ann")]);
+/// // The store is in memory, so the result is there.
+/// assert!(applying.try_now().expect("ready")?.allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a shared store is not called until it is awaited"]
 pub struct MaybeReady<T>(State<T>);
 

@@ -14,5 +14,13 @@ pub use response::{Limited, RATELIMIT_HEADERS, refuse, set_headers_of, set_limit
 
 /// The actual cost of a request, which a handler puts into the extensions of its response. The charge is
 /// corrected to it; 0 refunds the charge.
+///
+/// ```
+/// use http::Response;
+/// use ratekeeper::tower::ActualCost;
+///
+/// let mut response = Response::new("done");
+/// response.extensions_mut().insert(ActualCost(3));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActualCost(pub u64);

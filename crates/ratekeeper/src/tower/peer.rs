@@ -8,6 +8,15 @@ use http::Extensions;
 ///
 /// axum's `ConnectInfo<SocketAddr>` (feature `axum`) and tonic's connection info (feature `tonic`) are read
 /// too.
+///
+/// ```
+/// use http::Request;
+/// use ratekeeper::tower::PeerAddr;
+///
+/// let mut request = Request::new(());
+/// request.extensions_mut().insert(PeerAddr("192.0.2.1:4711".parse()?));
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddr(pub SocketAddr);
 
