@@ -160,7 +160,7 @@ fn part_of(terms: &LimitParams) -> (&'static str, &'static str) {
     match terms {
         LimitParams::FixedWindow { .. } => ("fixed_window", part!("fixed_window.lua")),
         LimitParams::SlidingCounter { .. } => ("sliding_counter", part!("sliding_counter.lua")),
-        LimitParams::Gcra { .. } => ("bucket", part!("bucket.lua")),
+        LimitParams::Gcra { .. } => ("gcra", part!("gcra.lua")),
         LimitParams::SlidingLog { .. } => ("sliding_log", part!("sliding_log.lua")),
     }
 }

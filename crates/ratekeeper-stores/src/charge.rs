@@ -16,35 +16,35 @@ const SORTED_FROM: usize = 16;
 
 /// One limit, one key, one cost.
 ///
-/// Charges of the same scope, algorithm and key are about the same usage, whatever their numbers.
-/// That is how usage carries over when a key's limit changes.
+/// Charges of the same scope, algorithm and key count towards the same usage, whatever their rates.
+/// So usage carries over when a limit changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     pub(crate) limit: &'a Limit,
     pub(crate) scope: &'a Scope,
     pub(crate) key: &'a [u8],
     pub(crate) cost: Cost,
-    /// Of the scope and the limit's algorithm.
+    /// The hash of the scope and the limit's algorithm.
     pub(crate) usage_id: u64,
     on_failure: Option<FailureMode>,
 }
 
 impl<'a> Charge<'a> {
-    /// A charge of 1 to `key` under `limit`.
+    /// Returns a charge of 1 to `key` under `limit`.
     #[inline]
     pub fn new<K: AsRef<[u8]> + ?Sized>(limit: &'a Limit, key: &'a K) -> Self {
         let (scope, usage_id) = (limit.scope(), limit.usage_id());
         Self { limit, scope, key: key.as_ref(), cost: Cost::ONE, usage_id, on_failure: None }
     }
 
-    /// The same with another cost.
+    /// Sets the cost.
     #[inline]
     #[must_use]
     pub fn cost(self, cost: Cost) -> Self {
         Self { cost, ..self }
     }
 
-    /// The same, counted in `scope` instead of the limit's own.
+    /// Counts in `scope` instead of the limit's own.
     #[inline]
     #[must_use]
     pub fn within(self, scope: &'a Scope) -> Self {
@@ -59,32 +59,32 @@ impl<'a> Charge<'a> {
         Self { on_failure: Some(mode), ..self }
     }
 
-    /// What happens to the charge when the store is unavailable; `None` if nothing was set.
+    /// Returns what happens to the charge when the store is unavailable; `None` if nothing was set.
     pub fn failure_mode(&self) -> Option<FailureMode> {
         self.on_failure
     }
 
-    /// How much.
+    /// Returns the cost.
     pub fn amount(&self) -> Cost {
         self.cost
     }
 
-    /// The limit.
+    /// Returns the limit.
     pub fn limit(&self) -> &'a Limit {
         self.limit
     }
 
-    /// The scope in which it is counted.
+    /// Returns the scope in which it is counted.
     pub fn scope(&self) -> &'a Scope {
         self.scope
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> &'a [u8] {
         self.key
     }
 
-    /// The same under another limit, with the usage of the old one's name.
+    /// Replaces the limit, but counts in the same scope.
     #[must_use]
     pub fn under(self, limit: &'a Limit) -> Self {
         Self { limit, usage_id: self.scope.usage_id(limit.algorithm()), ..self }
@@ -120,7 +120,7 @@ pub struct OwnedCharge {
 }
 
 impl OwnedCharge {
-    /// The charge.
+    /// Borrows the charge.
     pub fn as_charge(&self) -> Charge<'_> {
         let charge = Charge::new(&self.limit, &self.key).within(&self.scope).cost(self.cost);
         Charge { on_failure: self.on_failure, ..charge }

@@ -4,17 +4,17 @@ use ratekeeper_core::{Cell, Cost, Decision, Evaluator, Limit, Micros, RequestLog
 
 use crate::store::Op;
 
-/// The state of one key, as a copy.
+/// A copy of the state of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Snapshot {
-    /// Of every algorithm but the log.
+    /// The state under every algorithm but the sliding log.
     Cell(Cell),
-    /// Of the sliding log.
+    /// The state under the sliding log.
     Log(RequestLog),
 }
 
 impl Snapshot {
-    /// The state of a key that was never seen.
+    /// Returns the state of a new key.
     pub fn fresh(limit: &Limit) -> Self {
         match limit.evaluator() {
             Evaluator::Cell(_) => Self::Cell(Cell::EMPTY),
@@ -22,12 +22,12 @@ impl Snapshot {
         }
     }
 
-    /// What a check of this copy says. It charges the copy, not the store: to look ahead.
+    /// Checks this copy and charges it; the store is not changed.
     pub fn check(&mut self, limit: &Limit, cost: Cost, now: Micros) -> Decision {
         self.act(Op::Check, limit, cost, now)
     }
 
-    /// Does one thing to this copy.
+    /// Applies an operation to this copy; the store is not changed.
     pub fn act(&mut self, op: Op, limit: &Limit, cost: Cost, now: Micros) -> Decision {
         match (limit.evaluator(), &mut *self) {
             (Evaluator::Cell(rule), Self::Cell(cell)) => match op {
@@ -42,7 +42,7 @@ impl Snapshot {
                 Op::Charge => rule.charge(log, cost, now),
                 Op::Refund { charged_at } => rule.refund(log, cost, charged_at, now),
             },
-            // A copy taken under another algorithm says nothing of this one.
+            // The state of another algorithm does not apply.
             _ => {
                 *self = Self::fresh(limit);
                 self.act(op, limit, cost, now)

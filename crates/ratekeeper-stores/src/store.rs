@@ -1,4 +1,4 @@
-//! What every store can do.
+//! The interface of every store.
 
 use std::fmt;
 use std::future::Future;
@@ -11,31 +11,30 @@ use ratekeeper_core::{Cost, Micros};
 use crate::charge::{Charge, ChargesError};
 use crate::verdict::Verdict;
 
-/// What to do with the charges.
+/// An operation on charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Charge all of them if all fit, and none otherwise.
     Check,
-    /// Say what a check would say, and change nothing.
+    /// Return the decision of a check, and change nothing.
     Peek,
     /// Charge all of them whether they fit or not; what does not fit is a debt.
     Charge,
-    /// Give back what was charged at that moment, as far as it still counts.
+    /// Refund what was charged at that time, as far as it still counts.
     Refund {
-        /// When it was charged, by the store's clock ([`Verdict::at`]). A later time than the present
-        /// counts as the present.
+        /// When it was charged, by the store's clock ([`Verdict::at`]). A time after now counts as now.
         charged_at: Micros,
     },
 }
 
 impl Op {
-    /// Refunds what was charged last: at the store's present time, which only the store knows. A caller's
-    /// own clock may be off, and then the refund would be for another window.
+    /// Returns the refund of what was just charged, at the store's current time. The caller's own clock
+    /// may be off, and then the refund would be for another window.
     pub const fn refund_latest() -> Self {
         Self::Refund { charged_at: Micros::MAX }
     }
 
-    /// What corrects a charge that was made at that time to what it really was; nothing, if it was
+    /// Returns the operation and the cost that correct a charge to the actual cost; `None` if it was
     /// right.
     pub fn correction(estimate: Cost, actual: u64, charged_at: Micros) -> Option<(Self, Cost)> {
         let over = Cost::new(actual.saturating_sub(estimate.get()));
@@ -45,13 +44,13 @@ impl Op {
     }
 }
 
-/// A place for state. One call is one atomic step.
+/// A store of usage. One call is one atomic step.
 pub trait Store {
-    /// Does `op` with all `charges`, or with none of them.
+    /// Applies `op` to all charges, or to none of them.
     ///
-    /// Decisions depend on the time, the charges and what came before, and on nothing else: every
-    /// store gives the same ones. A store that is shared has a clock of its own and goes by that
-    /// instead of `now`; [`Verdict::at`] tells.
+    /// Decisions depend on the time, the charges and the operations before, and on nothing else: every
+    /// store makes the same ones. A shared store uses its own clock instead of `now`; its time is
+    /// [`Verdict::at`].
     fn apply(
         &self,
         op: Op,
@@ -59,7 +58,7 @@ pub trait Store {
         now: Micros,
     ) -> impl Future<Output = Result<Verdict, StoreError>> + Send;
 
-    /// Makes the key of this charge as good as new.
+    /// Resets the key of this charge to its full quota.
     fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
@@ -80,16 +79,15 @@ impl<S: Store + Send + Sync> Store for Arc<S> {
 
 /// A store that a fleet of nodes shares.
 pub trait SharedStore: Store {
-    /// Says that `node` is there, and will be for this long without saying so again; not at all if
-    /// that is zero. Returns how many nodes there are.
+    /// Announces that `node` is alive for this long; zero removes it. Returns how many nodes there are.
     fn announce(
         &self,
         node: &str,
         lives: Duration,
     ) -> impl Future<Output = Result<u32, StoreError>> + Send;
 
-    /// Does what [`Store::apply`] does. A failure says which shard failed and, if the charge may still
-    /// be made, how to learn that.
+    /// [`Store::apply`] with details of a failure: which shard failed and, if the charge may still be
+    /// made, a future that tells.
     fn try_apply(
         &self,
         op: Op,
@@ -97,34 +95,33 @@ pub trait SharedStore: Store {
         now: Micros,
     ) -> impl Future<Output = Result<Verdict, ApplyFailure>> + Send;
 
-    /// How many shards there are: parts that fail independently of each other. They are numbered from
-    /// 0.
+    /// Returns how many shards there are: parts that fail independently of each other, numbered from 0.
     fn shards(&self) -> usize {
         1
     }
 
-    /// The shard that has the state of this key.
+    /// Returns the shard of this key.
     fn shard_of(&self, key: &[u8]) -> usize {
         let _ = key;
         0
     }
 
-    /// Checks that a shard takes writes.
+    /// Checks that a shard accepts writes.
     fn probe(&self, shard: usize) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// The store did not decide, or did not say so in time.
+/// The store did not decide, or not in time.
 pub struct ApplyFailure {
     /// Why.
     pub error: StoreError,
     /// The shard that failed.
     pub shard: usize,
-    /// Whether the charge was made after all. `None` if that will never be known.
+    /// Tells whether the charge was made after all. `None` if that cannot be known.
     pub late: Option<LateReply>,
 }
 
-/// Ends with the time at which a charge was made after all; with `None` if it was not made, or if that
-/// is not known.
+/// Completes with the time at which a charge was made after all; with `None` if it was not made, or if
+/// that is not known.
 pub type LateReply = Pin<Box<dyn Future<Output = Option<Micros>> + Send>>;
 
 impl fmt::Debug for ApplyFailure {

@@ -117,7 +117,7 @@ fn a_stopped_master_that_comes_back_is_not_used() {
     old.resume();
     nodes.iter().for_each(|node| node.wait_for(SOME));
     wait_until("the idle node is connected again", || block_on(idle.ping()).is_ok());
-    assert!(idle.link_stats().connected > 1, "{:?}", idle.link_stats());
+    assert!(idle.connection_stats().connected > 1, "{:?}", idle.connection_stats());
     assert!(old.command(&["ROLE"]).starts_with("master"), "it has not been reconfigured");
     assert_none_is_lost(&sentinel.url(), &nodes);
 }
@@ -154,11 +154,11 @@ fn a_connection_to_a_superseded_master_is_dropped() {
     let old = master_of(&sentinel);
     make_stubborn(old);
     let nodes = start_nodes(&sentinel.url());
-    let before: u64 = nodes.iter().map(|node| node.store.link_stats().connected).sum();
+    let before: u64 = nodes.iter().map(|node| node.store.connection_stats().connected).sum();
     assert_eq!(before, NODES as u64);
     sentinel.sentinels()[0].command(&["SENTINEL", "FAILOVER", "ratekeeper"]);
     wait_until("all nodes have left the old master", || {
-        nodes.iter().all(|node| node.store.link_stats().connected > 1)
+        nodes.iter().all(|node| node.store.connection_stats().connected > 1)
     });
     nodes.iter().for_each(|node| node.wait_for(SOME));
     assert!(old.command(&["ROLE"]).starts_with("master"), "it has not been reconfigured");

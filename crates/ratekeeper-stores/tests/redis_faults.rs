@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ratekeeper_core::Limit;
-use ratekeeper_stores::redis::LinkStats;
+use ratekeeper_stores::redis::ConnectionStats;
 use ratekeeper_stores::{Charge, Op, RedisConfig, RedisStore, Store, StoreError, Verdict};
 use ratekeeper_testkit::{Fault, FaultProxy, RedisCluster, RedisSentinel, RedisServer, TIMEOUT};
 use redis_support::{ACL, ACL_SENTINEL, NO_TIME, as_user, block_on, make_user, patient, used};
@@ -74,12 +74,12 @@ impl Shaky {
         (0..5).map(check).collect()
     }
 
-    fn recovers(&self) -> LinkStats {
+    fn recovers(&self) -> ConnectionStats {
         let _ = block_on(recover(&self.store, &self.limit, "ann"));
         for _ in 0..20 {
             let _ = block_on(check(&self.store, &self.limit, "ann")).expect("it is well again");
         }
-        self.store.link_stats()
+        self.store.connection_stats()
     }
 }
 
@@ -164,7 +164,7 @@ fn a_moments_silence_under_load_does_not_cost_the_connection() {
             assert_eq!(call.await.unwrap(), StoreError::Deadline(DEADLINE));
         }
     });
-    assert_eq!(shaky.store.link_stats().lost, 0);
+    assert_eq!(shaky.store.connection_stats().lost, 0);
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn forgotten_scripts_are_sent_again_and_nobody_notices() {
     load.wait_for(20);
     let (admitted, errors) = load.end();
     assert_eq!(errors, []);
-    assert!(store.link_stats().scripts_loaded >= 10, "{:?}", store.link_stats());
+    assert!(store.connection_stats().scripts_loaded >= 10, "{:?}", store.connection_stats());
     assert_eq!(block_on(used(&store, Charge::new(&limit, "ann"))), admitted);
 }
 
@@ -295,7 +295,7 @@ fn a_server_that_lost_its_data_counts_anew() {
         assert_eq!(block_on(check(&store, &limit, "ann")).unwrap().remaining(), left);
     }
     assert!(!block_on(check(&store, &limit, "ann")).unwrap().allowed());
-    assert_eq!(store.link_stats().connected, 2);
+    assert_eq!(store.connection_stats().connected, 2);
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn a_full_server_refuses_until_there_is_room() {
     assert!(!block_on(check(&store, &limit, "ann")).unwrap().allowed(), "a denial needs no room");
     server.command(&["FLUSHALL"]);
     assert!(block_on(check(&store, &limit, "bob")).unwrap().allowed());
-    assert_eq!(store.link_stats().lost, 0, "the connection is not at fault");
+    assert_eq!(store.connection_stats().lost, 0, "the connection is not at fault");
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn a_master_that_dies_under_load_is_followed_to_the_next_one() {
     load.wait_for_denials();
     let (admitted, errors) = load.end();
     assert_bounded(admitted, &errors);
-    let stats = store.link_stats();
+    let stats = store.connection_stats();
     assert!(stats.connected >= 2 && stats.lost >= 1, "{stats:?}");
 }
 
@@ -423,9 +423,13 @@ fn a_node_that_hangs_is_followed_to_its_replica_while_the_others_go_on() {
     let _ = block_on(recover(&store, &limit, "ann"));
     others.wait_for(100);
     let (admitted, errors) = others.end();
-    println!("others: {admitted} admitted, {} errors; {:?}", errors.len(), store.link_stats());
+    println!(
+        "others: {admitted} admitted, {} errors; {:?}",
+        errors.len(),
+        store.connection_stats()
+    );
     assert_eq!(errors, [], "a shard that hangs holds up no other");
-    assert!(store.link_stats().lost >= 1, "{:?}", store.link_stats());
+    assert!(store.connection_stats().lost >= 1, "{:?}", store.connection_stats());
 }
 
 #[test]

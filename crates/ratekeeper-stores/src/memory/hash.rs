@@ -1,8 +1,8 @@
 //! Keys to addresses: a hash that is keyed at random.
 //!
-//! Nobody outside can learn the seeds, so nobody can aim two keys at one cell. By accident, in a
-//! table full of a million keys the chance that any two of them share a cell is one in 5,000: two of
-//! them have to agree in their bucket and in 32 more bits.
+//! The seeds are secret, so that no caller can choose two keys that share a slot. By accident, the
+//! chance that any two of a million keys share one is one in 5,000: they have to agree in their home
+//! line and in 32 more bits.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -12,7 +12,7 @@ use foldhash::fast::FoldHasher;
 use super::table::Address;
 use crate::charge::Charge;
 
-/// Odd, and without pattern: the golden ratio.
+/// Odd and without a pattern: the golden ratio.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 pub(super) struct KeyHasher {
@@ -72,8 +72,8 @@ mod tests {
                 homes[i..].iter().take_while(|other| *other - home < NEIGHBOURHOOD).count()
             };
             let most = homes.iter().enumerate().map(near).max().unwrap();
-            // Two to a bucket, and seven deviations above that.
-            assert!(most < 215, "{most} keys in {NEIGHBOURHOOD} buckets");
+            // Two to a line, and seven deviations above that.
+            assert!(most < 215, "{most} keys in {NEIGHBOURHOOD} lines");
         }
     }
 }

@@ -27,20 +27,19 @@ use logs::Logs;
 use slot::{Displaced, SlotState};
 use table::{Address, Table};
 
-/// As many keys as a store holds unless told otherwise: 40 MB if all of them are in use.
+/// The default capacity: 40 MB if all keys are in use.
 const KEYS_MAX: usize = 1_000_000;
-/// As much as the entries of all sliding logs may take unless told otherwise.
+/// The default cap on the entries of all sliding logs.
 const LOG_BYTES_MAX: usize = 256 << 20;
 
 /// State in this process.
 ///
-/// It never grows: with room for `keys_max` live keys it takes 38.4 bytes for each, and the system
-/// only provides what is touched. There is nothing to clean up: a key that has become as good as
-/// new is a free place for the next one. Beyond `keys_max` live keys, a new key takes the place of
-/// a nearby one that has least in use and, of several such, is closest to fresh. So a flood of new
-/// keys pushes out its own kind, unless each of them uses as much as a busy key does;
-/// [`MemoryStats::evictions`] counts them. Sliding logs keep their
-/// entries outside the table, under a cap of their own with the same choice.
+/// It never grows: it takes 38.4 bytes for each of `keys_max` live keys, and the operating system only
+/// provides what is touched. There is nothing to clean up: the slot of a key whose state has expired is
+/// free for the next one. Beyond `keys_max` live keys, a new key evicts a nearby one: the one with the
+/// least usage and, of equals, the one that expires first. So a flood of new keys evicts keys of that
+/// flood, unless each of them uses as much as a busy key does; [`MemoryStats::evictions`] counts them.
+/// Sliding logs keep their entries outside the table, under a cap of their own with the same choice.
 ///
 /// ```
 /// use ratekeeper_core::{Limit, Micros};
@@ -68,14 +67,15 @@ pub struct MemoryStore {
     hasher: KeyHasher,
 }
 
-/// What a [`MemoryStore`] has to say of itself.
+/// Sizes and counters of a [`MemoryStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryStats {
     /// Keys whose state matters. Counting them walks the table.
     pub live_keys: usize,
-    /// Keys that were pushed out although their state mattered.
+    /// Live keys that were evicted.
     pub evictions: u64,
-    /// Memory set aside, in bytes. The system provides what is touched.
+    /// Reserved memory in bytes. The operating system provides what is touched.
     pub memory_bytes: usize,
 }
 
@@ -92,12 +92,12 @@ impl std::fmt::Debug for MemoryStore {
 }
 
 impl MemoryStore {
-    /// A store for a million keys.
+    /// Returns a store for a million keys.
     pub fn new() -> Self {
         Self::with_capacity(KEYS_MAX)
     }
 
-    /// A store in which up to `keys_max` live keys never push each other out.
+    /// Returns a store in which up to `keys_max` live keys never evict each other.
     pub fn with_capacity(keys_max: usize) -> Self {
         Self {
             table: Table::with_capacity(keys_max),
@@ -106,7 +106,7 @@ impl MemoryStore {
         }
     }
 
-    /// The same with another cap on the memory that entries of sliding logs take.
+    /// Sets the cap on the memory of the entries of sliding logs.
     #[must_use]
     pub fn with_log_bytes_max(mut self, bytes_max: usize) -> Self {
         self.logs = Logs::new(bytes_max);
@@ -140,8 +140,8 @@ impl MemoryStore {
         }
     }
 
-    /// Takes back a charge if it was the last thing that happened to its key: if the state is
-    /// still the one that [`MemoryStore::snapshot`] showed after it. Tells whether it was.
+    /// Refunds a charge if nothing has happened to its key since: if the state is still the one that
+    /// [`MemoryStore::check_and_snapshot`] returned. Returns whether it was.
     pub fn undo_last(&self, charge: &Charge<'_>, after: &Snapshot, now: Micros) -> bool {
         let address = self.hasher.address(charge);
         let mut locked = Locked::new(&self.table, &[address], now.get());
@@ -152,7 +152,7 @@ impl MemoryStore {
         is_last
     }
 
-    /// Charges if it fits, and gives a copy of the state after it.
+    /// Charges if it fits, and returns a copy of the state afterwards.
     pub fn check_and_snapshot(&self, charge: &Charge<'_>, now: Micros) -> (Decision, Snapshot) {
         let address = self.hasher.address(charge);
         let mut locked = Locked::new(&self.table, &[address], now.get());
@@ -160,21 +160,21 @@ impl MemoryStore {
         (decision, self.snapshot_of(&locked, charge, address))
     }
 
-    /// Makes the key as good as new.
+    /// Resets the key to its full quota.
     pub fn reset(&self, charge: &Charge<'_>) {
         let address = self.hasher.address(charge);
         let mut locked = Locked::new(&self.table, &[address], 0);
         self.free(locked.remove(address));
     }
 
-    /// A copy of the key's state.
+    /// Returns a copy of the key's state.
     pub fn snapshot(&self, charge: &Charge<'_>) -> Snapshot {
         let address = self.hasher.address(charge);
         let locked = Locked::new(&self.table, &[address], 0);
         self.snapshot_of(&locked, charge, address)
     }
 
-    /// Sizes and counters.
+    /// Returns sizes and counters.
     pub fn stats(&self, now: Micros) -> MemoryStats {
         MemoryStats {
             live_keys: self.table.live(now.get()),
@@ -219,7 +219,7 @@ impl MemoryStore {
         Ok(Verdict::of_merged(&charges, now, &decisions))
     }
 
-    /// Does one thing to one cell that is locked.
+    /// Applies `op` to one key, which is locked.
     fn act(
         &self,
         locked: &mut Locked<'_>,

@@ -6,7 +6,7 @@ pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 #[cfg(loom)]
 pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
 
-/// Waits a moment for another thread; the longer it has been, the more politely.
+/// Waits a moment for another thread: spins first, then yields.
 #[cfg(not(loom))]
 pub(super) fn pause(rounds: u32) {
     if rounds < 64 { std::hint::spin_loop() } else { std::thread::yield_now() }

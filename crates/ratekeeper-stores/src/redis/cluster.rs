@@ -1,4 +1,4 @@
-//! A cluster: a connection of its own to each master, so that a shard that fails holds up no other.
+//! A cluster: one connection for each master, so that a failing shard does not block the others.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,17 +9,17 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::link::{CallFailure, Counters, Link, error_of};
+use super::connection::{CallFailure, Connection, Counters, error_of};
 use super::slots::{SLOTS, slot_of};
 use super::url::NodeClients;
 use crate::store::StoreError;
 
-/// How long one node may take to tell the topology. The next one is asked then.
-const TOPOLOGY_WITHIN: Duration = Duration::from_millis(500);
-/// The least time between two questions about the topology.
+/// How long one node may take to return the topology. Then the next one is queried.
+const TOPOLOGY_TIMEOUT: Duration = Duration::from_millis(500);
+/// The least time between two queries of the topology.
 const REFRESH_PAUSE: Duration = Duration::from_millis(100);
-/// How often a call follows a slot that moves: ASK, MOVED when it has arrived meanwhile, and TRYAGAIN
-/// while the keys of one call are in two places.
+/// How often a call follows a slot that is being migrated: ASK, MOVED once it has arrived, and
+/// TRYAGAIN while the keys of one call are on two nodes.
 const REDIRECTS_MAX: u32 = 8;
 /// How long to wait after the first TRYAGAIN; twice as long after each further one.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(1);
@@ -29,10 +29,10 @@ pub(super) struct Cluster {
     seeds: Vec<String>,
     clients: NodeClients,
     topology: watch::Sender<State>,
-    links: Mutex<HashMap<String, Arc<Link>>>,
+    connections: Mutex<HashMap<String, Arc<Connection>>>,
     is_refreshing: AtomicBool,
-    /// Where the next search for the topology begins.
-    turn: AtomicUsize,
+    /// Which node is queried first next time.
+    next_candidate: AtomicUsize,
     counters: Arc<Counters>,
 }
 
@@ -54,7 +54,7 @@ struct Topology {
 #[derive(Clone)]
 struct Shard {
     address: String,
-    link: Arc<Link>,
+    connection: Arc<Connection>,
 }
 
 impl Topology {
@@ -73,9 +73,9 @@ impl Cluster {
             seeds,
             clients,
             topology: watch::Sender::new(State::Unknown),
-            links: Mutex::default(),
+            connections: Mutex::default(),
             is_refreshing: AtomicBool::new(false),
-            turn: AtomicUsize::new(0),
+            next_candidate: AtomicUsize::new(0),
             counters,
         })
     }
@@ -107,7 +107,7 @@ impl Cluster {
         let (mut is_asking, mut pause) = (false, TRY_AGAIN_AFTER);
         for _ in 0..REDIRECTS_MAX {
             let left = ends.saturating_duration_since(Instant::now());
-            let reply = node.link.call(cmd, is_asking, left).await;
+            let reply = node.connection.call(cmd, is_asking, left).await;
             let error = match reply {
                 Ok(Err(error)) => error,
                 Ok(reply) => return Ok(reply),
@@ -131,14 +131,14 @@ impl Cluster {
                     pause *= 2;
                 }
                 None => {
-                    if is_of_topology(&error) {
+                    if is_stale_topology(&error) {
                         self.refresh(Some(&node.address));
                     }
                     return Ok(Err(error));
                 }
             }
         }
-        Err(StoreError::Refused(format!("slot {slot} moves from node to node")).into())
+        Err(StoreError::Refused(format!("slot {slot} is redirected too often")).into())
     }
 
     async fn master_of(
@@ -163,7 +163,7 @@ impl Cluster {
         let mut states = self.topology.subscribe();
         self.refresh(None);
         loop {
-            // A failure from before this call is no answer to it.
+            // A failure from before this call does not count.
             let _ = states.changed().await;
             match &*states.borrow_and_update() {
                 State::Known(topology) => return Ok(topology.clone()),
@@ -174,23 +174,23 @@ impl Cluster {
     }
 
     fn node(&self, address: &str) -> Result<Shard, StoreError> {
-        let link = self.link(address)?;
-        Ok(Shard { address: address.to_string(), link })
+        let connection = self.connection(address)?;
+        Ok(Shard { address: address.to_string(), connection })
     }
 
-    fn link(&self, address: &str) -> Result<Arc<Link>, StoreError> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(link) = links.get(address) {
-            return Ok(link.clone());
+    fn connection(&self, address: &str) -> Result<Arc<Connection>, StoreError> {
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(connection) = connections.get(address) {
+            return Ok(connection.clone());
         }
         let target = self.clients.target(address).map_err(|error| error_of(&error))?;
-        let link = Link::new(target, self.counters.clone());
-        links.insert(address.to_string(), link.clone());
-        Ok(link)
+        let connection = Connection::new(target, self.counters.clone());
+        connections.insert(address.to_string(), connection.clone());
+        Ok(connection)
     }
 
-    /// Asks the nodes who serves what, in the background, one question at a time. The node that gave
-    /// rise to it is asked last: one that was cut off may believe that it is still master.
+    /// Queries the topology in the background, one query at a time. The node that caused it is queried
+    /// last: one that was partitioned may believe that it is still master.
     fn refresh(self: &Arc<Self>, suspect: Option<&str>) {
         if self.is_refreshing.swap(true, Ordering::AcqRel) {
             return;
@@ -200,11 +200,11 @@ impl Cluster {
             let cluster = &refresh.0;
             match cluster.find_topology(suspect.as_deref()).await {
                 Ok(topology) => {
-                    cluster.keep_links(&topology);
+                    cluster.drop_unused(&topology);
                     cluster.topology.send_replace(State::Known(Arc::new(topology)));
                 }
                 Err(error) => cluster.topology.send_modify(|state| {
-                    // What was known may still hold for some of the slots.
+                    // The known topology may still be right for some of the slots.
                     if !matches!(state, State::Known(_)) {
                         *state = State::Failed(error);
                     }
@@ -217,7 +217,7 @@ impl Cluster {
     async fn find_topology(&self, suspect: Option<&str>) -> Result<Topology, StoreError> {
         let mut last = StoreError::Unreachable("no node is known".to_string());
         for address in self.candidates(suspect) {
-            match self.ask_for_topology(&address).await {
+            match self.query_topology(&address).await {
                 Ok(topology) => return Ok(topology),
                 Err(error) => last = error,
             }
@@ -238,20 +238,22 @@ impl Cluster {
                 addresses.push(seed.clone());
             }
         }
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len().max(1);
-        addresses.rotate_left(turn);
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_connected = |address: &str| links.get(address).is_some_and(|l| l.is_connected());
+        let next_candidate =
+            self.next_candidate.fetch_add(1, Ordering::Relaxed) % addresses.len().max(1);
+        addresses.rotate_left(next_candidate);
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_connected =
+            |address: &str| connections.get(address).is_some_and(|l| l.is_connected());
         addresses
             .sort_by_key(|address| (suspect == Some(address.as_str()), !is_connected(address)));
         addresses
     }
 
-    async fn ask_for_topology(&self, address: &str) -> Result<Topology, StoreError> {
+    async fn query_topology(&self, address: &str) -> Result<Topology, StoreError> {
         let mut cmd = Cmd::new();
         cmd.arg("CLUSTER").arg("SLOTS");
-        let link = self.link(address)?;
-        let reply = link.call(&Arc::new(cmd), false, TOPOLOGY_WITHIN).await;
+        let connection = self.connection(address)?;
+        let reply = connection.call(&Arc::new(cmd), false, TOPOLOGY_TIMEOUT).await;
         let reply = reply.map_err(|failure| failure.error)?.map_err(|error| error_of(&error))?;
         let ranges = ranges_of(&reply, address).ok_or_else(|| super::invalid_response(&reply))?;
         match ranges.is_empty() {
@@ -279,14 +281,15 @@ impl Cluster {
         Ok(Topology { shard_of_slot, shards })
     }
 
-    /// Drops the connections to nodes that are no masters.
-    fn keep_links(&self, topology: &Topology) {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        links.retain(|address, _| topology.shards.iter().any(|shard| shard.address == *address));
+    /// Drops the connections to nodes that are not masters.
+    fn drop_unused(&self, topology: &Topology) {
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections
+            .retain(|address, _| topology.shards.iter().any(|shard| shard.address == *address));
     }
 }
 
-/// One search for the topology. If it is cut short, because its runtime ends, another may begin.
+/// One query of the topology. If it is cancelled because its runtime ends, another may start.
 struct Refresh(Arc<Cluster>);
 
 impl Drop for Refresh {
@@ -303,8 +306,8 @@ struct Range {
     address: String,
 }
 
-/// What `CLUSTER SLOTS` says, as the node at this address said it.
-fn ranges_of(reply: &Value, asked: &str) -> Option<Vec<Range>> {
+/// Parses the reply to `CLUSTER SLOTS` of this node.
+fn ranges_of(reply: &Value, node: &str) -> Option<Vec<Range>> {
     let Value::Array(ranges) = reply else { return None };
     let range = |range: &Value| {
         let Value::Array(parts) = range else { return None };
@@ -319,17 +322,17 @@ fn ranges_of(reply: &Value, asked: &str) -> Option<Vec<Range>> {
             _ => "",
         };
         let is_sound = first <= last && last < SLOTS;
-        let address = address_of(host, u16::try_from(*port).ok()?, asked);
+        let address = address_of(host, u16::try_from(*port).ok()?, node);
         is_sound.then_some(Range { first, last, address })
     };
     ranges.iter().map(range).collect()
 }
 
-/// A node that does not know its own host means the one that it was asked at.
-fn address_of(host: &str, port: u16, asked: &str) -> String {
+/// The address of a node. One that does not know its own host is at the host it was queried at.
+fn address_of(host: &str, port: u16, node: &str) -> String {
     match host {
         "" | "?" => {
-            let host = asked.rsplit_once(':').map_or(asked, |(host, _)| host);
+            let host = node.rsplit_once(':').map_or(node, |(host, _)| host);
             format!("{host}:{port}")
         }
         _ if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{port}"),
@@ -343,10 +346,10 @@ enum Redirect {
     TryAgain,
 }
 
-fn redirect_of(error: &RedisError, asked: &str) -> Option<Redirect> {
+fn redirect_of(error: &RedisError, node: &str) -> Option<Redirect> {
     let address = || {
         let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
-        Some(address_of(host, port.parse().ok()?, asked))
+        Some(address_of(host, port.parse().ok()?, node))
     };
     match error.kind() {
         ErrorKind::Server(ServerErrorKind::Moved) => address().map(Redirect::Moved),
@@ -356,8 +359,8 @@ fn redirect_of(error: &RedisError, asked: &str) -> Option<Redirect> {
     }
 }
 
-/// Does it say that the node is not, or no longer, the one to ask?
-fn is_of_topology(error: &RedisError) -> bool {
+/// Returns whether the error means that the topology has changed.
+fn is_stale_topology(error: &RedisError) -> bool {
     matches!(
         error.kind(),
         ErrorKind::Io
@@ -398,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topology_that_makes_no_sense_is_refused() {
+    fn an_invalid_topology_is_rejected() {
         for broken in [
             Value::Nil,
             Value::Array(vec![Value::Int(1)]),

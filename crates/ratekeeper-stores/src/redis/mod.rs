@@ -1,19 +1,19 @@
 //! State in Redis or Valkey, shared by a fleet.
 //!
-//! One script call is one decision, also for several limits at once. The server's clock decides, so
-//! it does not matter what time the callers think it is.
+//! One script call is one decision, also on several limits. The time is that of the server, so the
+//! clocks of the callers do not matter.
 
 mod cluster;
-mod key;
-mod link;
-mod nodes;
+mod codec;
+mod connection;
+mod decide;
+mod keys;
 mod permits;
 mod script;
 mod sentinel;
+mod shared_store;
 mod slots;
-mod turn;
 mod url;
-mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,22 +25,22 @@ use crate::charge::{Charge, MergedCharges};
 use crate::store::{Op, Store, StoreError};
 use crate::verdict::Verdict;
 use cluster::Cluster;
-use key::key_of;
-use link::{CallFailure, Counters, Link};
-use turn::{Decided, Turn};
+use connection::{CallFailure, Connection, Counters};
+use decide::{Decided, Operation};
+use keys::key_of;
 
-pub use link::LinkStats;
-pub use permits::{PermitAnswer, PermitName};
+pub use connection::ConnectionStats;
+pub use permits::{PermitName, PermitReply};
 pub use url::RedisUrlError;
 
-/// How long a decision may take unless told otherwise.
+/// The default deadline of a decision.
 const DEADLINE: Duration = Duration::from_millis(5);
 
-/// How to reach the servers, and how to use them.
+/// How to connect to the servers, and how to use them.
 ///
-/// # Rights
+/// # Permissions
 ///
-/// A user needs these rights and no others (with the prefix `ratekeeper`):
+/// A user needs these permissions and no others (with the prefix `ratekeeper`):
 ///
 /// ```text
 /// ACL SETUSER limiter on >PASSWORD resetkeys resetchannels -@all ~ratekeeper:*
@@ -73,34 +73,37 @@ impl RedisConfig {
         }
     }
 
-    /// Trusts the servers that this authority has signed, instead of those that the system trusts.
+    /// Trusts certificates signed by this authority, instead of those that the system trusts.
     #[must_use]
     pub fn with_ca_pem(self, pem: impl Into<Vec<u8>>) -> Self {
         Self { ca_pem: Some(pem.into()), ..self }
     }
 
-    /// What all keys begin with; `ratekeeper` unless told otherwise. Fleets of different prefixes
-    /// share a server without sharing a limit.
+    /// The prefix of all keys; `ratekeeper` by default. Fleets with different prefixes share a server
+    /// but no limits.
     #[must_use]
     pub fn with_prefix(self, prefix: &str) -> Self {
         Self { prefix: prefix.to_string(), ..self }
     }
 
-    /// How long a decision may take; 5 ms unless told otherwise.
+    /// How long a decision may take; 5 ms by default.
     #[must_use]
     pub fn with_deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
     }
 
-    /// Goes by the time that callers give instead of the server's: for simulators and tests only.
+    /// Uses the time that callers pass instead of the server's: for simulations and tests only.
     /// Callers whose clocks differ would admit more than the limit.
     #[must_use]
     pub fn with_given_time(self) -> Self {
         Self { is_time_given: true, ..self }
     }
 
-    /// The store. Nothing is connected yet; that happens at the first call, and goes on in the
-    /// background if it takes longer than the deadline.
+    /// Returns the store. It connects at the first call, in the background if that takes longer than
+    /// the deadline.
+    ///
+    /// # Errors
+    /// If the URL or the prefix is invalid.
     pub fn open(self) -> Result<RedisStore, RedisUrlError> {
         let prefix_error = self.prefix.contains(['{', '}']);
         if prefix_error {
@@ -108,8 +111,10 @@ impl RedisConfig {
         }
         let counters = Arc::<Counters>::default();
         let servers = match url::read(&self.url, self.ca_pem.as_deref())? {
-            url::Address::One(target) => Servers::One(Link::new(target, counters.clone())),
-            url::Address::Cluster(seeds, clients) => {
+            url::Deployment::Single(target) => {
+                Servers::One(Connection::new(target, counters.clone()))
+            }
+            url::Deployment::Cluster(seeds, clients) => {
                 Servers::Cluster(Cluster::new(seeds, clients, counters.clone()))
             }
         };
@@ -117,10 +122,10 @@ impl RedisConfig {
     }
 }
 
-/// Where commands go.
+/// The servers that commands are sent to.
 #[derive(Clone)]
 enum Servers {
-    One(Arc<Link>),
+    One(Arc<Connection>),
     Cluster(Arc<Cluster>),
 }
 
@@ -132,12 +137,12 @@ impl Servers {
         deadline: Duration,
     ) -> Result<Result<Value, RedisError>, CallFailure> {
         match self {
-            Self::One(link) => link.call(cmd, false, deadline).await,
+            Self::One(connection) => connection.call(cmd, false, deadline).await,
             Self::Cluster(cluster) => cluster.call(cmd, deadline).await,
         }
     }
 
-    /// How many parts fail independently of each other.
+    /// How many shards there are.
     fn shards(&self) -> usize {
         match self {
             Self::One(_) => 1,
@@ -162,7 +167,7 @@ impl Servers {
 ///
 /// let store = RedisConfig::new("redis://127.0.0.1:6379").open()?;
 /// let limit = Limit::token_bucket("5/s burst 10")?;
-/// // The server's clock decides; the time given here is not used.
+/// // The server's clock is used; the time passed here is not.
 /// let verdict = store.apply(Op::Check, &[Charge::new(&limit, "ann")], Micros::new(0)).await?;
 /// assert_eq!(verdict.remaining(), 9);
 /// # Ok(())
@@ -192,30 +197,33 @@ impl std::fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// Where it is, without the password.
+    /// Returns the URL without the password.
     pub fn address(&self) -> String {
         url::without_password(&self.config.url)
     }
 
-    /// Is it a cluster? Only elsewhere are calls for different keys carried out in the order in which
-    /// they were begun.
+    /// Returns whether it is a cluster, in which calls for different keys may be executed in another
+    /// order than they were made.
     pub fn is_cluster(&self) -> bool {
         matches!(self.servers, Servers::Cluster(_))
     }
 
-    /// What has happened to the connection so far.
-    pub fn link_stats(&self) -> LinkStats {
+    /// Returns what has happened to connections so far.
+    pub fn connection_stats(&self) -> ConnectionStats {
         self.counters.stats()
     }
 
-    /// Asks for a sign of life.
+    /// Sends a `PING`.
+    ///
+    /// # Errors
+    /// If there is no reply.
     pub async fn ping(&self) -> Result<(), StoreError> {
         let mut cmd = Cmd::new();
         cmd.arg("PING");
-        self.turn().command(cmd).await.map(drop)
+        self.operation().command(cmd).await.map(drop)
     }
 
-    /// The time for a script: the server's own if it is empty.
+    /// The time argument of a script; empty for the server's own time.
     fn time(&self, now: Micros) -> Vec<u8> {
         match self.config.is_time_given {
             true => now.get().to_string().into_bytes(),
@@ -227,9 +235,9 @@ impl RedisStore {
         key_of(&self.config.prefix, charge)
     }
 
-    async fn apply_in(
+    async fn apply_within(
         &self,
-        turn: &Turn<'_>,
+        operation: &Operation<'_>,
         op: Op,
         charges: &[Charge<'_>],
         now: Micros,
@@ -238,15 +246,15 @@ impl RedisStore {
         let charges = merged.as_slice();
         let is_one_slot = charges.iter().all(|charge| charge.key == charges[0].key);
         let Decided { at, decisions } = match is_one_slot || !self.is_cluster() {
-            true => turn.together(op, charges, now).await?,
-            false => turn.apart(op, charges, now).await?,
+            true => operation.together(op, charges, now).await?,
+            false => operation.apart(op, charges, now).await?,
         };
         Ok(Verdict::of_merged(&merged, at, &decisions))
     }
 
-    /// Begins a decision, which has to be done within the deadline.
-    fn turn(&self) -> Turn<'_> {
-        Turn::new(self, self.config.deadline)
+    /// Starts an operation, which has to end within the deadline.
+    fn operation(&self) -> Operation<'_> {
+        Operation::new(self, self.config.deadline)
     }
 }
 
@@ -257,13 +265,13 @@ impl Store for RedisStore {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Verdict, StoreError> {
-        self.apply_in(&self.turn(), op, charges, now).await
+        self.apply_within(&self.operation(), op, charges, now).await
     }
 
     async fn reset(&self, charge: &Charge<'_>) -> Result<(), StoreError> {
         let mut cmd = Cmd::new();
         cmd.arg("DEL").arg(self.key(charge));
-        self.turn().command(cmd).await.map(drop)
+        self.operation().command(cmd).await.map(drop)
     }
 }
 

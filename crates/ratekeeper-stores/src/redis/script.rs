@@ -10,49 +10,50 @@ const ONE: &str = include_str!("scripts/one.lua");
 const TWO: &str = include_str!("scripts/two.lua");
 const SEVERAL: &str = include_str!("scripts/several.lua");
 
-/// The algorithms: the letter of their terms, the name of their function, and the file it is in.
+/// The algorithms: the letter of their parameters, the name of their function, and its file.
 const PARTS: [(u8, &str, &str); 4] = [
     (b'w', "fixed_window", include_str!("scripts/fixed_window.lua")),
     (b'c', "sliding_counter", include_str!("scripts/sliding_counter.lua")),
-    (b'b', "bucket", include_str!("scripts/bucket.lua")),
+    (b'b', "gcra", include_str!("scripts/gcra.lua")),
     (b'l', "sliding_log", include_str!("scripts/sliding_log.lua")),
 ];
 
 /// A script and its name on the server.
-pub(super) struct Lua {
+pub(super) struct LuaScript {
     source: String,
     script: Script,
 }
 
-pub(super) static READ: LazyLock<Lua> =
-    LazyLock::new(|| Lua::new(&[include_str!("scripts/read.lua")]));
-pub(super) static SWAP: LazyLock<Lua> =
-    LazyLock::new(|| Lua::new(&[include_str!("scripts/swap.lua")]));
+pub(super) static READ: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new(&[include_str!("scripts/read.lua")]));
+pub(super) static SWAP: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new(&[include_str!("scripts/swap.lua")]));
 
-pub(super) static ANNOUNCE: LazyLock<Lua> =
-    LazyLock::new(|| Lua::new(&[include_str!("scripts/announce.lua")]));
+pub(super) static ANNOUNCE: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new(&[include_str!("scripts/announce.lua")]));
 
-pub(super) static ACQUIRE: LazyLock<Lua> =
-    LazyLock::new(|| Lua::new(&[include_str!("scripts/acquire.lua")]));
+pub(super) static ACQUIRE: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new(&[include_str!("scripts/acquire.lua")]));
 
-impl Lua {
+impl LuaScript {
     fn new(parts: &[&str]) -> Self {
         let source = parts.join("\n");
         Self { script: Script::new(&source), source }
     }
 
     /// The script that decides on one charge.
-    pub(super) fn for_one(terms: &LimitParams) -> &'static Self {
-        static SCRIPTS: [OnceLock<Lua>; PARTS.len()] = [const { OnceLock::new() }; PARTS.len()];
-        let (_, name, source) = PARTS[part_of(terms)];
-        SCRIPTS[part_of(terms)]
+    pub(super) fn for_one(params: &LimitParams) -> &'static Self {
+        static SCRIPTS: [OnceLock<LuaScript>; PARTS.len()] =
+            [const { OnceLock::new() }; PARTS.len()];
+        let (_, name, source) = PARTS[part_of(params)];
+        SCRIPTS[part_of(params)]
             .get_or_init(|| Self::new(&[HEAD, source, &format!("local decide = {name}"), ONE]))
     }
 
     /// The script that decides on two charges.
     pub(super) fn for_two(first: &LimitParams, second: &LimitParams) -> &'static Self {
         const PAIRS: usize = PARTS.len() * PARTS.len();
-        static SCRIPTS: [OnceLock<Lua>; PAIRS] = [const { OnceLock::new() }; PAIRS];
+        static SCRIPTS: [OnceLock<LuaScript>; PAIRS] = [const { OnceLock::new() }; PAIRS];
         let (first, second) = (part_of(first), part_of(second));
         SCRIPTS[first * PARTS.len() + second].get_or_init(|| {
             let ((_, first, source), (_, second, other)) = (PARTS[first], PARTS[second]);
@@ -62,12 +63,12 @@ impl Lua {
         })
     }
 
-    /// The script that decides on several charges, with the algorithms they need and no others: every
-    /// function that is there is made anew at each call.
-    pub(super) fn for_several(terms: impl Iterator<Item = LimitParams>) -> &'static Self {
+    /// The script that decides on several charges, with only the algorithms that they need: a call
+    /// creates every function of its script.
+    pub(super) fn for_several(params: impl Iterator<Item = LimitParams>) -> &'static Self {
         const SETS: usize = 1 << PARTS.len();
-        static SCRIPTS: [OnceLock<Lua>; SETS] = [const { OnceLock::new() }; SETS];
-        let set = terms.fold(0, |set, terms| set | 1 << part_of(&terms));
+        static SCRIPTS: [OnceLock<LuaScript>; SETS] = [const { OnceLock::new() }; SETS];
+        let set = params.fold(0, |set, params| set | 1 << part_of(&params));
         SCRIPTS[set].get_or_init(|| {
             let parts: Vec<_> = (0..PARTS.len()).filter(|part| set & 1 << part != 0).collect();
             let mut sources = vec![HEAD];
@@ -83,10 +84,10 @@ impl Lua {
         })
     }
 
-    /// The call of the script by its name, or with its source for a server that does not know it.
-    pub(super) fn call(&self, by_name: bool, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Cmd {
+    /// The call of the script by its hash, or with its source for a server that does not have it.
+    pub(super) fn call(&self, by_hash: bool, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Cmd {
         let mut cmd = Cmd::new();
-        match by_name {
+        match by_hash {
             true => cmd.arg("EVALSHA").arg(self.script.get_hash()),
             false => cmd.arg("EVAL").arg(&self.source),
         };
@@ -95,8 +96,8 @@ impl Lua {
     }
 }
 
-fn part_of(terms: &LimitParams) -> usize {
-    match terms {
+fn part_of(params: &LimitParams) -> usize {
+    match params {
         LimitParams::FixedWindow { .. } => 0,
         LimitParams::SlidingCounter { .. } => 1,
         LimitParams::Gcra { .. } => 2,

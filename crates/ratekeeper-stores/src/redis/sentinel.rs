@@ -1,9 +1,9 @@
 //! Sentinel: which server is the master, and when that changes.
 //!
-//! A master that was stopped or cut off while the sentinels promoted a replica still takes itself for the
-//! master when it comes back, until a sentinel reconfigures it; what it counts until then is lost. So the
-//! sentinels decide, not the server: they are asked before a connection is made and again afterwards, and
-//! a connection is dropped as soon as one of them announces another master.
+//! A master that was stopped or partitioned while the sentinels promoted a replica still believes that
+//! it is the master when it comes back, until a sentinel reconfigures it; what it counts until then is
+//! lost. So the sentinels decide, not the server: they are queried before and after connecting, and a
+//! connection is dropped as soon as one of them announces another master.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,25 +20,25 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// How long a sentinel may take to reply, the connection included.
-const REPLY_WITHIN: Duration = Duration::from_millis(500);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the others have once more than half of the sentinels have replied.
-const STRAGGLERS_WITHIN: Duration = Duration::from_millis(100);
-/// How long a master may take to accept a connection and tell its role. One that hangs is asked for
-/// again: the sentinels may have promoted another meanwhile.
-const MASTER_WITHIN: Duration = Duration::from_secs(1);
-/// How often the sentinels are asked while a connection is in use: an announcement may get lost when a
-/// sentinel fails. Also reconnects to sentinels that were lost.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+const STRAGGLER_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long a master may take to accept a connection and return its role. After that the sentinels are
+/// queried again: they may have promoted another one meanwhile.
+const MASTER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often the sentinels are queried while a connection is in use: an announcement may be lost when a
+/// sentinel fails. Also reconnects to lost sentinels.
+const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 const SWITCH: &str = "+switch-master";
 
 /// Where the master is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Address {
+pub(super) struct MasterAddress {
     host: String,
     port: u16,
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for MasterAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
     }
@@ -53,7 +53,7 @@ pub(super) struct Sentinels {
     /// With TLS.
     certificates: Option<TlsCertificates>,
     /// The master that was announced last.
-    announced: watch::Sender<Option<Address>>,
+    announced: watch::Sender<Option<MasterAddress>>,
 }
 
 struct Sentinel {
@@ -63,21 +63,21 @@ struct Sentinel {
 }
 
 /// The address of the master by one sentinel, and the version of the configuration that it is from.
-struct Told {
+struct MasterReport {
     epoch: u64,
-    master: Address,
+    master: MasterAddress,
 }
 
 /// A connection to a master that the sentinels confirmed after it was made.
-pub(super) struct Confirmed {
+pub(super) struct ConfirmedMaster {
     pub(super) connection: MultiplexedConnection,
-    pub(super) tenure: Tenure,
+    pub(super) watch_master: MasterWatch,
 }
 
 /// The time for which a server is the master.
-pub(super) struct Tenure {
-    pub(super) master: Address,
-    announced: watch::Receiver<Option<Address>>,
+pub(super) struct MasterWatch {
+    pub(super) master: MasterAddress,
+    announced: watch::Receiver<Option<MasterAddress>>,
 }
 
 impl Sentinels {
@@ -99,26 +99,32 @@ impl Sentinels {
         Ok(Self { service: service.into(), sentinels, node, certificates, announced })
     }
 
-    /// Connects to the master. The sentinels are asked again when the connection is there: one that was
-    /// begun before a failover may be completed after it, by a server that does not know of it yet.
-    pub(super) async fn connect(&self, config: &AsyncConnectionConfig) -> RedisResult<Confirmed> {
+    /// Connects to the master. The sentinels are queried again afterwards: a connection that was started
+    /// before a failover may be completed after it, by a server that does not know of it yet.
+    pub(super) async fn connect(
+        &self,
+        config: &AsyncConnectionConfig,
+    ) -> RedisResult<ConfirmedMaster> {
         loop {
             let announced = self.announced.subscribe();
             let master = self.master().await?;
-            let connecting = timeout(MASTER_WITHIN, self.connect_to(&master, config));
+            let connecting = timeout(MASTER_TIMEOUT, self.connect_to(&master, config));
             let connection = connecting.await.map_err(|_| timed_out("the master"))??;
             if self.master().await? == master {
-                return Ok(Confirmed { connection, tenure: Tenure { master, announced } });
+                return Ok(ConfirmedMaster {
+                    connection,
+                    watch_master: MasterWatch { master, announced },
+                });
             }
         }
     }
 
     async fn connect_to(
         &self,
-        master: &Address,
+        master: &MasterAddress,
         config: &AsyncConnectionConfig,
     ) -> RedisResult<MultiplexedConnection> {
-        let Address { host, port } = master.clone();
+        let MasterAddress { host, port } = master.clone();
         let address = match self.certificates {
             None => ConnectionAddr::Tcp(host, port),
             Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
@@ -130,27 +136,27 @@ impl Sentinels {
             redis::Role::Primary { .. } => Ok(connection),
             _ => Err(RedisError::from((
                 ErrorKind::MasterNameNotFoundBySentinel,
-                "the sentinels name a server that is no master yet",
+                "the sentinels name a server that is not a master yet",
                 master.to_string(),
             ))),
         }
     }
 
-    /// The master by the latest configuration that any sentinel has: those that have not heard of a
-    /// failover yet tell the old one.
-    pub(super) async fn master(&self) -> RedisResult<Address> {
+    /// The master by the latest configuration of any sentinel: those that do not know of a failover yet
+    /// return the old one.
+    pub(super) async fn master(&self) -> RedisResult<MasterAddress> {
         let mut replies = JoinSet::new();
         for sentinel in &self.sentinels {
             let (sentinel, service) = (sentinel.clone(), self.service.clone());
             let announced = self.announced.clone();
-            replies.spawn(async move { sentinel.ask(&service, &announced).await });
+            replies.spawn(async move { sentinel.query(&service, &announced).await });
         }
-        let (mut latest, mut failure) = (None::<Told>, timed_out("the sentinels"));
-        let (mut told, mut ends) = (0, Instant::now() + REPLY_WITHIN);
+        let (mut latest, mut failure) = (None::<MasterReport>, timed_out("the sentinels"));
+        let (mut replies_seen, mut ends) = (0, Instant::now() + REPLY_TIMEOUT);
         while let Ok(Some(reply)) = timeout_at(ends, replies.join_next()).await {
             match reply {
                 Ok(Ok(reply)) => {
-                    told += 1;
+                    replies_seen += 1;
                     if latest.as_ref().is_none_or(|known| known.epoch < reply.epoch) {
                         latest = Some(reply);
                     }
@@ -158,48 +164,48 @@ impl Sentinels {
                 Ok(Err(error)) => failure = error,
                 Err(_) => {}
             }
-            if told * 2 > self.sentinels.len() {
-                ends = ends.min(Instant::now() + STRAGGLERS_WITHIN);
+            if replies_seen * 2 > self.sentinels.len() {
+                ends = ends.min(Instant::now() + STRAGGLER_TIMEOUT);
             }
         }
-        latest.map(|told| told.master).ok_or(failure)
+        latest.map(|replies_seen| replies_seen.master).ok_or(failure)
     }
 
-    /// Waits for an announcement, or for a second, and tells whether the server is still the master; `None`
-    /// when there is nothing more to wait for.
-    pub(super) async fn is_current(&self, tenure: &mut Tenure) -> Option<bool> {
-        let Tenure { master, announced } = tenure;
-        match timeout(ASK_EVERY, announced.changed()).await {
+    /// Waits for an announcement, or for a second, and returns whether the server is still the master;
+    /// `None` when there will be no more announcements.
+    pub(super) async fn is_current(&self, watch_master: &mut MasterWatch) -> Option<bool> {
+        let MasterWatch { master, announced } = watch_master;
+        match timeout(QUERY_INTERVAL, announced.changed()).await {
             Ok(Ok(())) => {
                 Some(announced.borrow_and_update().as_ref().is_none_or(|new| new == master))
             }
             Ok(Err(_)) => None,
-            // If no sentinel replies, none has promoted another as far as anybody can tell.
+            // If no sentinel replies, assume that none has promoted another server.
             Err(_) => Some(self.master().await.map_or(true, |named| named == *master)),
         }
     }
 }
 
 impl Sentinel {
-    async fn ask(
+    async fn query(
         &self,
         service: &Arc<str>,
-        announced: &watch::Sender<Option<Address>>,
-    ) -> RedisResult<Told> {
+        announced: &watch::Sender<Option<MasterAddress>>,
+    ) -> RedisResult<MasterReport> {
         let mut connection = self.connection(service, announced).await?;
-        match tell(&mut connection, service).await {
+        match query_master(&mut connection, service).await {
             Err(error) if error.is_io_error() || error.is_unrecoverable_error() => {
                 *self.connection.lock().await = None;
-                tell(&mut self.connection(service, announced).await?, service).await
+                query_master(&mut self.connection(service, announced).await?, service).await
             }
-            told => told,
+            replies_seen => replies_seen,
         }
     }
 
     async fn connection(
         &self,
         service: &Arc<str>,
-        announced: &watch::Sender<Option<Address>>,
+        announced: &watch::Sender<Option<MasterAddress>>,
     ) -> RedisResult<MultiplexedConnection> {
         let mut kept = self.connection.lock().await;
         if let Some(connection) = &*kept {
@@ -207,8 +213,8 @@ impl Sentinel {
         }
         let (service, announced) = (service.clone(), announced.clone());
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(REPLY_WITHIN))
-            .set_response_timeout(Some(REPLY_WITHIN))
+            .set_connection_timeout(Some(REPLY_TIMEOUT))
+            .set_response_timeout(Some(REPLY_TIMEOUT))
             .set_push_sender(move |push: PushInfo| {
                 if let Some(master) = master_in(&push, &service) {
                     announced.send_replace(Some(master));
@@ -229,33 +235,36 @@ fn open(info: ConnectionInfo, certificates: Option<&TlsCertificates>) -> RedisRe
     }
 }
 
-/// The version first: an address that is newer than its version only seems older than it is.
-async fn tell(connection: &mut MultiplexedConnection, service: &str) -> RedisResult<Told> {
-    let mut asked = redis::cmd("SENTINEL");
-    let state = asked.arg("MASTER").arg(service).query_async(connection).await;
+/// Queries one sentinel. The version first: an address that is newer than its version only seems older.
+async fn query_master(
+    connection: &mut MultiplexedConnection,
+    service: &str,
+) -> RedisResult<MasterReport> {
+    let mut command = redis::cmd("SENTINEL");
+    let state = command.arg("MASTER").arg(service).query_async(connection).await;
     let state: HashMap<String, String> =
         state.map_err(|error: RedisError| explain(error, service))?;
-    let mut asked = redis::cmd("SENTINEL");
-    let asked = asked.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
-    let master: Option<(String, u16)> = asked.query_async(connection).await?;
-    let (host, port) = master.ok_or_else(|| no_such(service))?;
+    let mut command = redis::cmd("SENTINEL");
+    let command = command.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
+    let master: Option<(String, u16)> = command.query_async(connection).await?;
+    let (host, port) = master.ok_or_else(|| unknown_service(service))?;
     let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-    Ok(Told { epoch, master: Address { host, port } })
+    Ok(MasterReport { epoch, master: MasterAddress { host, port } })
 }
 
 fn explain(error: RedisError, service: &str) -> RedisError {
     let text = error.to_string();
     match () {
-        () if text.contains("No such master") => no_such(service),
+        () if text.contains("No such master") => unknown_service(service),
         () if text.contains("unknown command") => {
-            let what = "the server is no sentinel; use redis:// for a single server";
+            let what = "the server is not a sentinel; use redis:// for a single server";
             RedisError::from((ErrorKind::InvalidClientConfig, what))
         }
         () => error,
     }
 }
 
-fn no_such(service: &str) -> RedisError {
+fn unknown_service(service: &str) -> RedisError {
     let what = "the sentinels know no master of this name";
     RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, what, service.to_string()))
 }
@@ -268,14 +277,14 @@ fn timed_out(who: &str) -> RedisError {
 }
 
 /// The new master of the service, if that is what was pushed: `NAME OLD-HOST OLD-PORT NEW-HOST NEW-PORT`.
-fn master_in(push: &PushInfo, service: &str) -> Option<Address> {
+fn master_in(push: &PushInfo, service: &str) -> Option<MasterAddress> {
     let (PushKind::Message, [_, Value::BulkString(text)]) = (&push.kind, &push.data[..]) else {
         return None;
     };
     let words: Vec<_> = std::str::from_utf8(text).ok()?.split(' ').collect();
     match words[..] {
         [name, _, _, host, port] if name == service => {
-            Some(Address { host: host.to_string(), port: port.parse().ok()? })
+            Some(MasterAddress { host: host.to_string(), port: port.parse().ok()? })
         }
         _ => None,
     }

@@ -1,11 +1,11 @@
-//! Which slot of a cluster a key belongs to.
+//! The slot of a key in a cluster.
 
 use redis::{Arg, Cmd};
 
 /// How many slots a cluster has.
 pub(super) const SLOTS: usize = 16_384;
 
-/// The slot of all keys that are made for a caller's key, which is their hash tag (see `key.rs`).
+/// The slot of all keys that are made for a caller's key, which is their hash tag (`keys.rs`).
 pub(super) fn slot_of_caller(key: &[u8]) -> usize {
     let end = key.iter().position(|byte| *byte == b'}').unwrap_or(key.len());
     let crc = key[..end].iter().fold(crc16(b"="), |crc, byte| crc16_next(crc, *byte));
@@ -25,7 +25,7 @@ pub(super) fn slot_of(cmd: &Cmd) -> usize {
     key.map_or(0, |key| usize::from(crc16(hash_tag(key))) % SLOTS)
 }
 
-/// The part of a key that decides on its slot.
+/// The part of a key that determines its slot.
 fn hash_tag(key: &[u8]) -> &[u8] {
     let tag = key.iter().position(|byte| *byte == b'{').map(|open| &key[open + 1..]);
     let end = tag.and_then(|tag| tag.iter().position(|byte| *byte == b'}'));
@@ -35,7 +35,7 @@ fn hash_tag(key: &[u8]) -> &[u8] {
     }
 }
 
-/// The sum that clusters go by (XMODEM).
+/// The checksum that clusters use (CRC-16/XMODEM).
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| crc16_next(crc, *byte))
 }
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn a_callers_key_has_the_slot_of_the_keys_that_are_made_for_it() {
         for key in ["ann", "", "}", "a}b", "{a", "{a}b", "=}"] {
-            let made = super::super::key::permits_key("prefix", "name", key.as_bytes());
+            let made = super::super::keys::permits_key("prefix", "name", key.as_bytes());
             assert_eq!(
                 slot_of_caller(key.as_bytes()),
                 slot_of(redis::cmd("DEL").arg(made)),

@@ -1,6 +1,5 @@
-//! Addresses: where the servers are and how they are run.
+//! URLs: where the servers are and how they are deployed.
 
-use std::fmt;
 use std::sync::Arc;
 
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, TlsCertificates};
@@ -13,10 +12,10 @@ pub(super) enum Target {
     Sentinel(Arc<Sentinels>),
 }
 
-/// What an address names.
-pub(super) enum Address {
-    One(Target),
-    /// The addresses of some of its nodes, and how to reach any of them.
+/// How the servers are deployed.
+pub(super) enum Deployment {
+    Single(Target),
+    /// The addresses of some of its nodes, and how to connect to any of them.
     Cluster(Vec<String>, NodeClients),
 }
 
@@ -42,34 +41,25 @@ impl NodeClients {
     }
 }
 
-/// Why an address cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A URL that cannot be used, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the store's address {url} cannot be used: {reason}; it is one of redis://HOST:PORT/DB, \
+     rediss://… (TLS), redis+sentinel://HOST:PORT,HOST:PORT/SERVICE and \
+     redis+cluster://HOST:PORT,HOST:PORT, each with an optional USER:PASSWORD@"
+)]
 pub struct RedisUrlError {
     url: String,
-    why: String,
+    reason: String,
 }
 
 impl RedisUrlError {
-    pub(super) fn new(url: &str, why: &str) -> Self {
-        Self { url: without_password(url), why: why.to_string() }
+    pub(super) fn new(url: &str, reason: &str) -> Self {
+        Self { url: without_password(url), reason: reason.to_string() }
     }
 }
 
-impl fmt::Display for RedisUrlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the store's address {} cannot be used: {}; it is one of redis://HOST:PORT/DB, \
-             rediss://… (TLS), redis+sentinel://HOST:PORT,HOST:PORT/SERVICE and \
-             redis+cluster://HOST:PORT,HOST:PORT, each with an optional USER:PASSWORD@",
-            self.url, self.why
-        )
-    }
-}
-
-impl std::error::Error for RedisUrlError {}
-
-/// An address, taken apart.
+/// The parts of a URL.
 struct Parts<'u> {
     is_tls: bool,
     kind: &'u str,
@@ -78,18 +68,19 @@ struct Parts<'u> {
     path: &'u str,
 }
 
-/// Reads an address. Nothing is connected yet.
-pub(super) fn read(url: &str, ca_pem: Option<&[u8]>) -> Result<Address, RedisUrlError> {
-    let fail = |why: String| RedisUrlError::new(url, &why);
+/// Parses a URL. Does not connect.
+pub(super) fn read(url: &str, ca_pem: Option<&[u8]>) -> Result<Deployment, RedisUrlError> {
+    let fail = |reason: String| RedisUrlError::new(url, &reason);
     let parts = split(url).map_err(&fail)?;
     let build = || match parts.kind {
-        "" => single(&parts, ca_pem).map(|client| Address::One(Target::Single(Box::new(client)))),
+        "" => single(&parts, ca_pem)
+            .map(|client| Deployment::Single(Target::Single(Box::new(client)))),
         "sentinel" => sentinel(&parts, ca_pem)
-            .map(|sentinels| Address::One(Target::Sentinel(Arc::new(sentinels)))),
+            .map(|sentinels| Deployment::Single(Target::Sentinel(Arc::new(sentinels)))),
         _ => cluster(&parts, ca_pem),
     };
     if parts.is_tls {
-        // Whoever has installed another one before knows why.
+        // It fails if another provider is installed already, which is then used.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
     build().map_err(|error| fail(error.to_string()))
@@ -128,7 +119,7 @@ fn split(url: &str) -> Result<Parts<'_>, String> {
 }
 
 impl Parts<'_> {
-    /// What redis:// address one of the hosts has.
+    /// The connection settings of one of the hosts.
     fn info(&self, host: &str, db: &str) -> Result<ConnectionInfo, RedisError> {
         let scheme = if self.is_tls { "rediss" } else { "redis" };
         let credentials = self.credentials.map(|text| format!("{text}@")).unwrap_or_default();
@@ -159,18 +150,18 @@ fn sentinel(parts: &Parts<'_>, ca_pem: Option<&[u8]>) -> Result<Sentinels, Redis
     Sentinels::new(service, parts.infos()?, node, certificates)
 }
 
-fn cluster(parts: &Parts<'_>, ca_pem: Option<&[u8]>) -> Result<Address, RedisError> {
+fn cluster(parts: &Parts<'_>, ca_pem: Option<&[u8]>) -> Result<Deployment, RedisError> {
     let clients = NodeClients {
         is_tls: parts.is_tls,
         credentials: parts.credentials.map(str::to_string),
         ca_pem: ca_pem.map(<[u8]>::to_vec),
     };
     let seeds: Vec<_> = parts.hosts.iter().map(|host| with_port(host)).collect();
-    // A host that cannot be one is an error now, not at the first call.
+    // An invalid host is an error now, not at the first call.
     for seed in &seeds {
         clients.target(seed)?;
     }
-    Ok(Address::Cluster(seeds, clients))
+    Ok(Deployment::Cluster(seeds, clients))
 }
 
 fn with_port(host: &str) -> String {
@@ -180,7 +171,7 @@ fn with_port(host: &str) -> String {
     if has_port { host.to_string() } else { format!("{host}:6379") }
 }
 
-/// The address to show to people.
+/// The URL for messages.
 pub(super) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_string() };
     match rest.rsplit_once('@') {
@@ -194,11 +185,11 @@ mod tests {
     use super::*;
 
     fn error(url: &str) -> String {
-        read(url, None).err().map_or_else(|| panic!("{url} was taken"), |e| e.to_string())
+        read(url, None).err().map_or_else(|| panic!("{url} was accepted"), |e| e.to_string())
     }
 
     #[test]
-    fn every_kind_of_address_is_understood() {
+    fn every_kind_of_url_is_parsed() {
         for url in [
             "redis://localhost",
             "redis://127.0.0.1:6379/3",
@@ -213,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_address_says_what_is_wrong_and_what_would_do() {
+    fn an_invalid_url_says_what_is_wrong_and_what_would_work() {
         assert!(error("localhost:6379").contains("it has no ://"));
         assert!(error("http://localhost").contains("http:// is not known"));
         assert!(error("redis+ring://a").contains("redis+ring:// is not known"));

@@ -1,7 +1,7 @@
--- A node says that it lives. Tells how many do.
+-- Announces that a node is alive. Returns how many are.
 --
 -- KEYS[1]  the nodes, by the millisecond until which they count
--- ARGV     the node, and how long it counts without saying so again, in milliseconds
+-- ARGV     the node, and how long it counts without another announcement, in milliseconds
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local node, lives_ms = ARGV[1], tonumber(ARGV[2])

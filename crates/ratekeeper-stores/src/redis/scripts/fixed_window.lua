@@ -1,8 +1,8 @@
 -- Fixed window: count + cost <= limit, in windows of W that are aligned to the epoch.
 --
 -- State: when the window of the count began, a code of the window's length, and the count.
-local function fixed_window(state, now, terms, from, op)
-  local W, limit, cost, life = struct.unpack('>I7I7I7I2', terms, from)
+local function fixed_window(state, now, params, from, op)
+  local W, limit, cost, life = struct.unpack('>I7I7I7I2', params, from)
   local start, count, kept = now - now % W, 0, nil
   if state then
     if #state ~= 16 then error('not a state') end

@@ -3,19 +3,19 @@
 --
 -- KEYS     the state of each charge
 -- ARGV[1]  the time in microseconds, or '' for the server's own
--- ARGV[2]  'c' to check, 'p' to peek, 'f' to charge by force, 'r' to give back
--- ARGV[3]  the terms of each charge: a letter for the algorithm and its numbers, packed
--- ARGV[4]  when what is given back was charged
+-- ARGV[2]  'c' to check, 'p' to peek, 'f' to charge without a check, 'r' to refund
+-- ARGV[3]  the parameters of each charge: a letter for the algorithm and its numbers, packed
+-- ARGV[4]  when the refunded charge was made
 --
 -- All numbers are whole and below 2^53, where a double is exact.
 --
--- An algorithm is a function of the state (false if there is none), the time, the terms and where its
--- numbers begin in them, and what to do. It returns
---   whether the charge fits; nil if the state was written under another limit, which is not
---     understood here and is for the caller to see to;
---   the state afterwards, nil if it stays;
---   the step of time until which to keep that, and the one until which the state was kept before;
---   what to tell the caller: the state as it was. Waits and what remains are worked out from that.
+-- An algorithm is a function of the state (false if there is none), the time, the parameters and the
+-- position of its numbers in them, and the operation. It returns
+--   whether the charge fits; nil if the state was written under another limit, which the caller
+--     converts;
+--   the next state, nil if it does not change;
+--   the time step until which to keep the next state, and the one of the state before;
+--   the state before, from which the caller computes waits and what remains.
 
 local given, op = ARGV[1], ARGV[2]
 local now
@@ -26,11 +26,11 @@ else
   now = tonumber(given)
 end
 
--- States are kept a little longer than they matter, until the end of the step of 2^22 microseconds
--- (4 s) in which that is, so that most writes need not say how long.
+-- States are kept a little longer than they matter, until the end of a step of 2^22 microseconds
+-- (4 s), so that most writes need not change the expiry.
 local STEP = 4194304
 
--- A given time has nothing to do with the server's, so the state is kept for a day longer.
+-- A time given by the caller is unrelated to the server's, so the state is kept for a day longer.
 local function keep(key, state, last_step, kept_step)
   if given ~= '' then
     redis.call('SET', key, state, 'PX', math.ceil(math.max(last_step + STEP - now, 0) / 1000) + 86400000)

@@ -1,4 +1,4 @@
--- Reads states, for what is worked out elsewhere. Tells the time and the states.
+-- Reads states, for what the caller computes. Returns the time and the states.
 local now = ARGV[1]
 if now == '' then
   local time = redis.call('TIME')

@@ -1,13 +1,13 @@
--- Several charges: all of them if all fit, and none otherwise. Tells the outcome (0 denied, 1 all
--- fit, 2 not understood), the time, and each state as it was. Terms and states come with their
--- lengths. `choose` gives the algorithm of a letter.
-local terms, from, all_fit = ARGV[3], 1, 1
+-- Several charges: all of them if all fit, and none otherwise. Returns the outcome (0 denied, 1 all
+-- fit, 2 written under another limit), the time, and each state before. Parameters and states are
+-- prefixed with their lengths. `choose` returns the algorithm of a letter.
+local params, from, all_fit = ARGV[3], 1, 1
 local fitting, states, last, kept, reply = {}, {}, {}, {}, { '' }
 for i = 1, #KEYS do
-  local len, letter = string.byte(terms, from, from + 1)
+  local len, letter = string.byte(params, from, from + 1)
   local told
   fitting[i], states[i], last[i], kept[i], told =
-    choose(letter)(redis.call('GET', KEYS[i]), now, terms, from + 2, op)
+    choose(letter)(redis.call('GET', KEYS[i]), now, params, from + 2, op)
   if fitting[i] == nil then return struct.pack('>BI7', 2, now) end
   if not fitting[i] then all_fit = 0 end
   reply[i + 1] = string.char(#told) .. told

@@ -14,8 +14,8 @@ end
 -- p*(W - e) <= (L - c - n)*W.
 --
 -- State: when the present window began, a code of its length, p and c.
-local function sliding_counter(state, now, terms, from, op)
-  local W, limit, cost, life, is_small = struct.unpack('>I7I7I7I2B', terms, from)
+local function sliding_counter(state, now, params, from, op)
+  local W, limit, cost, life, is_small = struct.unpack('>I7I7I7I2B', params, from)
   local start, p, c, kept = now - now % W, 0, 0, nil
   if state then
     if #state ~= 17 then error('not a state') end

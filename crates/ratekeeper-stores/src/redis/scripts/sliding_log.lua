@@ -38,10 +38,10 @@ end
 -- Sliding log: an entry counts while now - t < W; admit when sum + cost <= limit.
 --
 -- State: the times of the oldest and the newest entry, the latest time seen, and the sum; then the
--- entries. What is told is not the state, which may be long, but what it comes to before the charge
+-- entries. What is reply_state is not the state, which may be long, but what it comes to before the charge
 -- or after the denial: the sum that counts, the newest entry, the latest time, and the wait.
-local function sliding_log(state, now, terms, terms_from, op)
-  local W, limit, cost, count_rejected = struct.unpack('>I7I7I7B', terms, terms_from)
+local function sliding_log(state, now, params, params_from, op)
+  local W, limit, cost, count_rejected = struct.unpack('>I7I7I7B', params, params_from)
   local oldest, newest, seen, total, from, bytes = 0, 0, 0, 0, 1, ''
   if state then
     oldest, newest, seen, total = struct.unpack('>I7I7I7I4', state)
@@ -66,12 +66,12 @@ local function sliding_log(state, now, terms, terms_from, op)
   local function packed()
     return struct.pack('>I7I7I7I4', oldest, newest, seen, total) .. bytes
   end
-  local function told(wait)
+  local function reply_state(wait)
     return struct.pack('>I7I7I7I7', total, newest, seen, wait)
   end
 
   if cost <= limit - total then
-    local before = told(0)
+    local before = reply_state(0)
     append(cost)
     return true, packed(), newest + W - (newest + W) % STEP, nil, before
   end
@@ -98,5 +98,5 @@ local function sliding_log(state, now, terms, terms_from, op)
     end
     wait = at + W - now
   end
-  return false, next_state, newest + W - (newest + W) % STEP, nil, told(wait)
+  return false, next_state, newest + W - (newest + W) % STEP, nil, reply_state(wait)
 end

@@ -1,5 +1,5 @@
--- Replaces states that were worked out elsewhere, all of them or, if one is no longer what it was,
--- none. Tells whether it did.
+-- Replaces states that the caller has computed: all of them or, if one has changed meanwhile, none.
+-- Returns whether it did.
 --
 -- ARGV  for each key: the state as it was ('' for none), the state to be ('' for none), the command
 --       that says how long to keep it ('PX' or 'PXAT') and its milliseconds

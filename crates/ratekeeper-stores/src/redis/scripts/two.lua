@@ -1,10 +1,10 @@
--- Two charges: what `several.lua` does, without a loop and tables, for the commonest number. `first` and
--- `second` are their algorithms.
-local terms = ARGV[3]
-local second_from = string.byte(terms) + 4
-local fits, state, last, kept, told = first(redis.call('GET', KEYS[1]), now, terms, 3, op)
+-- Two charges: what `several.lua` does, without a loop and tables, for the most common number. `first`
+-- and `second` are their algorithms.
+local params = ARGV[3]
+local second_from = string.byte(params) + 4
+local fits, state, last, kept, told = first(redis.call('GET', KEYS[1]), now, params, 3, op)
 local fits_2, state_2, last_2, kept_2, told_2 =
-  second(redis.call('GET', KEYS[2]), now, terms, second_from, op)
+  second(redis.call('GET', KEYS[2]), now, params, second_from, op)
 if fits == nil or fits_2 == nil then return struct.pack('>BI7', 2, now) end
 local all_fit = fits and fits_2
 if op ~= 'p' then

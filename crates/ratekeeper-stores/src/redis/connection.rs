@@ -1,4 +1,4 @@
-//! The connection: one for all callers, made in the background, made anew when it breaks.
+//! The connection to a server: shared by all callers, made in the background, replaced when it breaks.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,47 +11,48 @@ use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, ServerErrorKind, 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::sentinel::{Address, Confirmed, Sentinels, Tenure};
+use super::sentinel::{ConfirmedMaster, MasterAddress, MasterWatch, Sentinels};
 use super::url::Target;
 use crate::store::StoreError;
 
-/// How long a connection may take to be made. Nobody waits that long: callers have a deadline.
+/// How long connecting may take. Callers do not wait that long: they have a deadline.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// How many commands may wait to be sent. Those for which there is no room wait for some, and then
-/// commands of the same caller overtake each other; so there is more room than a busy server needs.
+/// How many commands may be queued. When the queue is full, commands of the same caller may overtake
+/// each other; so it is longer than a busy server needs.
 const UNSENT_MAX: usize = 4_096;
-/// A connection is given up when nothing was answered for so many deadlines,
+/// A connection is discarded when there was no reply for this many deadlines,
 const SILENT_DEADLINES: u32 = 4;
-/// and not sooner than this: a server that halts for a moment needs no crowd at its door.
+/// and not sooner than this, to avoid a reconnect storm when a server pauses for a moment.
 const SILENT_AT_LEAST: Duration = Duration::from_millis(200);
 
-/// What has happened to the connection so far.
+/// Counts what has happened to connections so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkStats {
+#[non_exhaustive]
+pub struct ConnectionStats {
     /// Connections made.
     pub connected: u64,
     /// Connections that could not be made.
     pub refused: u64,
-    /// Connections given up because they broke or fell silent.
+    /// Connections discarded because they broke or stopped replying.
     pub lost: u64,
-    /// Scripts sent anew to a server that had forgotten them.
+    /// Scripts sent again to a server that did not have them.
     pub scripts_loaded: u64,
 }
 
-/// A connection and how it fares.
-struct Line {
+/// An open connection and its health.
+struct LiveConnection {
     connection: MultiplexedConnection,
     made_at: Instant,
     /// The master that the sentinels named, if there are sentinels.
-    master: Option<Address>,
-    /// Another server has become the master: what this one counts is lost.
+    master: Option<MasterAddress>,
+    /// Another server has become the master: what this one counts from now on is lost.
     is_superseded: AtomicBool,
-    /// The microsecond of this connection's life since which nothing was answered, or 0.
+    /// The age in microseconds since which there was no reply, or 0.
     silent_since: AtomicU64,
 }
 
-impl Line {
-    fn new(connection: MultiplexedConnection, master: Option<Address>) -> Arc<Self> {
+impl LiveConnection {
+    fn new(connection: MultiplexedConnection, master: Option<MasterAddress>) -> Arc<Self> {
         Arc::new(Self {
             connection,
             made_at: Instant::now(),
@@ -61,15 +62,15 @@ impl Line {
         })
     }
 
-    fn answered(&self) {
+    fn note_reply(&self) {
         // Nearly always 0, and then nothing is written that callers share.
         if self.silent_since.load(Ordering::Relaxed) != 0 && !self.is_unverified() {
             self.silent_since.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Was a call left unanswered so long ago that the sentinels may have named another master since? Then
-    /// the server has to be verified before it is used again, also if it replies by now.
+    /// Returns whether a call has had no reply for so long that the sentinels may have named another
+    /// master since. Then the server is verified before it is used again, also if it replies by now.
     fn is_unverified(&self) -> bool {
         let since = self.silent_since.load(Ordering::Relaxed);
         if self.master.is_none() || since == 0 {
@@ -79,13 +80,13 @@ impl Line {
         u128::from(silent_us) >= SILENT_AT_LEAST.as_micros()
     }
 
-    /// The microsecond of this connection's life.
+    /// The age of this connection in microseconds.
     fn age_at(&self, moment: Instant) -> u64 {
         moment.duration_since(self.made_at).as_micros() as u64
     }
 
-    /// Notes a call that was begun then and got no answer. Has it been like that for too long?
-    fn is_silent(&self, begun: Instant, deadline: Duration) -> bool {
+    /// Notes a call that was begun then and got no reply. Returns whether there was none for too long.
+    fn note_unanswered(&self, begun: Instant, deadline: Duration) -> bool {
         let begun = self.age_at(begun).max(1);
         let noted =
             self.silent_since.compare_exchange(0, begun, Ordering::Relaxed, Ordering::Relaxed);
@@ -95,7 +96,7 @@ impl Line {
         u128::from(silent_us) >= silence_max.as_micros()
     }
 
-    /// Checks that the server is still the master, where a reply has been long in coming.
+    /// Checks that the server is still the master if a reply took long.
     async fn verify(&self, sentinels: &Sentinels, begun: Instant) -> Result<(), RedisError> {
         let Some(master) = &self.master else { return Ok(()) };
         let mut is_superseded = self.is_superseded.load(Ordering::Relaxed);
@@ -108,11 +109,11 @@ impl Line {
         }
     }
 
-    /// Sends a command. What is returned ends with the reply, however late that comes.
+    /// Sends a command. The returned future completes with the reply, however late that is.
     fn send(self: &Arc<Self>, cmd: &Arc<Cmd>, is_asking: bool) -> LateCall {
-        let (line, cmd) = (self.clone(), cmd.clone());
+        let (live, cmd) = (self.clone(), cmd.clone());
         Box::pin(async move {
-            let mut connection = line.connection.clone();
+            let mut connection = live.connection.clone();
             let reply = match is_asking {
                 true => ask(&mut connection, &cmd).await,
                 false => connection.req_packed_command(&cmd).await,
@@ -149,9 +150,9 @@ impl From<StoreError> for CallFailure {
 #[derive(Clone)]
 enum Phase {
     Idle,
-    /// With what went wrong the last time.
+    /// With the error of the last attempt.
     Connecting(Option<StoreError>),
-    Ready(Arc<Line>),
+    Ready(Arc<LiveConnection>),
     Failed(StoreError),
 }
 
@@ -165,8 +166,8 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub(super) fn stats(&self) -> LinkStats {
-        LinkStats {
+    pub(super) fn stats(&self) -> ConnectionStats {
+        ConnectionStats {
             connected: self.connected.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             lost: self.lost.load(Ordering::Relaxed),
@@ -175,19 +176,19 @@ impl Counters {
     }
 }
 
-/// The way to one server, or to the one that is master at present.
-pub(super) struct Link {
+/// The connection to one server, or to the current master.
+pub(super) struct Connection {
     target: Target,
     phase: watch::Sender<Phase>,
     counters: Arc<Counters>,
 }
 
-impl Link {
+impl Connection {
     pub(super) fn new(target: Target, counters: Arc<Counters>) -> Arc<Self> {
         Arc::new(Self { target, phase: watch::Sender::new(Phase::Idle), counters })
     }
 
-    /// Is there a connection?
+    /// Returns whether the connection is open.
     pub(super) fn is_connected(&self) -> bool {
         matches!(&*self.phase.borrow(), Phase::Ready(_))
     }
@@ -200,77 +201,82 @@ impl Link {
         deadline: Duration,
     ) -> Result<Result<Value, RedisError>, CallFailure> {
         let begun = Instant::now();
-        let line = tokio::time::timeout(deadline, self.line()).await;
-        let line = line.unwrap_or_else(|_| Err(self.why_not(deadline)))?;
-        let mut reply = self.verified(line.send(cmd, is_asking), &line, begun);
+        let live = tokio::time::timeout(deadline, self.live()).await;
+        let live = live.unwrap_or_else(|_| Err(self.connect_error(deadline)))?;
+        let mut reply = self.verified(live.send(cmd, is_asking), &live, begun);
         match tokio::time::timeout_at(begun + deadline, &mut reply).await {
             Ok(reply) => {
                 match &reply {
-                    Err(error) if is_broken(error) => self.give_up(&line),
-                    _ => line.answered(),
+                    Err(error) if is_broken(error) => self.discard(&live),
+                    _ => live.note_reply(),
                 }
                 Ok(reply)
             }
             Err(_) => {
-                if line.is_silent(begun, deadline) {
-                    self.give_up(&line);
+                if live.note_unanswered(begun, deadline) {
+                    self.discard(&live);
                 }
                 Err(CallFailure { error: StoreError::Deadline(deadline), late: Some(reply) })
             }
         }
     }
 
-    /// A reply that is believed only if it is the master's. One that came late may be from a server that
-    /// was stopped, and replaced meanwhile.
-    fn verified(self: &Arc<Self>, reply: LateCall, line: &Arc<Line>, begun: Instant) -> LateCall {
-        let (Target::Sentinel(sentinels), Some(_)) = (&self.target, &line.master) else {
+    /// A reply that is accepted only if it is the master's. A late one may be from a server that was
+    /// stopped, and replaced meanwhile.
+    fn verified(
+        self: &Arc<Self>,
+        reply: LateCall,
+        live: &Arc<LiveConnection>,
+        begun: Instant,
+    ) -> LateCall {
+        let (Target::Sentinel(sentinels), Some(_)) = (&self.target, &live.master) else {
             return reply;
         };
-        let (sentinels, line) = (sentinels.clone(), line.clone());
+        let (sentinels, live) = (sentinels.clone(), live.clone());
         Box::pin(async move {
             let reply = reply.await;
-            line.verify(&sentinels, begun).await?;
+            live.verify(&sentinels, begun).await?;
             reply
         })
     }
 
-    /// Why there was no connection in time: what went wrong before, if something did.
-    fn why_not(&self, deadline: Duration) -> StoreError {
+    /// Why there was no connection in time: the last error, if there was one.
+    fn connect_error(&self, deadline: Duration) -> StoreError {
         match &*self.phase.borrow() {
             Phase::Connecting(Some(error)) | Phase::Failed(error) => error.clone(),
             _ => StoreError::Deadline(deadline),
         }
     }
 
-    /// The connection, once there is one. If there is none, somebody is sent to make it.
-    async fn line(self: &Arc<Self>) -> Result<Arc<Line>, StoreError> {
+    /// The open connection, once there is one. If there is none, starts to connect.
+    async fn live(self: &Arc<Self>) -> Result<Arc<LiveConnection>, StoreError> {
         let ready = match &*self.phase.borrow() {
-            Phase::Ready(line) => Some(line.clone()),
+            Phase::Ready(live) => Some(live.clone()),
             _ => None,
         };
         match ready {
-            Some(line) if line.is_unverified() => self.give_up(&line),
-            Some(line) => return Ok(line),
+            Some(live) if live.is_unverified() => self.discard(&live),
+            Some(live) => return Ok(live),
             None => {}
         }
         let mut phases = self.phase.subscribe();
-        let mut have_waited = false;
+        let mut has_waited = false;
         loop {
             let phase = phases.borrow_and_update().clone();
             match phase {
-                Phase::Ready(line) => return Ok(line),
-                Phase::Failed(error) if have_waited => return Err(error),
-                Phase::Idle | Phase::Failed(_) => self.begin_to_connect(),
+                Phase::Ready(live) => return Ok(live),
+                Phase::Failed(error) if has_waited => return Err(error),
+                Phase::Idle | Phase::Failed(_) => self.start_connecting(),
                 Phase::Connecting(_) => {
-                    have_waited = true;
+                    has_waited = true;
                     let _ = phases.changed().await;
                 }
             }
         }
     }
 
-    /// In a task of its own, so that it goes on when the caller has run out of time.
-    fn begin_to_connect(self: &Arc<Self>) {
+    /// In a task of its own, so that it continues after the caller's deadline.
+    fn start_connecting(self: &Arc<Self>) {
         let is_first = self.phase.send_if_modified(|phase| {
             let last = match phase {
                 Phase::Idle => None,
@@ -283,19 +289,19 @@ impl Link {
         if !is_first {
             return;
         }
-        let mut attempt = Attempt { link: self.clone(), is_over: false };
+        let mut attempt = ConnectAttempt { connection: self.clone(), is_over: false };
         tokio::spawn(async move {
-            let phase = attempt.link.connect().await.map_or_else(Phase::Failed, Phase::Ready);
+            let phase = attempt.connection.connect().await.map_or_else(Phase::Failed, Phase::Ready);
             attempt.is_over = true;
-            attempt.link.phase.send_replace(phase);
+            attempt.connection.phase.send_replace(phase);
         });
     }
 
-    async fn connect(self: &Arc<Self>) -> Result<Arc<Line>, StoreError> {
+    async fn connect(self: &Arc<Self>) -> Result<Arc<LiveConnection>, StoreError> {
         let failure = match tokio::time::timeout(CONNECT_WITHIN, self.try_to_connect()).await {
-            Ok(Ok(line)) => {
+            Ok(Ok(live)) => {
                 self.counters.connected.fetch_add(1, Ordering::Relaxed);
-                return Ok(line);
+                return Ok(live);
             }
             Ok(Err(error)) => error_of(&error),
             Err(_) => StoreError::Deadline(CONNECT_WITHIN),
@@ -304,7 +310,7 @@ impl Link {
         Err(failure)
     }
 
-    async fn try_to_connect(self: &Arc<Self>) -> Result<Arc<Line>, RedisError> {
+    async fn try_to_connect(self: &Arc<Self>) -> Result<Arc<LiveConnection>, RedisError> {
         // Callers have deadlines of their own.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_WITHIN))
@@ -313,35 +319,36 @@ impl Link {
         match &self.target {
             Target::Single(client) => {
                 let connection = client.get_multiplexed_async_connection_with_config(&config);
-                Ok(Line::new(connection.await?, None))
+                Ok(LiveConnection::new(connection.await?, None))
             }
             Target::Sentinel(sentinels) => {
-                let Confirmed { connection, tenure } = sentinels.connect(&config).await?;
-                let line = Line::new(connection, Some(tenure.master.clone()));
-                self.drop_when_superseded(sentinels, &line, tenure);
-                Ok(line)
+                let ConfirmedMaster { connection, watch_master } =
+                    sentinels.connect(&config).await?;
+                let live = LiveConnection::new(connection, Some(watch_master.master.clone()));
+                self.drop_when_superseded(sentinels, &live, watch_master);
+                Ok(live)
             }
         }
     }
 
-    /// Gives a connection up as soon as another server is the master. The task ends with the connection,
-    /// and runs where it does.
+    /// Discards a connection as soon as another server is the master. The task ends with the
+    /// connection.
     fn drop_when_superseded(
         self: &Arc<Self>,
         sentinels: &Arc<Sentinels>,
-        line: &Arc<Line>,
-        tenure: Tenure,
+        live: &Arc<LiveConnection>,
+        watch_master: MasterWatch,
     ) {
-        let (link, line) = (Arc::downgrade(self), Arc::downgrade(line));
+        let (connection, live) = (Arc::downgrade(self), Arc::downgrade(live));
         let sentinels = sentinels.clone();
         tokio::spawn(async move {
-            let mut tenure = tenure;
-            while let Some(is_current) = sentinels.is_current(&mut tenure).await {
-                let Some(line) = line.upgrade() else { return };
+            let mut watch_master = watch_master;
+            while let Some(is_current) = sentinels.is_current(&mut watch_master).await {
+                let Some(live) = live.upgrade() else { return };
                 if !is_current {
-                    line.is_superseded.store(true, Ordering::Relaxed);
-                    if let Some(link) = link.upgrade() {
-                        link.give_up(&line);
+                    live.is_superseded.store(true, Ordering::Relaxed);
+                    if let Some(connection) = connection.upgrade() {
+                        connection.discard(&live);
                     }
                     return;
                 }
@@ -349,36 +356,36 @@ impl Link {
         });
     }
 
-    /// Drops the connection, unless there is a newer one already.
-    fn give_up(&self, line: &Arc<Line>) {
-        let was_given_up = self.phase.send_if_modified(|phase| {
-            let is_it = matches!(phase, Phase::Ready(other) if Arc::ptr_eq(other, line));
+    /// Discards the connection, unless there is a newer one already.
+    fn discard(&self, live: &Arc<LiveConnection>) {
+        let is_discarded = self.phase.send_if_modified(|phase| {
+            let is_it = matches!(phase, Phase::Ready(other) if Arc::ptr_eq(other, live));
             if is_it {
                 *phase = Phase::Idle;
             }
             is_it
         });
-        if was_given_up {
+        if is_discarded {
             self.counters.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// Whoever is making a connection. When its runtime ends meanwhile, somebody else has to.
-struct Attempt {
-    link: Arc<Link>,
+/// A task that connects. If its runtime ends meanwhile, another caller has to start one.
+struct ConnectAttempt {
+    connection: Arc<Connection>,
     is_over: bool,
 }
 
-impl Drop for Attempt {
+impl Drop for ConnectAttempt {
     fn drop(&mut self) {
         if !self.is_over {
-            self.link.phase.send_replace(Phase::Idle);
+            self.connection.phase.send_replace(Phase::Idle);
         }
     }
 }
 
-/// Does the connection lead to nowhere, or to a server that is no longer the master?
+/// Returns whether the connection is broken, or leads to a server that is no longer the master.
 fn is_broken(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_unrecoverable_error()
@@ -386,13 +393,14 @@ fn is_broken(error: &RedisError) -> bool {
         || says(error, &["READONLY", "MASTERDOWN"])
 }
 
-/// Does the server say one of these? Older ones put their code into the text of a script's error.
+/// Returns whether the error has one of these codes. Older servers put it into the text of a script's
+/// error.
 fn says(error: &RedisError, codes: &[&str]) -> bool {
     let text = error.to_string();
     codes.iter().any(|code| error.code() == Some(code) || text.contains(code))
 }
 
-/// What an error of the client library means to a caller.
+/// Converts an error of the client library.
 pub(super) fn error_of(error: &RedisError) -> StoreError {
     let why = error.to_string();
     match error.kind() {
@@ -400,20 +408,20 @@ pub(super) fn error_of(error: &RedisError) -> StoreError {
         | ErrorKind::InvalidClientConfig
         | ErrorKind::EmptySentinelList
         | ErrorKind::Server(ServerErrorKind::NoPerm) => StoreError::Misconfigured(why),
-        _ if says(error, &FOR_SOMEBODY_TO_REPAIR) => StoreError::Misconfigured(why),
-        // The sentinels say so of a wrong name, and of a right one until there is a new master.
+        _ if says(error, &CONFIGURATION_ERRORS) => StoreError::Misconfigured(why),
+        // Also for a correct name until there is a new master.
         ErrorKind::MasterNameNotFoundBySentinel
         | ErrorKind::Io
         | ErrorKind::ClusterConnectionNotFound
         | ErrorKind::Parse => StoreError::Unreachable(why),
-        _ if says(error, &NOT_NOW) => StoreError::Refused(why),
-        // Something else is where the state should be.
+        _ if says(error, &TEMPORARY_ERRORS) => StoreError::Refused(why),
+        // The key holds something other than a state.
         _ if says(error, &["WRONGTYPE", "user_script"]) => StoreError::InvalidResponse(why),
         _ => StoreError::Refused(why),
     }
 }
 
-const FOR_SOMEBODY_TO_REPAIR: [&str; 8] = [
+const CONFIGURATION_ERRORS: [&str; 8] = [
     "WRONGPASS",
     "NOAUTH",
     "NOPERM",
@@ -424,6 +432,6 @@ const FOR_SOMEBODY_TO_REPAIR: [&str; 8] = [
     "UnknownIssuer",
 ];
 
-/// Codes that a script's error may carry, too.
-const NOT_NOW: [&str; 8] =
+/// Codes of errors that pass. A script's error may have them too.
+const TEMPORARY_ERRORS: [&str; 8] =
     ["OOM", "READONLY", "MISCONF", "NOREPLICAS", "LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN"];

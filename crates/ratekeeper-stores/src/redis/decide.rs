@@ -1,4 +1,4 @@
-//! One decision: the steps it takes, and the time it may take for all of them.
+//! One operation on the store: its steps, and the deadline for all of them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,25 +10,25 @@ use ratekeeper_core::{Decision, Evaluator, Limit, Micros};
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
 
-use super::link::{CallFailure, LateCall, error_of};
-use super::script::{self, Lua};
+use super::codec::{self, ScriptOutcome};
+use super::connection::{CallFailure, LateCall, error_of};
+use super::script::{self, LuaScript};
 use super::slots::slot_of;
-use super::wire::{self, Outcome};
 use super::{RedisStore, invalid_response};
 use crate::charge::Charge;
 use crate::snapshot::Snapshot;
 use crate::store::{LateReply, Op, StoreError};
 use crate::verdict::{Decisions, apply_all};
 
-/// How often a state is read again when somebody else was faster.
+/// How often a state is read again after another client has changed it.
 const SWAPS_MAX: usize = 100;
 /// States are kept until the next whole number of these, as the scripts do.
 const KEEP_STEP_US: u64 = 1 << 22;
-/// How long a state is kept beyond its time when the time is given and not the server's.
+/// How much longer a state is kept if the time is the caller's and not the server's.
 const GIVEN_EXTRA_MS: u64 = 86_400_000;
 
-/// What is left of the time for one decision, and what became of its last step.
-pub(super) struct Turn<'s> {
+/// An operation with its deadline, and the result of its last step.
+pub(super) struct Operation<'s> {
     store: &'s RedisStore,
     deadline: Duration,
     ends: Instant,
@@ -38,7 +38,7 @@ pub(super) struct Turn<'s> {
     late: Mutex<Option<LateCall>>,
 }
 
-impl<'s> Turn<'s> {
+impl<'s> Operation<'s> {
     pub(super) fn new(store: &'s RedisStore, deadline: Duration) -> Self {
         Self::ending(store, deadline, Instant::now() + deadline)
     }
@@ -53,14 +53,14 @@ impl<'s> Turn<'s> {
         self.shard.load(Ordering::Relaxed)
     }
 
-    /// Whether the charge was made after all, once that is known: if the script that makes it was sent
-    /// and its reply did not come in time.
+    /// Returns a future that tells whether the charge was made after all, if its script was sent and the
+    /// reply did not arrive in time.
     pub(super) fn take_late(&self) -> Option<LateReply> {
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         Some(Box::pin(async move {
             let Ok(Value::BulkString(reply)) = late.await else { return None };
-            match wire::unpack_reply(&reply) {
-                Some((Outcome::Fits, at, _)) => Some(at),
+            match codec::decode_reply(&reply) {
+                Some((ScriptOutcome::Fits, at, _)) => Some(at),
                 _ => None,
             }
         }))
@@ -85,15 +85,15 @@ impl<'s> Turn<'s> {
         answer.map_err(|error| error_of(&error))
     }
 
-    /// Calls a script by its name, and once more with its source if the server has forgotten it.
+    /// Calls a script by its hash, and again with its source if the server does not have it.
     pub(super) async fn script(
         &self,
-        script: &Lua,
+        script: &LuaScript,
         keys: &[Vec<u8>],
         args: &[Vec<u8>],
     ) -> Result<Value, StoreError> {
-        let by_name = script.call(true, keys, args);
-        match self.call(by_name).await? {
+        let by_hash = script.call(true, keys, args);
+        match self.call(by_hash).await? {
             Err(error) if is_unknown_script(&error) => {
                 self.store.counters.scripts_loaded.fetch_add(1, Ordering::Relaxed);
                 self.command(script.call(false, keys, args)).await
@@ -130,34 +130,38 @@ impl<'s> Turn<'s> {
             Op::Refund { .. } => b"r",
             Op::Check => b"c",
         };
-        let mut terms = Vec::new();
+        let mut params = Vec::new();
         for charge in charges {
-            let packed = wire::pack_terms(charge);
+            let packed = codec::encode_params(charge);
             if charges.len() > 1 {
-                terms.push(packed.len() as u8);
+                params.push(packed.len() as u8);
             }
-            terms.extend(packed);
+            params.extend(packed);
         }
-        let mut args = vec![self.store.time(now), letter.to_vec(), terms];
+        let mut args = vec![self.store.time(now), letter.to_vec(), params];
         if let Op::Refund { charged_at } = op {
             args.push(charged_at.get().to_string().into_bytes());
         }
         let script = match charges {
-            [one] => Lua::for_one(&one.limit.params(one.cost)),
-            [one, two] => Lua::for_two(&one.limit.params(one.cost), &two.limit.params(two.cost)),
-            _ => Lua::for_several(charges.iter().map(|charge| charge.limit.params(charge.cost))),
+            [one] => LuaScript::for_one(&one.limit.params(one.cost)),
+            [one, two] => {
+                LuaScript::for_two(&one.limit.params(one.cost), &two.limit.params(two.cost))
+            }
+            _ => LuaScript::for_several(
+                charges.iter().map(|charge| charge.limit.params(charge.cost)),
+            ),
         };
         let reply = self.script(script, &self.keys(charges), &args).await?;
         let Value::BulkString(reply) = reply else { return Err(invalid_response(&reply)) };
         let invalid = || StoreError::InvalidResponse(format!("{reply:?}"));
-        let (outcome, at, told) = wire::unpack_reply(&reply).ok_or_else(invalid)?;
-        if outcome == Outcome::Foreign {
+        let (outcome, at, states) = codec::decode_reply(&reply).ok_or_else(invalid)?;
+        if outcome == ScriptOutcome::OtherLimit {
             return self.by_swap(op, charges, now).await;
         }
-        let decided = read_decisions(op, charges, outcome, at, told).ok_or_else(invalid)?;
+        let decided = read_decisions(op, charges, outcome, at, states).ok_or_else(invalid)?;
         // The script and this code must agree; if they do not, neither is trusted.
         let decides = matches!(op, Op::Check | Op::Peek);
-        match decides && decided.all_fit() != (outcome == Outcome::Fits) {
+        match decides && decided.all_fit() != (outcome == ScriptOutcome::Fits) {
             true => Err(invalid()),
             false => Ok(decided),
         }
@@ -176,7 +180,7 @@ impl<'s> Turn<'s> {
             let reply = self.script(&script::READ, &keys, &[self.store.time(now)]).await?;
             let (at, before) = read_states(&reply).ok_or_else(|| invalid_response(&reply))?;
             let unpacked = charges.iter().zip(&before).map(|(charge, bytes)| {
-                wire::unpack_state(bytes, charge.limit).ok_or_else(|| invalid_response(&reply))
+                codec::decode_state(bytes, charge.limit).ok_or_else(|| invalid_response(&reply))
             });
             let mut states = unpacked.collect::<Result<Vec<_>, _>>()?;
             let decisions = apply_all(op, charges, |i, op, charge| {
@@ -186,7 +190,7 @@ impl<'s> Turn<'s> {
             for ((charge, before), state) in charges.iter().zip(before).zip(&states) {
                 let after = match *state == Snapshot::fresh(charge.limit) {
                     true => Vec::new(),
-                    false => wire::pack_state(state, charge.limit),
+                    false => codec::encode_state(state, charge.limit),
                 };
                 let (command, ms) = self.expiry(state, charge.limit, at);
                 args.extend([before, after, command.to_vec(), ms.to_string().into_bytes()]);
@@ -203,7 +207,7 @@ impl<'s> Turn<'s> {
         charges.iter().map(|charge| self.store.key(charge)).collect()
     }
 
-    /// How long to keep a state: until it equals none.
+    /// How long to keep a state: until it is equivalent to none.
     fn expiry(&self, state: &Snapshot, limit: &Limit, now: Micros) -> (&'static [u8], u64) {
         let expires_at = match (state, limit.evaluator()) {
             (Snapshot::Cell(cell), _) => cell.expires_at(),
@@ -289,7 +293,7 @@ impl<'s> Turn<'s> {
 
     /// Refunds what was charged, within a deadline of its own. What cannot be refunded expires.
     async fn refund_all(&self, charged: &[GroupDecided<'_>], now: Micros) {
-        let step = self.store.turn();
+        let step = self.store.operation();
         let refunds = charged.iter().map(async |GroupDecided { group, decided }| {
             let refund = Op::Refund { charged_at: decided.at };
             let _ = step.together(refund, &group.charges, now).await;
@@ -363,24 +367,24 @@ fn is_log(limit: &Limit) -> bool {
 fn read_decisions(
     op: Op,
     charges: &[Charge<'_>],
-    outcome: Outcome,
+    outcome: ScriptOutcome,
     at: Micros,
-    mut told: &[u8],
+    mut states: &[u8],
 ) -> Option<Decided> {
-    let is_charged = op != Op::Peek && outcome == Outcome::Fits;
+    let is_charged = op != Op::Peek && outcome == ScriptOutcome::Fits;
     let decide = |charge: &Charge<'_>| {
         let (own, rest) = match charges.len() {
-            1 => (told, &[][..]),
-            _ => wire::split_told(told)?,
+            1 => (states, &[][..]),
+            _ => codec::split_state(states)?,
         };
-        told = rest;
-        wire::decide(own, charge, op, is_charged, at)
+        states = rest;
+        codec::decide(own, charge, op, is_charged, at)
     };
     let decisions = charges.iter().map(decide).collect::<Option<_>>()?;
     Some(Decided { at, decisions })
 }
 
-/// The time and the states that `read.lua` tells.
+/// Parses the reply of `read.lua`: the time and the states.
 fn read_states(reply: &Value) -> Option<(Micros, Vec<Vec<u8>>)> {
     let Value::Array(parts) = reply else { return None };
     let [Value::BulkString(now), Value::Array(states)] = &parts[..] else { return None };

@@ -1,4 +1,4 @@
-//! What a fleet asks of its store beside decisions: who else is there, and whether a shard is well.
+//! What a fleet needs beside decisions: its membership, and the health of shards.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::charge::Charge;
 use crate::store::{ApplyFailure, Op, SharedStore, StoreError};
 use crate::verdict::Verdict;
 
-/// How long a probe's key lives.
+/// The time-to-live of a probe's key.
 const PROBE_MS: u64 = 1_000;
-/// A caller's key of every shard is found within so many tries, unless a shard has next to no slots.
+/// How many keys are tried to find one of a shard. They suffice unless a shard has hardly any slots.
 const TAGS_MAX: u32 = 100_000;
 
 impl SharedStore for RedisStore {
     async fn announce(&self, node: &str, lives: Duration) -> Result<u32, StoreError> {
         let key = format!("{}:1:nodes", self.config.prefix).into_bytes();
         let args = [node.as_bytes().to_vec(), lives.as_millis().to_string().into_bytes()];
-        let reply = self.turn().script(&script::ANNOUNCE, &[key], &args).await?;
+        let reply = self.operation().script(&script::ANNOUNCE, &[key], &args).await?;
         match reply {
             Value::Int(nodes) => Ok(u32::try_from(nodes).unwrap_or(u32::MAX)),
             reply => Err(invalid_response(&reply)),
@@ -33,13 +33,13 @@ impl SharedStore for RedisStore {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Verdict, ApplyFailure> {
-        let turn = self.turn();
-        let applied = self.apply_in(&turn, op, charges, now).await;
+        let operation = self.operation();
+        let applied = self.apply_within(&operation, op, charges, now).await;
         applied.map_err(|error| {
             let is_one_step = charges.iter().all(|charge| charge.key == charges[0].key);
             let is_charge = matches!(op, Op::Check | Op::Charge);
-            let late = if is_one_step && is_charge { turn.take_late() } else { None };
-            ApplyFailure { error, shard: turn.shard(), late }
+            let late = if is_one_step && is_charge { operation.take_late() } else { None };
+            ApplyFailure { error, shard: operation.shard(), late }
         })
     }
 
@@ -56,6 +56,6 @@ impl SharedStore for RedisStore {
         let key = format!("{}:1:probe{{={}}}", self.config.prefix, tag.unwrap_or_default());
         let mut cmd = Cmd::new();
         cmd.arg("SET").arg(key).arg("").arg("PX").arg(PROBE_MS);
-        self.turn().command(cmd).await.map(drop)
+        self.operation().command(cmd).await.map(drop)
     }
 }

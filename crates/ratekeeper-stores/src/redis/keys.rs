@@ -1,4 +1,4 @@
-//! Keys: where in Redis the usage of a charge is kept.
+//! The Redis keys of usages.
 //!
 //! `PREFIX:1:LEN{=KEY}aNAME`: a prefix of the user's choice, the version of this layout, the length
 //! of the caller's key and the key itself, a letter for the algorithm and the name of the limit. A
@@ -11,7 +11,7 @@ use ratekeeper_core::Algorithm;
 
 use crate::charge::Charge;
 
-/// The layout of keys and states. Another one would be another version, beside this one.
+/// The version of the layout of keys and states.
 const VERSION: &str = "1";
 
 pub(super) fn key_of(prefix: &str, charge: &Charge<'_>) -> Vec<u8> {
@@ -23,7 +23,7 @@ pub(super) fn key_of(prefix: &str, charge: &Charge<'_>) -> Vec<u8> {
     }
 }
 
-/// Where the permits of this name and key are kept.
+/// The Redis key of the permits of this name and key.
 pub(super) fn permits_key(prefix: &str, name: &str, key: &[u8]) -> Vec<u8> {
     build(prefix, key, b'p', name)
 }

@@ -1,4 +1,4 @@
-//! Numbers and states as the scripts read and write them: big-endian, in as few bytes as they need.
+//! The encoding of numbers and states in scripts: big-endian, in as few bytes as they need.
 
 use ratekeeper_core::{Cost, Decision, Evaluator, Limit, LimitParams, Micros, RequestLog};
 
@@ -31,8 +31,8 @@ fn unpack<const N: usize>(mut bytes: &[u8], lens: [usize; N]) -> Option<[u64; N]
     bytes.is_empty().then_some(numbers)
 }
 
-/// The terms of a charge: a letter for the algorithm, and its numbers.
-pub(super) fn pack_terms(charge: &Charge<'_>) -> Vec<u8> {
+/// Encodes the parameters of a charge: a letter for the algorithm, and its numbers.
+pub(super) fn encode_params(charge: &Charge<'_>) -> Vec<u8> {
     let cost = charge.cost.get().min(NUMBER_MAX);
     let mut packed = Vec::with_capacity(40);
     match charge.limit.params(charge.cost) {
@@ -66,7 +66,7 @@ pub(super) fn pack_terms(charge: &Charge<'_>) -> Vec<u8> {
     packed
 }
 
-/// How many bits the fraction of a bucket's moment is given: none, a few, or all it may need.
+/// The size in bits of the fraction of a TAT: none, a few, or all it may need.
 fn scale_bits(count: u64) -> u32 {
     match count {
         1 => 0,
@@ -75,8 +75,8 @@ fn scale_bits(count: u64) -> u32 {
     }
 }
 
-/// A state as Redis keeps it, under this limit.
-pub(super) fn pack_state(state: &Snapshot, limit: &Limit) -> Vec<u8> {
+/// Encodes a state under this limit.
+pub(super) fn encode_state(state: &Snapshot, limit: &Limit) -> Vec<u8> {
     let cell = match state {
         Snapshot::Log(log) => return log.to_bytes(),
         Snapshot::Cell(cell) => *cell,
@@ -104,8 +104,8 @@ pub(super) fn pack_state(state: &Snapshot, limit: &Limit) -> Vec<u8> {
     packed
 }
 
-/// The state that Redis kept. `None` if it makes no sense.
-pub(super) fn unpack_state(bytes: &[u8], limit: &Limit) -> Option<Snapshot> {
+/// Decodes a state. `None` if it is invalid.
+pub(super) fn decode_state(bytes: &[u8], limit: &Limit) -> Option<Snapshot> {
     if bytes.is_empty() {
         return Some(Snapshot::fresh(limit));
     }
@@ -130,38 +130,38 @@ pub(super) fn unpack_state(bytes: &[u8], limit: &Limit) -> Option<Snapshot> {
     limit.cell_evaluator().map(|rule| Snapshot::Cell(rule.cell_from_parts(parts)))
 }
 
-/// What a script says of all charges together.
+/// The outcome of a script for all charges together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ScriptOutcome {
     Denied,
     Fits,
     /// A state was written under another limit.
-    Foreign,
+    OtherLimit,
 }
 
-/// The outcome, the time, and what is told of each charge.
-pub(super) fn unpack_reply(reply: &[u8]) -> Option<(Outcome, Micros, &[u8])> {
+/// Decodes the reply of a script: the outcome, the time, and the state of each charge.
+pub(super) fn decode_reply(reply: &[u8]) -> Option<(ScriptOutcome, Micros, &[u8])> {
     let (outcome, rest) = take(reply, 1)?;
-    let (now, told) = take(rest, 7)?;
+    let (now, states) = take(rest, 7)?;
     let outcome = match outcome {
-        0 => Outcome::Denied,
-        1 => Outcome::Fits,
-        2 => Outcome::Foreign,
+        0 => ScriptOutcome::Denied,
+        1 => ScriptOutcome::Fits,
+        2 => ScriptOutcome::OtherLimit,
         _ => return None,
     };
-    Some((outcome, Micros::new(now), told))
+    Some((outcome, Micros::new(now), states))
 }
 
-/// What is told of the first of several charges, and the rest.
-pub(super) fn split_told(told: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = take(told, 1)?;
+/// Splits off the state of the first of several charges.
+pub(super) fn split_state(states: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = take(states, 1)?;
     rest.split_at_checked(len as usize)
 }
 
-/// The decision on one charge, from its state as it was. `is_charged` if all charges fitted and were
-/// written.
+/// Computes the decision on one charge from its state before. `is_charged` if all charges fitted and
+/// were written.
 pub(super) fn decide(
-    told: &[u8],
+    states: &[u8],
     charge: &Charge<'_>,
     op: Op,
     is_charged: bool,
@@ -169,14 +169,14 @@ pub(super) fn decide(
 ) -> Option<Decision> {
     let Charge { limit, cost, .. } = charge;
     if let Evaluator::Log(rule) = limit.evaluator() {
-        let [used, newest, seen, wait_us] = unpack(told, [7, 7, 7, 7])?;
+        let [used, newest, seen, wait_us] = unpack(states, [7, 7, 7, 7])?;
         let (used, newest) = match is_charged {
             true => (used.saturating_add(cost.get()), seen),
             false => (used, newest),
         };
         return Some(rule.decision(used, newest, wait_us, *cost, now));
     }
-    let mut state = unpack_state(told, limit)?;
+    let mut state = decode_state(states, limit)?;
     let op = if is_charged { op } else { Op::Peek };
     Some(state.act(op, limit, *cost, now))
 }
