@@ -129,7 +129,7 @@ fn store(page: &mut Page, engine: &Engine) {
 fn leases(page: &mut Page, engine: &Engine) {
     let Some(leases) = engine.lease_stats() else { return };
     let by = |by| Labels(vec![("by", by)]);
-    let decisions = [(by("lease"), leases.local), (by("store"), leases.asked)];
+    let decisions = [(by("lease"), leases.local), (by("store"), leases.store_calls)];
     let help = "Decisions on keys that can be leased, by a lease or by the store.";
     page.counter("ratekeeper_lease_decisions_total", help, decisions);
     let help = "Units that were leased.";

@@ -1,11 +1,11 @@
 //! Leases: hot keys are served from memory, with units that were charged in the shared store before.
 //!
 //! A node charges a batch in one call and spends it request by request. The store has counted every
-//! unit before it is spent, so the nodes together never exceed the limit, whatever fails; what a node
-//! that dies had not spent is lost to the others until it runs out by itself. A key is leased once it
-//! is hot; until then, and for everything but checks of one limit, every call goes to the store.
+//! unit before it is spent, so the nodes together never exceed the limit, whatever fails; unspent units
+//! of a node that dies are lost to the others until they expire. A key is leased once it is hot; until
+//! then, and for everything but checks of one limit, every call goes to the store.
 
-mod heat;
+mod hot_keys;
 mod lease;
 
 use std::collections::HashMap;
@@ -20,20 +20,20 @@ use ratekeeper_core::{Cost, Decision, Limit, Micros};
 use crate::charge::{Charge, ChargesError, OwnedCharge};
 use crate::store::{ApplyFailure, Op, SharedStore, Store, StoreError};
 use crate::verdict::Verdict;
-use heat::Heat;
+use hot_keys::HotKeys;
 use lease::{Lease, is_leasable};
 
 const SHARDS: usize = 16;
-/// How many keys may be leased at a time. Beyond that, the others are asked for one by one.
+/// How many keys may be leased at a time. All others are decided by the store.
 const LEASES_MAX: usize = 16_384;
 /// A batch is at most this part of the limit, and this part of what is left of it.
 const LIMIT_PART: u64 = 16;
 const LEFT_PART: u64 = 8;
-/// Requests in a tenth of a second that make a key hot.
-const HOT: u64 = 8;
-/// How often what nobody spends any more is given back.
+/// How many requests in a tenth of a second make a key hot.
+const HOT_RATE: u64 = 8;
+/// How often unused leases are refunded.
 const RETURN_EVERY: Duration = Duration::from_millis(100);
-/// What a clock may be wrong by when nobody tells the time.
+/// How far the estimated time of the background task may be off.
 const SLACK_US: u64 = 5_000;
 
 /// A shared store with leases on top. Clones share their leases.
@@ -41,21 +41,21 @@ const SLACK_US: u64 = 5_000;
 /// **Never over the limit**, whatever fails: units are spent only after the store has counted them,
 /// and only as long as it has not forgotten that. **Under-use is bounded**: for each key a node holds
 /// back at most [`LeasedStore::unspent_max`] units, a sixteenth of the limit and an eighth of what was
-/// left; what is not spent within a tenth of a second or two is given back.
+/// left; what is not spent within a tenth of a second or two is refunded.
 ///
-/// What it is paid with: `remaining` and `reset_after` of a leased key are what the store last told,
-/// so they may be a batch behind.
+/// The cost: `remaining` and `reset_after` of a leased key are those of the store's last decision, so
+/// they may be a batch behind.
 pub struct LeasedStore<S> {
-    inner: Arc<Inner<S>>,
+    inner: Arc<LeaseState<S>>,
 }
 
-struct Inner<S> {
+struct LeaseState<S> {
     store: S,
-    heat: Heat,
+    hot_keys: HotKeys,
     hasher: RandomState,
     shards: [Mutex<Shard>; SHARDS],
-    /// One question at a time for each key; the others wait for its answer.
-    asking: [tokio::sync::Mutex<()>; 64],
+    /// At most one lease call at a time for each key; other requests wait for it.
+    leasing: [tokio::sync::Mutex<()>; 64],
     counters: Counters,
     is_returning: AtomicBool,
 }
@@ -69,7 +69,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Is it about this charge, at this rate?
+    /// Returns whether it is the lease of this charge, at this rate.
     fn is_for(&self, charge: &Charge<'_>) -> bool {
         let of = self.charge();
         of.shares_usage(charge) && of.limit.rate() == charge.limit.rate()
@@ -83,25 +83,26 @@ impl Entry {
 #[derive(Default)]
 struct Counters {
     local: AtomicU64,
-    asked: AtomicU64,
+    store_calls: AtomicU64,
     leased: AtomicU64,
     returned: AtomicU64,
 }
 
-/// What the leases have done so far.
+/// Counters and sizes of leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LeaseStats {
-    /// Answers without a question to the store.
+    /// Decisions without a call to the store.
     pub local: u64,
-    /// Questions to the store.
-    pub asked: u64,
+    /// Calls to the store.
+    pub store_calls: u64,
     /// Units that were charged in batches.
     pub leased: u64,
-    /// Units that were given back.
+    /// Units that were refunded.
     pub returned: u64,
     /// Keys that are leased now.
     pub keys: usize,
-    /// Units that are charged and not spent, now: what the others cannot have.
+    /// Units that are charged and not spent now: unavailable to other nodes.
     pub unspent: u64,
 }
 
@@ -118,38 +119,38 @@ impl<S> std::fmt::Debug for LeasedStore<S> {
 }
 
 impl<S: Store + Send + Sync + 'static> LeasedStore<S> {
-    /// Leases over a store.
+    /// Returns leases over a store.
     pub fn new(store: S) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(LeaseState {
                 store,
-                heat: Heat::new(),
+                hot_keys: HotKeys::new(),
                 hasher: RandomState::new(),
                 shards: Default::default(),
-                asking: std::array::from_fn(|_| tokio::sync::Mutex::default()),
+                leasing: std::array::from_fn(|_| tokio::sync::Mutex::default()),
                 counters: Counters::default(),
                 is_returning: AtomicBool::new(false),
             }),
         }
     }
 
-    /// The most that one node holds back of one key's limit: the bound on under-use, a node.
+    /// Returns the most units of one key that one node holds: the bound on under-use for each node.
     pub fn unspent_max(limit: &Limit) -> u64 {
         (limit.quota() / LIMIT_PART).max(1)
     }
 
-    /// The store below.
+    /// Returns the store below.
     pub fn store(&self) -> &S {
         &self.inner.store
     }
 
-    /// What the leases have done so far, by the time `now`.
+    /// Returns counters and sizes at `now`.
     pub fn stats(&self, now: Micros) -> LeaseStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Counters { local, asked, leased, returned } = &self.inner.counters;
+        let Counters { local, store_calls, leased, returned } = &self.inner.counters;
         let mut stats = LeaseStats {
             local: read(local),
-            asked: read(asked),
+            store_calls: read(store_calls),
             leased: read(leased),
             returned: read(returned),
             ..LeaseStats::default()
@@ -163,14 +164,14 @@ impl<S: Store + Send + Sync + 'static> LeasedStore<S> {
         stats
     }
 
-    /// Gives back everything that is unspent: for a node that is about to leave.
+    /// Refunds all unspent units, for a graceful shutdown.
     pub async fn return_all(&self, now: Micros) {
-        self.inner.return_those(now, |_| true).await;
+        self.inner.return_leases(now, |_| true).await;
     }
 }
 
-impl<S: Store + Send + Sync + 'static> Inner<S> {
-    fn place(&self, charge: &Charge<'_>) -> (&Mutex<Shard>, u64) {
+impl<S: Store + Send + Sync + 'static> LeaseState<S> {
+    fn locate(&self, charge: &Charge<'_>) -> (&Mutex<Shard>, u64) {
         let hash = self.hasher.hash_one((charge.usage_id, charge.key));
         (&self.shards[(hash >> 32) as usize % SHARDS], hash)
     }
@@ -180,45 +181,45 @@ impl<S: Store + Send + Sync + 'static> Inner<S> {
         charge: &Charge<'_>,
         now: Micros,
     ) -> Result<Verdict, StoreError> {
-        let hash = self.place(charge).1;
-        let heat = self.heat.touch(hash, now.get());
-        if let Some(decision) = self.answer(charge, now.get()) {
+        let hash = self.locate(charge).1;
+        let request_rate = self.hot_keys.count(hash, now.get());
+        if let Some(decision) = self.decide(charge, now.get()) {
             return Ok(Verdict::single(decision, now));
         }
-        if heat < HOT {
-            self.counters.asked.fetch_add(1, Ordering::Relaxed);
+        if request_rate < HOT_RATE {
+            self.counters.store_calls.fetch_add(1, Ordering::Relaxed);
             return self.store.apply(Op::Check, &[*charge], now).await;
         }
-        let _turn = self.asking[hash as usize % self.asking.len()].lock().await;
-        // Somebody else may have asked meanwhile.
-        if let Some(decision) = self.answer(charge, now.get()) {
+        let _guard = self.leasing[hash as usize % self.leasing.len()].lock().await;
+        // Another request may have leased meanwhile.
+        if let Some(decision) = self.decide(charge, now.get()) {
             return Ok(Verdict::single(decision, now));
         }
-        self.lease(charge, heat, now).await
+        self.lease(charge, request_rate, now).await
     }
 
-    /// The answer that needs no question, if there is one.
-    fn answer(&self, charge: &Charge<'_>, now: u64) -> Option<Decision> {
-        let (shard, hash) = self.place(charge);
+    /// Decides without a call to the store, if the lease allows it.
+    fn decide(&self, charge: &Charge<'_>, now: u64) -> Option<Decision> {
+        let (shard, hash) = self.locate(charge);
         let mut shard = lock(shard);
         let entry = shard.get_mut(&hash).filter(|entry| entry.is_for(charge))?;
-        let decision = entry.lease.answer(charge.limit, charge.cost, now)?;
+        let decision = entry.lease.decide(charge.limit, charge.cost, now)?;
         drop(shard);
         self.counters.local.fetch_add(1, Ordering::Relaxed);
         Some(decision)
     }
 
-    /// Charges a batch, and answers from it. If that is too much, less, and in the end this one alone.
+    /// Charges a batch and decides from it. If it does not fit, tries less, and in the end this cost alone.
     async fn lease(
         self: &Arc<Self>,
         charge: &Charge<'_>,
-        heat: u64,
+        request_rate: u64,
         now: Micros,
     ) -> Result<Verdict, StoreError> {
         let cost = charge.cost.get();
-        let mut batch = self.batch(charge, heat);
+        let mut batch = self.batch(charge, request_rate);
         loop {
-            self.counters.asked.fetch_add(1, Ordering::Relaxed);
+            self.counters.store_calls.fetch_add(1, Ordering::Relaxed);
             let units = Cost::new(batch).unwrap_or(Cost::ONE);
             let verdict = self.store.apply(Op::Check, &[charge.cost(units)], now).await?;
             if verdict.allowed() {
@@ -229,7 +230,7 @@ impl<S: Store + Send + Sync + 'static> Inner<S> {
                     held = lease.unspent(now.get());
                 });
                 self.counters.leased.fetch_add(batch, Ordering::Relaxed);
-                self.return_later(now);
+                self.start_returning(now);
                 let left = verdict.remaining().saturating_add(held);
                 let reset_us = verdict.reset_after().as_micros() as u64;
                 let decision = Decision::allow(charge.limit.quota(), left, reset_us);
@@ -245,25 +246,26 @@ impl<S: Store + Send + Sync + 'static> Inner<S> {
         }
     }
 
-    /// As much as this node needs for a slice of time, but no more than its part.
-    fn batch(&self, charge: &Charge<'_>, heat: u64) -> u64 {
-        let (shard, hash) = self.place(charge);
+    /// The size of a batch: what this node needs for a slice of time, up to its part of the limit.
+    fn batch(&self, charge: &Charge<'_>, request_rate: u64) -> u64 {
+        let (shard, hash) = self.locate(charge);
         let shard = lock(shard);
         let entry = shard.get(&hash).filter(|entry| entry.is_for(charge));
-        let left = entry.map_or(u64::MAX, |entry| entry.lease.left_there());
+        let left = entry.map_or(u64::MAX, |entry| entry.lease.left_in_store());
         let is_full = entry.is_none() && shard.len() >= LEASES_MAX / SHARDS;
         let cost = charge.cost.get();
         match is_full {
             true => cost,
-            false => {
-                (heat * cost).min(charge.limit.quota() / LIMIT_PART).min(left / LEFT_PART).max(cost)
-            }
+            false => (request_rate * cost)
+                .min(charge.limit.quota() / LIMIT_PART)
+                .min(left / LEFT_PART)
+                .max(cost),
         }
     }
 
-    /// Changes the lease of this charge, of which there is a new one if it has none.
+    /// Changes the lease of this charge, or a new one.
     fn with_lease(&self, charge: &Charge<'_>, now: Micros, change: impl FnOnce(&mut Lease)) {
-        let (shard, hash) = self.place(charge);
+        let (shard, hash) = self.locate(charge);
         let mut shard = lock(shard);
         let is_other = shard.get(&hash).is_some_and(|entry| !entry.is_for(charge));
         if is_other || (shard.len() >= LEASES_MAX / SHARDS && !shard.contains_key(&hash)) {
@@ -278,16 +280,16 @@ impl<S: Store + Send + Sync + 'static> Inner<S> {
         change(&mut entry.lease);
     }
 
-    /// Forgets the lease of this charge. Returns what was unspent, and when that was charged.
+    /// Removes the lease of this charge. Returns it and its unspent units.
     fn forget(&self, charge: &Charge<'_>, now: u64) -> Option<(Entry, u64)> {
-        let (shard, hash) = self.place(charge);
+        let (shard, hash) = self.locate(charge);
         let mut entry = lock(shard).remove(&hash)?;
         let unspent = entry.lease.take(now);
         Some((entry, unspent))
     }
 
-    /// Gives back what is unspent of this charge's key, so that the store's answer is the whole truth.
-    async fn give_back(&self, charge: &Charge<'_>, now: Micros) -> Result<(), StoreError> {
+    /// Refunds the unspent units of this charge's key, so that the store decides on the true usage.
+    async fn refund_lease(&self, charge: &Charge<'_>, now: Micros) -> Result<(), StoreError> {
         match self.forget(charge, now.get()) {
             Some((entry, unspent)) => self.refund(&entry, unspent, now).await,
             None => Ok(()),
@@ -302,9 +304,8 @@ impl<S: Store + Send + Sync + 'static> Inner<S> {
         Ok(())
     }
 
-    /// Gives back what is unspent of the leases that `is_due` tells. What cannot be given back runs out
-    /// by itself.
-    async fn return_those(&self, now: Micros, is_due: impl Fn(&Lease) -> bool) -> usize {
+    /// Removes and refunds the leases for which `is_due` holds. What cannot be refunded expires.
+    async fn return_leases(&self, now: Micros, is_due: impl Fn(&Lease) -> bool) -> usize {
         let mut left = 0;
         for shard in &self.shards {
             let due: Vec<(Entry, u64)> = {
@@ -326,15 +327,15 @@ impl<S: Store + Send + Sync + 'static> Inner<S> {
         left
     }
 
-    /// Sees to it that leases that are no longer used are given back, as long as there are any.
-    fn return_later(self: &Arc<Self>, now: Micros) {
+    /// Starts the task that refunds unused leases, unless it runs.
+    fn start_returning(self: &Arc<Self>, now: Micros) {
         if !self.is_returning.swap(true, Ordering::AcqRel) {
             tokio::spawn(return_idle(Arc::downgrade(self), now));
         }
     }
 }
 
-async fn return_idle<S: Store + Send + Sync + 'static>(inner: Weak<Inner<S>>, began: Micros) {
+async fn return_idle<S: Store + Send + Sync + 'static>(inner: Weak<LeaseState<S>>, began: Micros) {
     let started = tokio::time::Instant::now();
     loop {
         tokio::time::sleep(RETURN_EVERY).await;
@@ -342,7 +343,7 @@ async fn return_idle<S: Store + Send + Sync + 'static>(inner: Weak<Inner<S>>, be
         let now = began.get() + started.elapsed().as_micros() as u64 + SLACK_US;
         let idle_us = RETURN_EVERY.as_micros() as u64;
         let is_idle = |lease: &Lease| lease.last_used() + idle_us + SLACK_US < now;
-        if inner.return_those(Micros::new(now), is_idle).await == 0 {
+        if inner.return_leases(Micros::new(now), is_idle).await == 0 {
             inner.is_returning.store(false, Ordering::Release);
             return;
         }
@@ -364,7 +365,7 @@ impl<S: Store + Send + Sync + 'static> Store for LeasedStore<S> {
             (Op::Check, _) => self.inner.store.apply(op, charges, now).await,
             _ => {
                 for charge in charges {
-                    self.inner.give_back(charge, now).await?;
+                    self.inner.refund_lease(charge, now).await?;
                 }
                 self.inner.store.apply(op, charges, now).await
             }
@@ -372,7 +373,7 @@ impl<S: Store + Send + Sync + 'static> Store for LeasedStore<S> {
     }
 
     fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send {
-        // What is unspent is of the time before, and may not be spent in addition.
+        // Unspent units were charged before the reset, and may not be spent in addition.
         self.inner.forget(charge, 0);
         self.inner.store.reset(charge)
     }
@@ -387,8 +388,7 @@ impl<S: SharedStore + Send + Sync + 'static> SharedStore for LeasedStore<S> {
         self.inner.store.announce(node, lives)
     }
 
-    /// What a lease needs of the store is not followed up: a batch that is charged late runs out
-    /// unspent.
+    /// A late reply is not followed up: a batch that is charged late expires unspent.
     async fn try_apply(
         &self,
         op: Op,

@@ -206,7 +206,7 @@ mod tests {
                 continue;
             }
             for n in [1, 2, 511, 1023] {
-                let later = second | n * GENERATION;
+                let later = second | (n * GENERATION);
                 assert_eq!(SlotState::from_words([first, later]), state);
                 assert!(is_window_cell([first, later]) && !is_busy(later));
                 assert_eq!(generation(later), n * GENERATION);
