@@ -153,7 +153,7 @@ async fn a_shared_store_is_timed_and_its_breaker_and_leases_can_be_seen() {
         PolicyLimiter::new(Policy::parse("policy.yaml", &text, &NoSources).unwrap()).unwrap();
     assert_eq!(admitted(&limiter, "/", 200).await, 200);
     let leases = limiter.engine().lease_stats().unwrap();
-    assert_eq!(leases.local + leases.asked, 200);
+    assert_eq!(leases.local + leases.store_calls, 200);
     assert!(limiter.engine().store_time().count >= 200);
     assert_eq!(limiter.engine().breaker_state(), Some(BreakerState::Closed));
     redis.kill();
