@@ -50,7 +50,7 @@ struct DecisionRecord<'a> {
     allowed: bool,
     remaining: u64,
     retry_after_us: Option<u64>,
-    never: bool,
+    exceeds_capacity: bool,
     delay_us: u64,
 }
 
@@ -67,7 +67,7 @@ impl<'a> DecisionRecord<'a> {
             allowed: decision.allowed(),
             remaining: decision.remaining(),
             retry_after_us,
-            never: decision.exceeds_capacity(),
+            exceeds_capacity: decision.exceeds_capacity(),
             delay_us: delay_us(decision),
         }
     }
@@ -89,7 +89,7 @@ struct RunDocument {
     offered: u64,
     admitted: u64,
     denied: u64,
-    never: u64,
+    exceeds_capacity: u64,
     cost_offered: u64,
     cost_admitted: u64,
     first_denied_at_us: Option<u64>,
@@ -127,7 +127,7 @@ impl Report {
             offered: summary.offered(),
             admitted: summary.admitted(),
             denied: summary.denied(),
-            never: summary.never(),
+            exceeds_capacity: summary.exceeds_capacity(),
             cost_offered: summary.cost_offered(),
             cost_admitted: summary.cost_admitted(),
             first_denied_at_us: summary.first_denied_at_us(),

@@ -11,7 +11,7 @@ use crate::peak::Peak;
 pub struct Summary {
     admitted: u64,
     denied: u64,
-    never: u64,
+    exceeds_capacity: u64,
     cost_offered: u64,
     cost_admitted: u64,
     first_denied_at_us: Option<u64>,
@@ -26,7 +26,7 @@ impl Summary {
         Self {
             admitted: 0,
             denied: 0,
-            never: 0,
+            exceeds_capacity: 0,
             cost_offered: 0,
             cost_admitted: 0,
             first_denied_at_us: None,
@@ -42,7 +42,7 @@ impl Summary {
         match decision.wait() {
             Wait::None => return self.admit(arrival, decision),
             Wait::Micros(us) => self.longest_retry_us = self.longest_retry_us.max(Some(us)),
-            Wait::Never => self.never += 1,
+            Wait::Never => self.exceeds_capacity += 1,
         }
         self.denied += 1;
         self.first_denied_at_us.get_or_insert(at_us);
@@ -79,8 +79,8 @@ impl Summary {
 
     /// Returns the number of denied requests whose cost exceeds the capacity, so that no wait would help.
     #[must_use]
-    pub fn never(&self) -> u64 {
-        self.never
+    pub fn exceeds_capacity(&self) -> u64 {
+        self.exceeds_capacity
     }
 
     /// Returns the cost of all requests.

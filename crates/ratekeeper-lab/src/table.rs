@@ -30,8 +30,8 @@ impl Report {
             ("denied".to_string(), summary.denied().to_string()),
             ("denied %".to_string(), percent_text(summary.denied(), summary.offered())),
         ];
-        if summary.never() > 0 {
-            facts.push(("can never pass".to_string(), summary.never().to_string()));
+        if summary.exceeds_capacity() > 0 {
+            facts.push(("over capacity".to_string(), summary.exceeds_capacity().to_string()));
         }
         if summary.cost_offered() != summary.offered() {
             facts.push(("cost offered".to_string(), summary.cost_offered().to_string()));

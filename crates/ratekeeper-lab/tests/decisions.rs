@@ -19,7 +19,7 @@ fn a_token_bucket_admits_its_burst_and_then_its_rate() {
     let trace = format!("at_us,key,cost\n{}{}", "0,a,1\n".repeat(10), "1000000,a,1\n".repeat(20));
     let line = |at_us: u64, allowed: bool, remaining: u64, retry: &str| {
         format!(
-            "{{\"at_us\":{at_us},\"key\":\"a\",\"cost\":1,\"allowed\":{allowed},\"remaining\":{remaining},\"retry_after_us\":{retry},\"never\":false,\"delay_us\":0}}\n"
+            "{{\"at_us\":{at_us},\"key\":\"a\",\"cost\":1,\"allowed\":{allowed},\"remaining\":{remaining},\"retry_after_us\":{retry},\"exceeds_capacity\":false,\"delay_us\":0}}\n"
         )
     };
     let mut expected = String::new();
@@ -34,7 +34,7 @@ fn a_cost_above_the_capacity_has_no_retry() {
     let limit = Limit::sliding_log("5/s").unwrap();
     assert_eq!(
         jsonl(&limit, "at_us,key,cost\n0,\"q\"\"\n\",6\n"),
-        "{\"at_us\":0,\"key\":\"q\\\"\\n\",\"cost\":6,\"allowed\":false,\"remaining\":5,\"retry_after_us\":null,\"never\":true,\"delay_us\":0}\n"
+        "{\"at_us\":0,\"key\":\"q\\\"\\n\",\"cost\":6,\"allowed\":false,\"remaining\":5,\"retry_after_us\":null,\"exceeds_capacity\":true,\"delay_us\":0}\n"
     );
 }
 
@@ -43,7 +43,7 @@ fn a_leaky_bucket_reports_its_delay() {
     let limit = Limit::leaky_bucket("5/s").unwrap();
     let lines = jsonl(&limit, "at_us,key,cost\n0,a,1\n0,a,1\n");
     let last = lines.lines().last().unwrap();
-    assert!(last.ends_with("\"never\":false,\"delay_us\":200000}"), "{last}");
+    assert!(last.ends_with("\"exceeds_capacity\":false,\"delay_us\":200000}"), "{last}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use ratekeeper_server::fuzzing::TARGETS;
 
-/// What strangers may put anywhere.
+/// Bytes that may be inserted anywhere.
 const PIECES: &[&[u8]] = &[
     b"",
     b"\0",
@@ -48,7 +48,7 @@ fn fuzz_folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
 
-/// Seeds of this target, of which there is at least one.
+/// Returns the seeds of a target; there is at least one.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let folder = fuzz_folder().join("seeds").join(target);
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
@@ -57,55 +57,55 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// As much as the largest of them takes.
-const MOST_BYTES: usize = 256 << 10;
+/// The largest input, in bytes.
+const INPUT_MAX: usize = 256 << 10;
 
-/// What may become of a text on its way.
+/// A change to an example.
 #[derive(Clone, Debug)]
-enum Slip {
-    /// So many bytes give way to a piece.
-    Piece(Index, usize, &'static [u8]),
-    Byte(Index, u8),
-    /// A part is there twice, or many times.
-    Again(Index, Index, usize),
-    CutOff(Index),
+enum Mutation {
+    /// Replaces bytes by a piece.
+    Replace(Index, usize, &'static [u8]),
+    FlipBits(Index, u8),
+    /// Repeats a part.
+    Repeat(Index, Index, usize),
+    Truncate(Index),
 }
 
-impl Slip {
-    fn make(&self, text: &mut Vec<u8>) {
+impl Mutation {
+    fn apply(&self, text: &mut Vec<u8>) {
         let at = |index: &Index, text: &[u8]| index.index(text.len() + 1);
         match self {
-            Self::Piece(index, length, piece) => {
+            Self::Replace(index, length, piece) => {
                 let from = at(index, text);
                 let to = (from + length).min(text.len());
                 text.splice(from..to, piece.iter().copied());
             }
-            Self::Byte(index, byte) if !text.is_empty() => {
+            Self::FlipBits(index, byte) if !text.is_empty() => {
                 let at = index.index(text.len());
                 text[at] ^= byte;
             }
-            Self::Byte(..) => {}
-            Self::Again(one, other, times) => {
+            Self::FlipBits(..) => {}
+            Self::Repeat(one, other, times) => {
                 let (one, other) = (at(one, text), at(other, text));
                 let part = &text[one.min(other)..one.max(other)];
-                // Else a part of parts grows to gigabytes here, before anything has read it.
-                let times = (*times).min(MOST_BYTES / part.len().max(1));
+                // Otherwise repeated repetition would grow to gigabytes before the target runs.
+                let times = (*times).min(INPUT_MAX / part.len().max(1));
                 let parts = part.repeat(times);
                 text.splice(other..other, parts);
             }
-            Self::CutOff(index) => text.truncate(at(index, text)),
+            Self::Truncate(index) => text.truncate(at(index, text)),
         }
     }
 }
 
-fn slip() -> impl Strategy<Value = Slip> {
+fn mutation() -> impl Strategy<Value = Mutation> {
     let index = any::<Index>;
     prop_oneof![
-        4 => (index(), 0..8_usize, select(PIECES)).prop_map(|(at, n, piece)| Slip::Piece(at, n, piece)),
-        4 => (index(), any::<u8>()).prop_map(|(at, byte)| Slip::Byte(at, byte)),
-        2 => (index(), index(), 1..4_usize).prop_map(|(a, b, n)| Slip::Again(a, b, n)),
-        1 => (index(), index(), 50..100_usize).prop_map(|(a, b, n)| Slip::Again(a, b, n)),
-        1 => index().prop_map(Slip::CutOff),
+        4 => (index(), 0..8_usize, select(PIECES)).prop_map(|(at, n, piece)| Mutation::Replace(at, n, piece)),
+        4 => (index(), any::<u8>()).prop_map(|(at, byte)| Mutation::FlipBits(at, byte)),
+        2 => (index(), index(), 1..4_usize).prop_map(|(a, b, n)| Mutation::Repeat(a, b, n)),
+        1 => (index(), index(), 50..100_usize).prop_map(|(a, b, n)| Mutation::Repeat(a, b, n)),
+        1 => index().prop_map(Mutation::Truncate),
     ]
 }
 
@@ -155,7 +155,7 @@ fn peak_bytes_of(run: impl FnOnce()) -> isize {
 }
 
 #[test]
-fn a_fuzzer_can_be_let_loose_on_each() {
+fn every_target_has_a_fuzzer() {
     let manifest = fs::read_to_string(fuzz_folder().join("Cargo.toml")).unwrap();
     for (name, _) in TARGETS {
         assert!(fuzz_folder().join(format!("fuzz_targets/{name}.rs")).is_file(), "{name}");
@@ -165,23 +165,23 @@ fn a_fuzzer_can_be_let_loose_on_each() {
 }
 
 #[test]
-fn good_examples_do_no_harm() {
+fn valid_examples_do_not_panic() {
     for (name, target) in TARGETS {
         seeds(name).iter().for_each(|seed| target(seed));
     }
 }
 
 #[test]
-fn slips_of_good_examples_do_no_harm() {
+fn mutations_of_valid_examples_stay_within_the_memory_bound() {
     for (name, target) in TARGETS {
         let seeds = seeds(name);
         let config =
             ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) };
-        proptest!(config, |(seed in select(seeds), slips in prop::collection::vec(slip(), 1..6))| {
+        proptest!(config, |(seed in select(seeds), mutations in prop::collection::vec(mutation(), 1..6))| {
             let mut text = seed;
-            for slip in &slips {
-                slip.make(&mut text);
-                text.truncate(MOST_BYTES);
+            for mutation in &mutations {
+                mutation.apply(&mut text);
+                text.truncate(INPUT_MAX);
             }
             let peak = peak_bytes_of(|| target(&text));
             prop_assert!(peak < PEAK_BYTES_MAX, "{name} allocated {peak} bytes");
@@ -191,7 +191,7 @@ fn slips_of_good_examples_do_no_harm() {
 
 proptest! {
     #[test]
-    fn random_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
+    fn random_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
         TARGETS.iter().for_each(|(_, target)| target(&bytes));
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn show(
             }
             other => {
                 let refuses = matches!(other, LimitOutcome::MissingIdentity(_));
-                limits.push(json!({ "name": name, "applies": false, "refuses": refuses, "why": why_not(other) }));
+                limits.push(json!({ "name": name, "applies": false, "refuses": refuses, "reason": why_not(other) }));
             }
         }
     }
@@ -72,7 +72,7 @@ fn limit_state(state: &LimitState) -> Json {
             "limit": decision.limit(),
             "remaining": decision.remaining(),
             "retry_after_us": decision.retry_after().map(|after| after.as_micros() as u64),
-            "never": decision.exceeds_capacity(),
+            "exceeds_capacity": decision.exceeds_capacity(),
             "reset_after_us": decision.reset_after().as_micros() as u64,
         }),
     }

@@ -1,4 +1,4 @@
-//! What callers may not do to the server.
+//! The bounds of the server: connections, requests in flight, sizes and keys.
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpStream};
@@ -50,7 +50,7 @@ fn a_connection_beyond_the_limit_is_rejected_by_each_listener() {
             })
         });
     }
-    wait_until("there is room again", || {
+    wait_until("a new connection is accepted again", || {
         let mut client = Client::connect(server.http());
         client.0.try_send(request("/v1/check", "", CHECK)).is_ok()
             && client.try_answer().is_ok_and(|answer| answer.status() == 200)
@@ -58,7 +58,7 @@ fn a_connection_beyond_the_limit_is_rejected_by_each_listener() {
 }
 
 #[test]
-fn more_questions_than_it_can_have_under_way_are_told_to_come_later() {
+fn requests_above_the_in_flight_limit_are_rejected_with_retry_after() {
     let (redis, config) = (RedisServer::start(), envoy_config(100));
     let store = format!("store: {{ url: '{}', deadline: 30s }}\nlimits: []", redis.url());
     let file = policy(&store);
@@ -78,14 +78,14 @@ fn more_questions_than_it_can_have_under_way_are_told_to_come_later() {
     redis.pause();
     let mut first = server.connect();
     first.send(request("/v1/check", "", &check.to_string()));
-    wait_until("it is under way, and another is one too many", || {
+    wait_until("the first is in flight, and another is rejected", || {
         let mut second = server.connect();
         let soon = std::time::Duration::from_millis(50);
         second.0.stream().set_read_timeout(Some(soon)).unwrap();
         second.send(request("/v1/check", "", &check.to_string()));
-        let answer = second.try_answer();
-        answer.is_ok_and(|answer| {
-            answer.status() == 503 && answer.head.get("retry-after").as_deref() == Some("1")
+        let response = second.try_answer();
+        response.is_ok_and(|response| {
+            response.status() == 503 && response.head.get("retry-after").as_deref() == Some("1")
         })
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -95,19 +95,19 @@ fn more_questions_than_it_can_have_under_way_are_told_to_come_later() {
             grpc::Client::connect(server.grpc()).await,
         ];
         let [one, other] = &mut clients;
-        let question = || grpc::request(&[("user", "ann")]);
-        let refused = tokio::select! {
-            refused = one.send(question()) => refused,
-            refused = other.send(question()) => refused,
+        let message = || grpc::request(&[("user", "ann")]);
+        let rejected = tokio::select! {
+            rejected = one.send(message()) => rejected,
+            rejected = other.send(message()) => rejected,
         };
-        assert_eq!(refused.unwrap_err().code(), tonic::Code::Unavailable);
+        assert_eq!(rejected.unwrap_err().code(), tonic::Code::Unavailable);
     });
     redis.resume();
-    assert_eq!(first.answer().status(), 200, "the first is answered as if nothing had been");
+    assert_eq!(first.answer().status(), 200, "the first is not affected");
 }
 
 #[test]
-fn heads_and_bodies_have_their_bounds() {
+fn headers_are_bounded() {
     let server = Server::start(&[]);
     let many = "X-A: b\r\n".repeat(100);
     let mut client = server.connect();
@@ -116,20 +116,21 @@ fn heads_and_bodies_have_their_bounds() {
     let long = format!("X-A: {}\r\n", "b".repeat(20_000));
     let mut client = server.connect();
     let _ = client.0.try_send(request("/v1/check", &long, CHECK));
-    assert!(client.try_answer().is_ok_and(|answer| answer.status() == 431));
+    assert!(client.try_answer().is_ok_and(|response| response.status() == 431));
     assert_eq!(server.connect().ask("NONSENSE\r\n\r\n").status(), 400);
 }
 
 #[test]
-fn a_flood_of_distinct_keys_stays_within_the_cap_and_is_counted() {
+fn distinct_keys_stay_within_the_bound_and_evictions_are_counted() {
     let file = policy("store: { url: memory, keys_max: 10000 }\nlimits: []");
     let server = Server::start(&[path(file.path()), "--resp", "127.0.0.1:0", "--workers", "1"]);
     let flood = |from: usize| {
         let mut wire = crate::client::Wire::new(TcpStream::connect(server.resp()).unwrap());
         for batch in 0..100 {
             let keys = (0..1_000).map(|i| from + batch * 1_000 + i);
+            // None expires while the test runs, however slow the machine is.
             let commands: String =
-                keys.map(|i| format!("CL.THROTTLE key:{i} 15 30 60\r\n")).collect();
+                keys.map(|i| format!("CL.THROTTLE key:{i} 15 30 86400\r\n")).collect();
             wire.send(commands);
             for _ in 0..6_000 {
                 wire.line().unwrap();
@@ -149,11 +150,11 @@ fn a_flood_of_distinct_keys_stays_within_the_cap_and_is_counted() {
     assert!(number("ratekeeper_memory_evictions_total ") > 100_000);
 }
 
-/// A request for health whose message never comes.
-async fn ask_for_health_in_vain(address: SocketAddr, streams: usize) -> Vec<JoinHandle<()>> {
+/// Starts health checks whose message never arrives.
+async fn start_health_checks(address: SocketAddr, streams: usize) -> Vec<JoinHandle<()>> {
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    let shaken = handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-    let (sender, connection) = shaken.unwrap();
+    let connected = handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (sender, connection) = connected.unwrap();
     let mut tasks = vec![tokio::spawn(async { drop(connection.await) })];
     for _ in 0..streams {
         let mut sender = sender.clone();
@@ -166,7 +167,7 @@ async fn ask_for_health_in_vain(address: SocketAddr, streams: usize) -> Vec<Join
 }
 
 #[tokio::test]
-async fn strangers_take_no_place_of_those_who_may_ask() {
+async fn requests_without_a_token_do_not_use_the_in_flight_limit() {
     let (tokens, config) = (file("alpha\n"), envoy_config(100));
     let (tokens, config) = (path(tokens.path()), path(config.path()));
     let server = Server::start(&[
@@ -181,13 +182,13 @@ async fn strangers_take_no_place_of_those_who_may_ask() {
         "--envoy-config",
         config,
     ]);
-    let in_vain = ask_for_health_in_vain(server.grpc(), 100).await;
+    let health_checks = start_health_checks(server.grpc(), 100).await;
     let mut client = grpc::Client::connect(server.grpc()).await;
     for _ in 0..20 {
-        let mut asked = tonic::Request::new(grpc::request(&[("user", "ann")]));
-        asked.metadata_mut().insert("authorization", "Bearer alpha".parse().unwrap());
-        client.send(asked).await.expect("an answer");
+        let mut request = tonic::Request::new(grpc::request(&[("user", "ann")]));
+        request.metadata_mut().insert("authorization", "Bearer alpha".parse().unwrap());
+        client.send(request).await.expect("a response");
         tokio::task::yield_now().await;
     }
-    in_vain.iter().for_each(JoinHandle::abort);
+    health_checks.iter().for_each(JoinHandle::abort);
 }

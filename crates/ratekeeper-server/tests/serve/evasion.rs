@@ -1,4 +1,4 @@
-//! Spellings of one request count as one, however the server is asked about it.
+//! All spellings of a request are counted as one, whether it is described in JSON or by a proxy.
 
 use ratekeeper_testkit::evasion::{POLICY, Spelling, count_as_one, malformed};
 use serde_json::{Map, Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::client::Answer;
 use crate::process::{Server, file, path, post};
 
-/// As a program describes it.
+/// Describes the request in JSON.
 fn described(server: &Server, spelling: &Spelling) -> Answer {
     let mut headers = Map::new();
     for (name, _) in &spelling.headers {
@@ -17,7 +17,7 @@ fn described(server: &Server, spelling: &Spelling) -> Answer {
     post(&mut server.connect(), "/v1/check", &json!({ "request": request }).to_string())
 }
 
-/// As nginx describes it.
+/// Describes the request as nginx does.
 fn forwarded(server: &Server, spelling: &Spelling) -> Answer {
     let Spelling { method, target, host, headers } = spelling;
     let lines: String =
@@ -29,43 +29,43 @@ fn forwarded(server: &Server, spelling: &Spelling) -> Answer {
 }
 
 #[test]
-fn every_spelling_is_counted_as_the_same() {
+fn all_spellings_of_a_request_are_counted_as_one() {
     let policy = file(POLICY);
-    for ask in [described, forwarded] {
+    for send in [described, forwarded] {
         let server = Server::start(&[path(policy.path())]);
         count_as_one(|spelling| {
-            let answer = ask(&server, spelling);
-            assert_eq!(answer.status(), 200, "{spelling:?}: {}", answer.body);
-            answer.head.get("ratelimit")
+            let response = send(&server, spelling);
+            assert_eq!(response.status(), 200, "{spelling:?}: {}", response.body);
+            response.head.get("ratelimit")
         });
     }
 }
 
 #[test]
-fn a_host_that_is_none_is_an_error() {
+fn an_invalid_host_is_rejected() {
     let policy = file(POLICY);
     let server = Server::start(&[path(policy.path())]);
     for spelling in malformed() {
-        let wrong = described(&server, &spelling);
-        assert_eq!(wrong.status(), 400, "{spelling:?}: {}", wrong.body);
-        let told: Value = serde_json::from_str(&wrong.body).unwrap();
-        assert!(told["message"].as_str().unwrap().contains("NAME:PORT"), "{told}");
-        let refused = forwarded(&server, &spelling);
-        assert_eq!(refused.status(), 403, "{spelling:?}: {}", refused.body);
-        assert!(refused.body.contains("INVALID_HOST"), "{}", refused.body);
+        let invalid = described(&server, &spelling);
+        assert_eq!(invalid.status(), 400, "{spelling:?}: {}", invalid.body);
+        let error: Value = serde_json::from_str(&invalid.body).unwrap();
+        assert!(error["message"].as_str().unwrap().contains("NAME:PORT"), "{error}");
+        let denied = forwarded(&server, &spelling);
+        assert_eq!(denied.status(), 403, "{spelling:?}: {}", denied.body);
+        assert!(denied.body.contains("INVALID_HOST"), "{}", denied.body);
     }
 }
 
-/// nginx passes on what follows `#`, and routes without it.
+/// nginx forwards the fragment of a target, but ignores it when it routes.
 #[test]
-fn a_target_is_read_as_a_server_reads_it() {
+fn a_target_is_parsed_as_a_server_parses_it() {
     let policy = file(POLICY);
     let server = Server::start(&[path(policy.path())]);
     let headers = vec![("x-case", "path")];
-    let ask = |target| {
+    let ratelimit = |target| {
         let spelling = Spelling { method: "GET", target, host: "", headers: headers.clone() };
         forwarded(&server, &spelling).head.get("ratelimit").unwrap_or_default()
     };
-    assert!(ask("/checkout#x").contains("r=99;"));
-    assert!(ask("http://shop.example/checkout").contains("r=98;"));
+    assert!(ratelimit("/checkout#x").contains("r=99;"));
+    assert!(ratelimit("http://shop.example/checkout").contains("r=98;"));
 }

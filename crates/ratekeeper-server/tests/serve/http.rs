@@ -1,4 +1,4 @@
-//! The HTTP door.
+//! The HTTP API.
 
 use std::io::{Read, Write};
 
@@ -13,19 +13,19 @@ fn a_check_is_200_or_429_with_the_same_body_and_headers() {
     let server = Server::start(&[]);
     let body = r#"{"key":"user:42","rate":"2/hour burst 2","algorithm":"token_bucket","cost":1}"#;
     let mut client = server.connect();
-    let answers: Vec<_> = (0..3).map(|_| post(&mut client, "/v1/check", body)).collect();
-    let statuses: Vec<_> = answers.iter().map(Answer::status).collect();
+    let responses: Vec<_> = (0..3).map(|_| post(&mut client, "/v1/check", body)).collect();
+    let statuses: Vec<_> = responses.iter().map(Answer::status).collect();
     assert_eq!(statuses, [200, 200, 429]);
-    let fields = |answer: &Answer| {
-        let body: Value = serde_json::from_str(&answer.body).unwrap();
+    let fields = |response: &Answer| {
+        let body: Value = serde_json::from_str(&response.body).unwrap();
         body.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
     };
-    assert_eq!(fields(&answers[0]), fields(&answers[2]));
-    let denied: Value = serde_json::from_str(&answers[2].body).unwrap();
+    assert_eq!(fields(&responses[0]), fields(&responses[2]));
+    let denied: Value = serde_json::from_str(&responses[2].body).unwrap();
     assert_eq!((&denied["allowed"], &denied["limit"]), (&json!(false), &json!(2)));
     assert!(denied["retry_after_ms"].as_u64().unwrap() > 1_700_000, "{denied}");
-    assert_eq!(answers[0].head.get("ratelimit-policy").as_deref(), Some("\"api\";q=2;w=3600"));
-    assert_eq!(answers[2].head.get("retry-after").as_deref(), Some("1800"));
+    assert_eq!(responses[0].head.get("ratelimit-policy").as_deref(), Some("\"api\";q=2;w=3600"));
+    assert_eq!(responses[2].head.get("retry-after").as_deref(), Some("1800"));
 }
 
 #[test]
@@ -39,14 +39,14 @@ fn several_checks_are_charged_all_or_none() {
     assert_eq!(statuses, [200, 200, 429, 429]);
     let (_, left) =
         server.post("/v1/peek", json!({"key": "ann", "rate": "5/hour", "name": "user"}));
-    assert_eq!(left["remaining"], 3, "the two that were refused took nothing");
+    assert_eq!(left["remaining"], 3, "the two denials charged nothing");
     let (_, denied) = server.post("/v1/check", both);
     assert_eq!(denied["limit_name"], "tenant");
     assert_eq!(denied["decisions"][0]["allowed"], true);
 }
 
 #[test]
-fn peeking_resetting_reserving_and_settling() {
+fn usage_can_be_peeked_at_reserved_settled_and_reset() {
     let server = Server::start(&[]);
     let key = |cost: u64| json!({"key": "k", "rate": "100/hour burst 100", "cost": cost});
     assert_eq!(server.post("/v1/check", key(60)).1["remaining"], 40);
@@ -65,7 +65,7 @@ fn peeking_resetting_reserving_and_settling() {
 }
 
 #[test]
-fn permits_are_held_until_they_are_released_or_their_time_is_over() {
+fn permits_are_held_until_they_are_released_or_expire() {
     let server = Server::start(&[]);
     let acquire = json!({"key": "exports", "max": 1, "valid_ms": 3_600_000});
     let (_, held) = server.post("/v1/acquire", acquire.clone());
@@ -75,11 +75,11 @@ fn permits_are_held_until_they_are_released_or_their_time_is_over() {
     assert_eq!(server.post("/v1/release", release).0, 410);
     let short = json!({"key": "exports", "max": 1, "valid_ms": 1});
     assert_eq!(server.post("/v1/acquire", short).0, 200);
-    wait_until("it comes back by itself", || server.post("/v1/acquire", acquire.clone()).0 == 200);
+    wait_until("the permit has expired", || server.post("/v1/acquire", acquire.clone()).0 == 200);
 }
 
 #[test]
-fn a_request_is_judged_by_the_policy() {
+fn the_policy_decides_about_a_described_request() {
     let file = policy(
         "
 identify: { user: { header: x-user, missing: deny } }
@@ -87,21 +87,21 @@ exempt: [ { path: /healthz } ]
 limits: [{ name: checkout, match: { path: /checkout }, per: user, rate: 1/hour }]",
     );
     let server = Server::start(&[file.path().to_str().unwrap()]);
-    let ask = |path: &str, user: &str| {
+    let check = |path: &str, user: &str| {
         let request =
             json!({"request": {"method": "POST", "path": path, "headers": {"X-User": user}}});
         server.post("/v1/check", request)
     };
-    assert_eq!(ask("/checkout", "ann").0, 200);
-    let (status, denied) = ask("//checkout/", "ann");
+    assert_eq!(check("/checkout", "ann").0, 200);
+    let (status, denied) = check("//checkout/", "ann");
     assert_eq!((status, &denied["limit_name"]), (429, &json!("checkout")));
-    assert_eq!(ask("/checkout", "bob").0, 200);
-    assert_eq!(ask("/checkout", "").0, 401);
-    assert_eq!(ask("/healthz", "").0, 200);
+    assert_eq!(check("/checkout", "bob").0, 200);
+    assert_eq!(check("/checkout", "").0, 401);
+    assert_eq!(check("/healthz", "").0, 200);
 }
 
 #[test]
-fn a_request_can_be_looked_at_and_its_limits_reset() {
+fn a_described_request_can_be_peeked_at_and_its_limits_reset() {
     let file = policy(
         "
 identify: { user: { header: x-user, missing: deny } }
@@ -112,27 +112,27 @@ limits:
   - { name: busy, per: user, concurrency: 5 }",
     );
     let server = Server::start(&[file.path().to_str().unwrap()]);
-    let ask = |question: &str, path: &str, user: &str| {
-        server.post(question, json!({"request": {"path": path, "headers": {"X-User": user}}}))
+    let send = |api_path: &str, path: &str, user: &str| {
+        server.post(api_path, json!({"request": {"path": path, "headers": {"X-User": user}}}))
     };
-    let (status, peeked) = ask("/v1/peek", "/checkout", "ann");
+    let (status, peeked) = send("/v1/peek", "/checkout", "ann");
     assert_eq!((status, &peeked["allowed"]), (200, &json!(true)));
     assert_eq!((&peeked["limit_name"], &peeked["remaining"]), (&json!("checkout"), &json!(1)));
     assert_eq!(peeked["decisions"].as_array().unwrap().len(), 2);
-    assert_eq!(ask("/v1/check", "/checkout", "ann").0, 200, "the peek took nothing");
-    assert_eq!(ask("/v1/peek", "/checkout", "ann").1["allowed"], false);
-    assert_eq!(ask("/v1/peek", "/", "ann").1["remaining"], 4);
-    assert_eq!(ask("/v1/peek", "/healthz", "").1["why"], "exempt");
-    assert_eq!(ask("/v1/peek", "/", "").1["allowed"], false);
+    assert_eq!(send("/v1/check", "/checkout", "ann").0, 200, "the peek charged nothing");
+    assert_eq!(send("/v1/peek", "/checkout", "ann").1["allowed"], false);
+    assert_eq!(send("/v1/peek", "/", "ann").1["remaining"], 4);
+    assert_eq!(send("/v1/peek", "/healthz", "").1["reason"], "exempt");
+    assert_eq!(send("/v1/peek", "/", "").1["allowed"], false);
 
-    let (status, reset) = ask("/v1/reset", "/checkout", "ann");
+    let (status, reset) = send("/v1/reset", "/checkout", "ann");
     assert_eq!((status, &reset), (200, &json!({"reset": true, "limits": ["checkout", "all"]})));
-    assert_eq!(ask("/v1/check", "/checkout", "ann").0, 200);
-    assert_eq!(ask("/v1/reset", "/healthz", "").1["reset"], false);
+    assert_eq!(send("/v1/check", "/checkout", "ann").0, 200);
+    assert_eq!(send("/v1/reset", "/healthz", "").1["reset"], false);
 }
 
 #[test]
-fn a_wrong_question_is_answered_with_what_would_do() {
+fn an_invalid_request_is_rejected_with_what_would_work() {
     let server = Server::start(&[]);
     let (status, body) = server.post("/v1/check", json!({"key": "k", "rte": "1/s"}));
     assert_eq!(status, 400);
@@ -144,35 +144,37 @@ fn a_wrong_question_is_answered_with_what_would_do() {
 }
 
 #[test]
-fn without_its_store_it_answers_and_says_so() {
+fn without_the_store_decisions_are_marked_degraded() {
     let redis = RedisServer::start();
     let file = policy(&format!("store: {{ url: '{}' , deadline: 1s }}\nlimits: []", redis.url()));
     let server = Server::start(&[file.path().to_str().unwrap()]);
     let check = json!({"key": "k", "rate": "100/hour"});
-    wait_until("the store answers", || {
+    wait_until("the store decides", || {
         server.post("/v1/check", check.clone()).1["degraded"] == false
     });
     redis.kill();
-    wait_until("it does not", || server.post("/v1/check", check.clone()).1["degraded"] == true);
-    wait_until("the admin side says so", || {
+    wait_until("a decision without the store", || {
+        server.post("/v1/check", check.clone()).1["degraded"] == true
+    });
+    wait_until("the store is reported as down", || {
         Client::connect(server.admin()).get("/readyz").body.contains("\"down\"")
     });
 }
 
 #[test]
-fn a_refusal_without_the_store_says_so() {
+fn a_denial_without_the_store_is_marked_degraded() {
     let file = policy(
         "store: { url: 'redis://127.0.0.1:1', deadline: 100ms }
 limits: [{ name: all, rate: 1/hour }]",
     );
     let server = Server::start(&[file.path().to_str().unwrap()]);
-    let ask = || server.post("/v1/check", json!({"request": {"path": "/"}}));
-    wait_until("it is refused", || ask().0 == 429);
-    assert_eq!(ask().1["degraded"], true);
+    let check = || server.post("/v1/check", json!({"request": {"path": "/"}}));
+    wait_until("a denial", || check().0 == 429);
+    assert_eq!(check().1["degraded"], true);
 }
 
 #[test]
-fn a_permit_is_no_reservation() {
+fn the_id_of_a_permit_is_not_that_of_a_reservation() {
     let server = Server::start(&[]);
     let acquire = json!({"key": "k", "max": 1, "name": "exports"});
     let permit = server.post("/v1/acquire", acquire.clone()).1["permit"].clone();
@@ -187,44 +189,44 @@ fn a_permit_is_no_reservation() {
 }
 
 #[test]
-fn a_proxy_that_does_not_say_what_it_asks_about_is_refused() {
+fn forward_auth_denies_a_request_that_the_proxy_does_not_describe() {
     let tokens = crate::process::file("alpha\n");
     let server = Server::start(&["--tokens", tokens.path().to_str().unwrap()]);
-    let ask = |headers: &str| {
+    let authorize = |headers: &str| {
         let head = format!("GET /v1/auth HTTP/1.1\r\nHost: a\r\n{headers}\r\n");
         server.connect().ask(&head)
     };
     let token = "X-Ratekeeper-Token: alpha\r\n";
-    let of = |headers: &str| ask(&format!("{token}{headers}"));
-    assert_eq!(of("X-Original-URI: /\r\nX-Original-Method: GET\r\n").status(), 200);
+    let with_token = |headers: &str| authorize(&format!("{token}{headers}"));
+    assert_eq!(with_token("X-Original-URI: /\r\nX-Original-Method: GET\r\n").status(), 200);
     for missing in ["", "X-Original-URI: /\r\n", "X-Forwarded-Method: GET\r\n"] {
-        let refused = of(missing);
-        assert_eq!(refused.status(), 403, "{missing}");
-        assert!(refused.body.contains("INCOMPLETE"), "{}", refused.body);
+        let denied = with_token(missing);
+        assert_eq!(denied.status(), 403, "{missing}");
+        assert!(denied.body.contains("INCOMPLETE"), "{}", denied.body);
     }
-    let callers =
-        "Authorization: Bearer of-the-caller\r\nX-Original-URI: /\r\nX-Original-Method: GET\r\n";
-    assert_eq!(of(callers).status(), 200);
-    assert_eq!(ask(callers).status(), 401);
+    let by_client =
+        "Authorization: Bearer of-the-client\r\nX-Original-URI: /\r\nX-Original-Method: GET\r\n";
+    assert_eq!(with_token(by_client).status(), 200);
+    assert_eq!(authorize(by_client).status(), 401);
 }
 
 #[test]
-fn probes_of_envoyproxy_ratelimit_are_answered() {
+fn the_health_check_of_envoyproxy_ratelimit_is_served() {
     assert_eq!(Server::start(&[]).connect().get("/healthcheck").status(), 200);
 }
 
-/// What is left of this limit for the key `k`, asked over Redis' protocol.
-fn left_over_resp(server: &Server, limit: &str) -> u64 {
+/// Returns what remains of this limit for the key `k`, over the Redis protocol.
+fn remaining_over_resp(server: &Server, limit: &str) -> u64 {
     let mut stream = std::net::TcpStream::connect(server.resp()).unwrap();
     stream.write_all(format!("RK.PEEK k {limit}\r\nQUIT\r\n").as_bytes()).unwrap();
-    let mut told = String::new();
-    stream.read_to_string(&mut told).unwrap();
-    let (_, rest) = told.split_once("remaining\r\n:").unwrap_or_else(|| panic!("{told}"));
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    let (_, rest) = reply.split_once("remaining\r\n:").unwrap_or_else(|| panic!("{reply}"));
     rest.lines().next().unwrap().parse().unwrap()
 }
 
 #[test]
-fn a_limit_is_one_count_whatever_the_protocol() {
+fn usage_is_shared_by_all_protocols() {
     let redis = RedisServer::start();
     let store = format!("store: {{ url: '{}', deadline: 5s }}\nlimits: []", redis.url());
     let in_redis = policy(&store);
@@ -242,9 +244,9 @@ fn a_limit_is_one_count_whatever_the_protocol() {
             let mut check = rate;
             check["key"] = json!("k");
             check["cost"] = json!(3);
-            assert_eq!(left_over_resp(&server, resp), 10, "{check}: nobody else has charged it");
+            assert_eq!(remaining_over_resp(&server, resp), 10, "{check}: not charged yet");
             assert_eq!(server.post("/v1/check", &check).1["remaining"], 7);
-            assert_eq!(left_over_resp(&server, resp), 7, "{check}");
+            assert_eq!(remaining_over_resp(&server, resp), 7, "{check}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Permits over a shared store: they belong to whoever took them, not to the server that gave them.
+//! Permits of a shared store: they do not depend on the server that granted them.
 
 use ratekeeper_testkit::{RedisServer, wait_until};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use tempfile::NamedTempFile;
 
 use crate::process::{Server, path, policy};
 
-/// A store, the policy that names it, and two servers.
+/// A store, the policy with its address, and two servers.
 struct Fleet {
     redis: RedisServer,
     policy: NamedTempFile,
@@ -23,8 +23,8 @@ impl Fleet {
         Fleet { redis, servers, policy }
     }
 
-    /// The millisecond until which the only permit is held, and what time it is for the store.
-    fn held_until(&self) -> (u64, u64) {
+    /// Returns the deadline of the only permit and the store's time, in milliseconds.
+    fn deadline_and_now_ms(&self) -> (u64, u64) {
         let script = "local key = redis.call('KEYS', '*callers*')[1]
             return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')[2]";
         let until = self.redis.command(&["EVAL", script, "0"]).parse().unwrap();
@@ -50,15 +50,15 @@ const HOUR_MS: u64 = 3_600_000;
 const MINUTE_MS: u64 = 60_000;
 
 #[test]
-fn a_permit_outlives_the_server_that_gave_it() {
+fn a_permit_outlives_the_server_that_granted_it() {
     for signal in ["-KILL", "-TERM"] {
         let mut fleet = Fleet::start();
         let (status, held) = acquire(&fleet.servers[0], HOUR_MS);
         assert_eq!(status, 200, "{held}");
         fleet.servers[0].signal(signal);
         fleet.servers[0].wait();
-        // Nothing renews it and nothing shortens it.
-        let (until, now) = fleet.held_until();
+        // Neither end of the server has changed its deadline.
+        let (until, now) = fleet.deadline_and_now_ms();
         assert!(until > now + HOUR_MS - 10 * MINUTE_MS, "{signal}: {until} at {now}");
         let other = &fleet.servers[1];
         assert_eq!(acquire(other, MINUTE_MS).0, 429, "{signal}");
@@ -68,64 +68,67 @@ fn a_permit_outlives_the_server_that_gave_it() {
 }
 
 #[test]
-fn a_permit_is_held_until_its_time_is_over_and_no_longer() {
+fn a_permit_is_held_until_it_expires() {
     let mut fleet = Fleet::start();
     assert_eq!(acquire(&fleet.servers[0], 1_500).0, 200);
-    let (until, _) = fleet.held_until();
+    let (until, _) = fleet.deadline_and_now_ms();
     fleet.servers[0].signal("-KILL");
     fleet.servers[0].wait();
-    wait_until("it comes back", || acquire(&fleet.servers[1], MINUTE_MS).0 == 200);
-    assert!(fleet.now_ms() >= until, "it came back before its time");
+    wait_until("the permit has expired", || acquire(&fleet.servers[1], MINUTE_MS).0 == 200);
+    assert!(fleet.now_ms() >= until, "it expired too early");
 }
 
 #[test]
-fn a_permit_is_released_once_and_only_by_its_id() {
+fn a_permit_is_released_once_and_only_by_its_own_id() {
     let fleet = Fleet::start();
     let [one, other] = &fleet.servers;
     let held = acquire(one, HOUR_MS).1["permit"].clone();
     let id = held.as_str().unwrap();
-    let (random, place) = id.split_once('-').unwrap();
+    let (random, location) = id.split_once('-').unwrap();
     assert_eq!(random.len(), 32, "128 bits");
     let forged = [
-        format!("{}-{place}", "0".repeat(32)),
+        format!("{}-{location}", "0".repeat(32)),
         format!("{random}-{}-api", "61".repeat(7)),
-        format!("{random}-{}-other", place.split_once('-').unwrap().0),
+        format!("{random}-{}-other", location.split_once('-').unwrap().0),
         "0".repeat(32),
     ];
     for forged in forged {
-        let (status, why) = release(other, &json!(forged));
-        assert_eq!((status, &why["code"]), (410, &json!("GONE")), "{forged}");
+        let (status, body) = release(other, &json!(forged));
+        assert_eq!((status, &body["code"]), (410, &json!("GONE")), "{forged}");
     }
     for malformed in [format!("{id}\n"), random.to_string() + "-", "-".into(), format!("x{id}")] {
-        let (status, why) = release(other, &json!(malformed));
-        let why = why["message"].as_str().unwrap();
-        assert!(status == 400 && why.contains("what /v1/acquire answered"), "{malformed}: {why}");
+        let (status, body) = release(other, &json!(malformed));
+        let message = body["message"].as_str().unwrap();
+        assert!(
+            status == 400 && message.contains("that /v1/acquire returned"),
+            "{malformed}: {message}"
+        );
     }
     assert_eq!(acquire(one, MINUTE_MS).0, 429, "it is still held");
     assert_eq!(release(other, &held), (200, json!({"released": true})));
     let again = acquire(other, HOUR_MS);
     assert_eq!(again.0, 200);
     for server in [one, other] {
-        let (status, why) = release(server, &held);
+        let (status, body) = release(server, &held);
         assert_eq!(status, 410);
-        assert!(why["message"].as_str().unwrap().contains("was released before"), "{why}");
+        assert!(body["message"].as_str().unwrap().contains("was released before"), "{body}");
     }
-    assert_eq!(acquire(one, MINUTE_MS).0, 429, "the second release took nothing from others");
+    assert_eq!(acquire(one, MINUTE_MS).0, 429, "the second release freed nothing");
 }
 
 #[test]
-fn without_the_store_a_server_gives_permits_of_its_own() {
+fn without_the_store_a_server_grants_permits_of_its_own() {
     let fleet = Fleet::start();
     let stored = acquire(&fleet.servers[0], HOUR_MS).1["permit"].clone();
     fleet.redis.kill();
-    let (status, why) = release(&fleet.servers[0], &stored);
-    assert_eq!((status, &why["code"]), (503, &json!("STORE")), "{why}");
+    let (status, body) = release(&fleet.servers[0], &stored);
+    assert_eq!((status, &body["code"]), (503, &json!("STORE")), "{body}");
     let fallback = policy(&format!("store: {{ url: '{}' }}\nlimits: []", fleet.redis.url()));
     let server = Server::start(&["--resp", "off", path(fallback.path())]);
     let local = acquire(&server, HOUR_MS);
     assert_eq!(local.0, 200);
     assert_eq!(acquire(&server, HOUR_MS).0, 429, "its share is used up");
-    assert_eq!(release(&fleet.servers[1], &local.1["permit"]).0, 410, "another server's");
+    assert_eq!(release(&fleet.servers[1], &local.1["permit"]).0, 410, "granted by another server");
     assert_eq!(release(&server, &local.1["permit"]).0, 200);
     drop(fleet.policy);
 }

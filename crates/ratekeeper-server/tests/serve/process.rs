@@ -24,13 +24,13 @@ impl Server {
     }
 
     pub(crate) fn post(&self, path: &str, body: impl Borrow<Value>) -> (u16, Value) {
-        let answer = post(&mut self.connect(), path, &body.borrow().to_string());
-        (answer.status(), serde_json::from_str(&answer.body).unwrap_or(Value::Null))
+        let response = post(&mut self.connect(), path, &body.borrow().to_string());
+        (response.status(), serde_json::from_str(&response.body).unwrap_or(Value::Null))
     }
 }
 
 impl Server {
-    /// What comes back for a question in plain text.
+    /// Sends a check without TLS, and returns all that comes back.
     pub(crate) fn post_plain(&self) -> String {
         let mut client = self.connect();
         client.send(request("/v1/check", "Connection: close\r\n", "{}"));
@@ -66,7 +66,7 @@ pub(crate) fn post(client: &mut Client, path: &str, body: &str) -> Answer {
     client.ask(&request(path, "", body))
 }
 
-/// A question with more headers.
+/// Formats a POST request with more headers.
 pub(crate) fn request(path: &str, headers: &str, body: &str) -> String {
     let length = body.len();
     format!("POST {path} HTTP/1.1\r\nHost: a\r\n{headers}Content-Length: {length}\r\n\r\n{body}")

@@ -1,4 +1,4 @@
-//! What the HTTP API decides while its store is down, and what becomes of it when the store is back.
+//! Decisions of the HTTP API while the store is unavailable, and afterwards.
 
 use ratekeeper_testkit::{RedisServer, wait_until};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn check(server: &Server, cost: u64) -> (u16, Value) {
     server.post("/v1/check", json!({ "key": "k", "rate": "100/day burst 100", "cost": cost }))
 }
 
-/// How much the store itself has left.
+/// Returns what remains of the limit by the store's own count.
 fn remaining(server: &Server) -> u64 {
     let (_, peeked) = server.post("/v1/peek", json!({ "key": "k", "rate": "100/day burst 100" }));
     assert_eq!(peeked["degraded"], false, "{peeked}");
@@ -60,8 +60,8 @@ fn a_reservation_is_settled_where_it_was_charged() {
     assert_eq!(status, 200, "{settled}");
     redis.resume();
     wait_until_up(&server);
-    // 10 by the store, and 15 of the 40 that were charged without it.
-    wait_until("the store has been charged what it missed", || remaining(&server) == 75);
+    // 10 were charged by the store, and 15 without it after settling.
+    wait_until("the store has been charged for the outage", || remaining(&server) == 75);
 }
 
 #[test]

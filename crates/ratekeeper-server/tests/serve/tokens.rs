@@ -1,4 +1,4 @@
-//! Who may ask: bearer tokens at the doors that are for programs, and on the admin side.
+//! Bearer tokens on the HTTP, gRPC and admin listeners.
 
 use std::fs;
 use std::time::Duration;
@@ -13,22 +13,22 @@ use crate::process::{Server, envoy_config, file, path, request};
 
 const CHECK: &str = r#"{"key":"k","rate":"9/s"}"#;
 
-fn ask(server: &Server, header: &str) -> u16 {
+fn check(server: &Server, header: &str) -> u16 {
     server.connect().ask(&request("/v1/check", header, CHECK)).status()
 }
 
 #[test]
-fn only_those_who_have_a_token_are_answered() {
+fn a_request_without_a_valid_token_is_rejected() {
     let tokens = file("# callers\nalpha\nbeta\n");
     let server = Server::start(&["--tokens", path(tokens.path())]);
-    assert_eq!(ask(&server, "Authorization: Bearer beta\r\n"), 200);
-    assert_eq!(ask(&server, "Authorization: Bearer gamma\r\n"), 401);
-    assert_eq!(ask(&server, ""), 401);
+    assert_eq!(check(&server, "Authorization: Bearer beta\r\n"), 200);
+    assert_eq!(check(&server, "Authorization: Bearer gamma\r\n"), 401);
+    assert_eq!(check(&server, ""), 401);
     assert_eq!(server.connect().get("/healthz").status(), 200);
 }
 
 #[test]
-fn changed_tokens_are_taken_up_and_a_file_without_any_is_not() {
+fn changed_tokens_are_reloaded_and_a_file_without_any_is_rejected() {
     let tokens = file("alpha\n");
     let server = Server::start(&["--tokens", path(tokens.path())]);
     let write = |text: &str, ahead_s: u64| {
@@ -39,15 +39,19 @@ fn changed_tokens_are_taken_up_and_a_file_without_any_is_not() {
     };
     write("# none\n", 10);
     server.wait_for_log("tokens not reloaded");
-    assert_eq!(ask(&server, "Authorization: Bearer alpha\r\n"), 200);
+    assert_eq!(check(&server, "Authorization: Bearer alpha\r\n"), 200);
     write("alpha\nbeta\n", 20);
-    wait_until("the new one will do", || ask(&server, "Authorization: Bearer beta\r\n") == 200);
+    wait_until("the new token is accepted", || {
+        check(&server, "Authorization: Bearer beta\r\n") == 200
+    });
     write("beta\n", 30);
-    wait_until("the old one is over", || ask(&server, "Authorization: Bearer alpha\r\n") == 401);
+    wait_until("the old token is rejected", || {
+        check(&server, "Authorization: Bearer alpha\r\n") == 401
+    });
 }
 
 #[test]
-fn the_admin_side_has_tokens_of_its_own() {
+fn the_admin_listener_has_its_own_tokens() {
     let (callers, operators) = (file("alpha\n"), file("omega\n"));
     let server = Server::start(&[
         "--tokens",
@@ -55,23 +59,23 @@ fn the_admin_side_has_tokens_of_its_own() {
         "--admin-tokens",
         path(operators.path()),
     ]);
-    let ask = |path: &str, header: &str| {
-        let get = format!("GET {path} HTTP/1.1\r\nHost: a\r\n{header}\r\n");
-        Client::connect(server.admin()).ask(&get)
+    let get = |path: &str, header: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n{header}\r\n");
+        Client::connect(server.admin()).ask(&request)
     };
-    assert_eq!(ask("/metrics", "Authorization: Bearer omega\r\n").status(), 200);
+    assert_eq!(get("/metrics", "Authorization: Bearer omega\r\n").status(), 200);
     for header in ["", "Authorization: Bearer alpha\r\n"] {
-        let refused = ask("/metrics", header);
-        assert_eq!(refused.status(), 401);
-        assert_eq!(refused.head.get("www-authenticate").as_deref(), Some("Bearer"));
+        let rejected = get("/metrics", header);
+        assert_eq!(rejected.status(), 401);
+        assert_eq!(rejected.head.get("www-authenticate").as_deref(), Some("Bearer"));
     }
     for probe in ["/healthz", "/readyz"] {
-        assert_eq!(ask(probe, "").status(), 200, "{probe} is for those who have no token");
+        assert_eq!(get(probe, "").status(), 200, "{probe} needs no token");
     }
 }
 
 #[tokio::test]
-async fn envoy_has_to_show_a_token_too() {
+async fn a_grpc_request_without_a_valid_token_is_rejected() {
     let (tokens, config) = (file("alpha\n"), envoy_config(100));
     let server = Server::start(&[
         "--tokens",
@@ -82,12 +86,12 @@ async fn envoy_has_to_show_a_token_too() {
         path(config.path()),
     ]);
     let mut client = grpc::Client::connect(server.grpc()).await;
-    let question = || grpc::request(&[("user", "ann")]);
-    let refused = client.send(question()).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unauthenticated);
-    for (token, is_known) in [("Bearer alpha", true), ("Bearer omega", false)] {
-        let mut asked = Request::new(question());
-        asked.metadata_mut().insert("authorization", MetadataValue::from_static(token));
-        assert_eq!(client.send(asked).await.is_ok(), is_known, "{token}");
+    let message = || grpc::request(&[("user", "ann")]);
+    let rejected = client.send(message()).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unauthenticated);
+    for (token, is_valid) in [("Bearer alpha", true), ("Bearer omega", false)] {
+        let mut request = Request::new(message());
+        request.metadata_mut().insert("authorization", MetadataValue::from_static(token));
+        assert_eq!(client.send(request).await.is_ok(), is_valid, "{token}");
     }
 }

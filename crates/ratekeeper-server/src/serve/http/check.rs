@@ -1,39 +1,46 @@
-//! May this pass? Asked with a rate of the caller's own, with several, or with a request for the policy.
+//! `/v1/check`: decides about rates of the caller, or about a described request by the policy.
 
 use http::StatusCode;
-use ratekeeper::policy::ResponseSettings;
-use ratekeeper::{Admission, Applied, BindingLimit, Charge, Decision, Limit, Op, RefusalReason};
+use ratekeeper::{Admission, Applied, Charge, Op, RefusalReason};
 use smallvec::SmallVec;
 
 use super::HttpApi;
-use super::ask::{Check, Described, Question};
+use super::described_request::DescribedRequest;
+use super::error::RequestError;
 use super::peek;
-use super::reply::{self, Reply, Told};
+use super::request::{ApiRequest, RateCheck};
+use super::response::{ApiResponse, DecisionBody, with_binding_headers, with_limit_headers};
 
-pub(super) async fn answer(door: &HttpApi, body: &[u8], op: Op) -> Result<Reply, String> {
-    match Question::read(body)? {
-        Question::Checks(checks) => check_all(door, &checks, op).await,
-        Question::Request(described) if op == Op::Peek => {
-            Ok(Box::pin(peek::answer(door, &described)).await)
+/// Handles `/v1/check`, and `/v1/peek` with [`Op::Peek`].
+pub(super) async fn check(api: &HttpApi, body: &[u8], op: Op) -> Result<ApiResponse, RequestError> {
+    match ApiRequest::parse(body)? {
+        ApiRequest::Checks(checks) => check_rates(api, &checks, op).await,
+        ApiRequest::Described(request) if op == Op::Peek => {
+            Ok(Box::pin(peek::peek_request(api, &request)).await)
         }
-        Question::Request(described) => Ok(Box::pin(judge(door, &described)).await),
+        ApiRequest::Described(request) => Ok(Box::pin(check_request(api, &request)).await),
     }
 }
 
-async fn check_all(door: &HttpApi, checks: &[Check], op: Op) -> Result<Reply, String> {
-    let applied = apply(door, op, checks).await?;
+async fn check_rates(
+    api: &HttpApi,
+    checks: &[RateCheck],
+    op: Op,
+) -> Result<ApiResponse, RequestError> {
+    let applied = apply(api, op, checks).await?;
     let binding = &checks[applied.binding()].limit;
-    let mut told = Told::of(binding, &applied, applied.is_degraded());
+    let mut body = DecisionBody::new(binding, &applied, applied.is_degraded());
     if checks.len() > 1 {
-        let each = checks.iter().zip(applied.decisions());
-        let each =
-            each.map(|(check, decision)| Told::of(&check.limit, decision, applied.is_degraded()));
-        told = told.each(each.collect());
+        let decisions = checks.iter().zip(applied.decisions()).map(|(check, decision)| {
+            DecisionBody::new(&check.limit, decision, applied.is_degraded())
+        });
+        body = body.with_decisions(decisions.collect());
     }
-    Ok(with_limit_headers(told.answer(status(op, applied.allowed())), binding, &applied))
+    let response = body.to_response(status(op, applied.allowed()));
+    Ok(with_limit_headers(response, binding, &applied))
 }
 
-/// A peek is never refused.
+/// A peek succeeds whatever the decision.
 fn status(op: Op, is_allowed: bool) -> StatusCode {
     match is_allowed || op == Op::Peek {
         true => StatusCode::OK,
@@ -42,68 +49,58 @@ fn status(op: Op, is_allowed: bool) -> StatusCode {
 }
 
 /// Applies `op` to all checks or to none of them, and counts the decisions.
-pub(super) async fn apply(door: &HttpApi, op: Op, checks: &[Check]) -> Result<Applied, String> {
-    let charges: SmallVec<[Charge<'_>; 4]> = checks.iter().map(Check::charge).collect();
-    let applied =
-        door.gate.engine().apply(op, &charges).await.map_err(|error| error.to_string())?;
+pub(super) async fn apply(
+    api: &HttpApi,
+    op: Op,
+    checks: &[RateCheck],
+) -> Result<Applied, RequestError> {
+    let charges: SmallVec<[Charge<'_>; 4]> = checks.iter().map(RateCheck::charge).collect();
+    let applied = api.limiter.engine().apply(op, &charges).await?;
     match applied.allowed() {
-        true => checks.iter().for_each(|check| door.note(op, check, &applied)),
+        true => checks.iter().for_each(|check| api.count_decision(op, check, &applied)),
         // The others were not charged.
-        false => door.note(op, &checks[applied.binding()], &applied),
+        false => api.count_decision(op, &checks[applied.binding()], &applied),
     }
     Ok(applied)
 }
 
-/// Adds the headers of a limit to a response.
-pub(super) fn with_limit_headers(mut reply: Reply, limit: &Limit, decision: &Decision) -> Reply {
-    reply::tell(limit, decision, reply.headers_mut());
-    reply
+/// Decides about a described request by the policy.
+async fn check_request(api: &HttpApi, request: &DescribedRequest) -> ApiResponse {
+    let deciding = api.limiter.decide(&request.attributes(api.now_us()));
+    admission_response(&deciding.await)
 }
 
-/// A request that the policy judges.
-async fn judge(door: &HttpApi, described: &Described) -> Reply {
-    let deciding = door.gate.decide(&described.request(door.now_us()));
-    judged(&deciding.await)
-}
-
-fn judged(admission: &Admission) -> Reply {
+fn admission_response(admission: &Admission) -> ApiResponse {
     match admission {
-        Admission::Exempt => Told::because(true, "exempt".into()).answer(StatusCode::OK),
+        Admission::Exempt => {
+            DecisionBody::without_limit(true, "exempt".into()).to_response(StatusCode::OK)
+        }
         Admission::Admitted(admitted) => {
-            let speaker = admitted.binding();
-            let told = match speaker {
-                Some(speaker) => Told::of(speaker.limit, speaker.decision, admitted.is_degraded),
-                None => Told::because(true, "no limit applies".into()),
+            let body = match admitted.binding() {
+                Some(binding) => {
+                    DecisionBody::new(binding.limit, binding.decision, admitted.is_degraded)
+                }
+                None => DecisionBody::without_limit(true, "no limit applies".into()),
             };
-            spoken(told.delayed(admitted.delay).answer(StatusCode::OK), speaker)
+            let response = body.with_delay(admitted.delay).to_response(StatusCode::OK);
+            with_binding_headers(response, admitted.binding())
         }
         Admission::Refused(refusal) => {
-            let told = match (&refusal.reason, refusal.binding()) {
-                (_, Some(speaker)) => {
-                    Told::of(speaker.limit, speaker.decision, refusal.is_degraded)
+            let body = match (&refusal.reason, refusal.binding()) {
+                (_, Some(binding)) => {
+                    DecisionBody::new(binding.limit, binding.decision, refusal.is_degraded)
                 }
                 (RefusalReason::MissingIdentity { identity, why }, _) => {
-                    Told::because(false, format!("{identity}: {why}"))
+                    DecisionBody::without_limit(false, format!("{identity}: {why}"))
                 }
-                _ => Told::because(false, "too many at a time".into()),
+                _ => DecisionBody::without_limit(false, "too many requests in flight".into()),
             };
             let status = match refusal.reason {
                 RefusalReason::MissingIdentity { .. } => StatusCode::UNAUTHORIZED,
                 _ => StatusCode::TOO_MANY_REQUESTS,
             };
-            spoken(told.named(refusal.rule.name()).answer(status), refusal.binding())
+            let response = body.with_limit_name(refusal.rule.name()).to_response(status);
+            with_binding_headers(response, refusal.binding())
         }
     }
-}
-
-/// With headers of what the tightest limit says.
-fn spoken(mut reply: Reply, speaker: Option<BindingLimit<'_>>) -> Reply {
-    if let Some(speaker) = speaker {
-        ratekeeper::tower::set_limit_headers(
-            &ResponseSettings::default(),
-            speaker,
-            reply.headers_mut(),
-        );
-    }
-    reply
 }

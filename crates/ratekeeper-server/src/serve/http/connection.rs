@@ -10,8 +10,8 @@ use hyper::server::conn::http1;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::HttpApi;
-use super::measured;
-use super::reply::{Reply, ending, too_busy};
+use super::instrument;
+use super::response::{ApiResponse, draining, too_many_in_flight};
 use crate::listener::{
     Accepted, ConnectionHandler, Drain, InFlightLimit, Ticks, serve_http1, too_many_connections,
 };
@@ -38,21 +38,21 @@ impl HttpApiHandler {
         Self { api, http, in_flight, drain, ticks: Ticks::start() }
     }
 
-    async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> Reply {
+    async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> ApiResponse {
         let is_draining = self.drain.is_draining();
-        let mut reply = match self.in_flight.try_acquire() {
+        let mut response = match self.in_flight.try_acquire() {
             // From this, proxies set up for envoyproxy/ratelimit know to send no more requests.
-            Some(_) if is_draining && request.uri().path() == "/healthcheck" => ending(),
-            Some(_permit) => measured::answer(&self.api, request, peer).await,
+            Some(_) if is_draining && request.uri().path() == "/healthcheck" => draining(),
+            Some(_permit) => instrument::handle(&self.api, request, peer).await,
             None => {
                 self.api.meters.http.count(Outcome::Error);
-                too_busy()
+                too_many_in_flight()
             }
         };
         if self.drain.is_draining() {
-            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        reply
+        response
     }
 }
 

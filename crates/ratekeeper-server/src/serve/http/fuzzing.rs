@@ -1,4 +1,4 @@
-//! A request of the HTTP API: a line with its path, then its body.
+//! The HTTP API as a function of bytes: a line with the path, then the body.
 
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
@@ -11,7 +11,7 @@ use super::{HttpApi, routes};
 use crate::serve::fuzzing::block_on;
 use crate::serve::meters::Meters;
 
-/// Sends a request: the response is never a server error.
+/// Sends a request, and asserts that the response is not a server error.
 pub fn http_api(bytes: &[u8]) {
     static API: LazyLock<Arc<HttpApi>> = LazyLock::new(|| {
         let meters = Meters::new(Arc::default());
@@ -22,6 +22,6 @@ pub fn http_api(bytes: &[u8]) {
     let body = Bytes::copy_from_slice(body.get(1..).unwrap_or_default());
     let Ok(request) = Request::post(path).body(Full::new(body)) else { return };
     let peer = IpAddr::from([127, 0, 0, 1]);
-    let reply = block_on(routes::answer(&API, request, peer));
-    assert!(!reply.status().is_server_error(), "{}", reply.status());
+    let response = block_on(routes::handle(&API, request, peer));
+    assert!(!response.status().is_server_error(), "{}", response.status());
 }

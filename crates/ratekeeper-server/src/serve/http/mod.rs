@@ -1,38 +1,43 @@
 //! The HTTP API: decisions in JSON, and forward-auth for proxies.
 
-mod ask;
-mod auth;
 mod check;
 mod connection;
+mod described_request;
+mod error;
+mod forward_auth;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod held;
-mod hold;
-mod limits;
-mod measured;
+mod hold_table;
+mod instrument;
+mod json_fields;
+mod limit_cache;
 mod peek;
 mod permit_id;
-mod reply;
+mod permits;
+mod request;
+mod reservations;
 mod reset;
+mod response;
 mod routes;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ratekeeper::{Clock, Decision, Op, PolicyLimiter, SystemClock};
 
 use super::grpc::rls::RateLimitService;
 use super::meters::Meters;
 use crate::tokens::Tokens;
-use ask::Check;
-use held::Held;
+use hold_table::HoldTable;
+use request::RateCheck;
 
 pub(crate) use connection::HttpApiHandler;
 
-/// What requests of the HTTP API need.
+/// What the requests of the HTTP API share.
 pub(crate) struct HttpApi {
-    gate: PolicyLimiter,
+    limiter: PolicyLimiter,
     /// Reservations and permits that callers hold.
-    held: Held,
+    holds: HoldTable,
     /// Decides about Envoy's descriptors, if there are limits for them.
     envoy: Option<Arc<RateLimitService>>,
     /// The tokens of which requests need one.
@@ -42,28 +47,34 @@ pub(crate) struct HttpApi {
 
 impl HttpApi {
     pub(crate) fn new(
-        gate: PolicyLimiter,
+        limiter: PolicyLimiter,
         tokens: Arc<Tokens>,
         envoy: Option<Arc<RateLimitService>>,
         meters: Arc<Meters>,
     ) -> Arc<Self> {
-        Arc::new(Self { gate, held: Held::default(), envoy, tokens, meters })
+        Arc::new(Self { limiter, holds: HoldTable::default(), envoy, tokens, meters })
     }
 
-    /// Tells of a decision that no policy knows of, if this is one.
-    fn note(&self, op: Op, check: &Check, decision: &Decision) {
+    /// Drops reservations and permits that have expired.
+    pub(crate) fn sweep(&self) {
+        self.holds.sweep(self.now_us());
+    }
+
+    /// Counts a decision by a limit of the caller, which the policy's telemetry does not see.
+    fn count_decision(&self, op: Op, check: &RateCheck, decision: &Decision) {
         if op == Op::Check {
-            self.tell(check.limit.name(), &check.key, decision.allowed());
+            self.count_key(check.limit.name(), &check.key, decision.allowed());
         }
     }
 
-    fn tell(&self, name: &str, key: &str, is_allowed: bool) {
-        self.meters.top.count(name, key.as_bytes(), !is_allowed, self.gate.engine().now());
+    fn count_key(&self, limit_name: &str, key: &str, is_allowed: bool) {
+        let now = self.limiter.engine().now();
+        self.meters.top.count(limit_name, key.as_bytes(), !is_allowed, now);
     }
 
-    /// Releases what was held for too long.
-    pub(crate) fn sweep(&self) {
-        self.held.sweep(self.now_us());
+    /// Returns the time at which a hold that begins now expires.
+    fn deadline_us(&self, hold_time: Duration) -> u64 {
+        self.now_us() + u64::try_from(hold_time.as_micros()).unwrap_or(u64::MAX)
     }
 
     fn now_us(&self) -> u64 {

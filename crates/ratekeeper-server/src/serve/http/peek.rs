@@ -1,45 +1,42 @@
-//! What the policy would say of a request, without charging it.
+//! `/v1/peek` of a described request: what the policy would decide, without charging anything.
 
 use http::StatusCode;
 use ratekeeper::Decision;
 use ratekeeper::policy::{Amount, AppliedLimit, Resolution};
 
 use super::HttpApi;
-use super::ask::Described;
-use super::reply::{Reply, Told};
+use super::described_request::DescribedRequest;
+use super::response::{ApiResponse, DecisionBody};
 
-pub(super) async fn answer(door: &HttpApi, described: &Described) -> Reply {
-    let live = door.gate.policy().active();
-    let resolved = match live.policy().resolve(&described.request(door.now_us())) {
-        Resolution::Charged(applied) => Ok(applied),
-        Resolution::Exempt(_) => Err((true, "exempt".to_string())),
+pub(super) async fn peek_request(api: &HttpApi, request: &DescribedRequest) -> ApiResponse {
+    let active = api.limiter.policy().active();
+    let resolution = active.policy().resolve(&request.attributes(api.now_us()));
+    let (allowed, reason) = match resolution {
+        Resolution::Charged(limits) => return peek_limits(api, &limits).await,
+        Resolution::Exempt(_) => (true, "exempt".to_string()),
         Resolution::MissingIdentity { missing, .. } => {
-            Err((false, format!("{}: {}", missing.identity, missing.why)))
+            (false, format!("{}: {}", missing.identity, missing.why))
         }
     };
-    match resolved {
-        Ok(applied) => looked_at(door, &applied).await,
-        Err((is_allowed, why)) => Told::because(is_allowed, why).answer(StatusCode::OK),
-    }
+    DecisionBody::without_limit(allowed, reason).to_response(StatusCode::OK)
 }
 
-/// The tightest of the rates that are enforced speaks for all. How many are in flight is left out.
-async fn looked_at(door: &HttpApi, applied: &[AppliedLimit]) -> Reply {
-    let (mut each, mut speaker) = (Vec::new(), None::<(Decision, Told<'_>)>);
-    for one in applied.iter().filter(|one| one.is_enforced) {
-        let (Amount::Rate(limit), Some(applied)) = (one.amount(), door.gate.peek(one).await) else {
-            continue;
-        };
-        let told = Told::of(limit, &applied, applied.is_degraded());
-        if speaker.as_ref().is_none_or(|(known, _)| applied.strictness() > known.strictness()) {
-            speaker = Some((**applied.verdict(), told.clone()));
+/// Peeks at the enforced rates; the strictest one is the binding limit. Concurrency limits are left out.
+async fn peek_limits(api: &HttpApi, limits: &[AppliedLimit]) -> ApiResponse {
+    let (mut decisions, mut binding) = (Vec::new(), None::<(Decision, DecisionBody<'_>)>);
+    for applied_limit in limits.iter().filter(|limit| limit.is_enforced) {
+        let Amount::Rate(limit) = applied_limit.amount() else { continue };
+        let Some(applied) = api.limiter.peek(applied_limit).await else { continue };
+        let body = DecisionBody::new(limit, &applied, applied.is_degraded());
+        if binding.as_ref().is_none_or(|(known, _)| applied.strictness() > known.strictness()) {
+            binding = Some((**applied.verdict(), body.clone()));
         }
-        each.push(told);
+        decisions.push(body);
     }
-    let told = match speaker {
-        None => Told::because(true, "no rate applies".into()),
-        Some((_, told)) if each.len() > 1 => told.each(each),
-        Some((_, told)) => told,
+    let body = match binding {
+        None => DecisionBody::without_limit(true, "no rate applies".into()),
+        Some((_, body)) if decisions.len() > 1 => body.with_decisions(decisions),
+        Some((_, body)) => body,
     };
-    told.answer(StatusCode::OK)
+    body.to_response(StatusCode::OK)
 }

@@ -1,14 +1,15 @@
 //! The id of a permit that is held in a shared store: `ID-KEY-NAME`, with the permit's own id and the key in
 //! hexadecimal digits.
 //!
-//! The first part is random and cannot be guessed; the others only say where it is held, so whoever
-//! changes them names a permit that does not exist.
+//! The first part is random and cannot be guessed. The others say where the permit is held: an id in which
+//! they were changed names a permit that does not exist.
 
 use std::fmt;
 
 use ratekeeper::shared::PermitId;
 
-use super::ask::{self, Wrong};
+use super::error::RequestError;
+use super::json_fields::checked_key;
 use crate::serve::caller_limit::checked_name;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -19,18 +20,17 @@ pub(super) struct StoredPermit<'a> {
 }
 
 impl<'a> StoredPermit<'a> {
-    /// `None` for the id of a permit that is held in a server's own memory, which has no parts.
-    pub(super) fn read(text: &'a str) -> Result<Option<Self>, Wrong> {
-        let Some((id, place)) = text.split_once('-') else { return Ok(None) };
-        let parts = || {
-            let (key, name) = place.split_once('-')?;
-            let key = String::from_utf8(from_hex(key)?).ok()?;
-            let (name, key) = (checked_name(name).ok()?, ask::checked_key(&key).ok()?);
-            Some(Self { id: id.parse().ok()?, name, key })
-        };
-        parts().map(Some).ok_or_else(|| {
-            "this is not the id of a permit; send back what /v1/acquire answered, unchanged".into()
-        })
+    /// Parses an id. Returns `None` for a permit that is held in a server's own memory: its id has one part.
+    pub(super) fn parse(text: &'a str) -> Result<Option<Self>, RequestError> {
+        let Some((id, location)) = text.split_once('-') else { return Ok(None) };
+        Self::from_parts(id, location).map(Some).ok_or(RequestError::PermitId)
+    }
+
+    fn from_parts(id: &str, location: &'a str) -> Option<Self> {
+        let (key, name) = location.split_once('-')?;
+        let key = String::from_utf8(from_hex(key)?).ok()?;
+        let (name, key) = (checked_name(name).ok()?, checked_key(&key).ok()?);
+        Some(Self { id: id.parse().ok()?, name, key })
     }
 }
 
@@ -59,34 +59,34 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef";
 
     #[test]
-    fn an_id_is_read_as_it_was_written() {
+    fn a_formatted_id_parses_to_the_same_permit() {
         for (name, key) in [("api", "exports"), ("a-b/c:d.e_f", "käse-1"), ("n", " ")] {
             let permit = StoredPermit { id: ID.parse().unwrap(), name, key: key.into() };
             let text = permit.to_string();
-            assert_eq!(StoredPermit::read(&text), Ok(Some(permit)));
+            assert_eq!(StoredPermit::parse(&text).unwrap(), Some(permit));
         }
     }
 
     #[test]
-    fn a_malformed_id_is_refused_and_one_without_parts_is_anothers() {
-        assert_eq!(StoredPermit::read(ID), Ok(None));
+    fn a_malformed_id_is_rejected_and_one_of_a_single_part_is_local() {
+        assert_eq!(StoredPermit::parse(ID).unwrap(), None);
         let long = format!("{ID}-{}-api", "61".repeat(1_025));
         let signed = format!("+{}-61-api", &ID[1..]);
         for (id, rest) in
             [("", "-61-api"), ("12", "-61-api"), (ID, "-"), (ID, "-61"), (ID, "--api")]
         {
-            assert!(StoredPermit::read(&format!("{id}{rest}")).is_err(), "{id}{rest}");
+            assert!(StoredPermit::parse(&format!("{id}{rest}")).is_err(), "{id}{rest}");
         }
         for rest in ["-6-api", "-6x-api", "-ff-api", "-61-", "-61-a b", "-é-api"] {
-            assert!(StoredPermit::read(&format!("{ID}{rest}")).is_err(), "{rest}");
+            assert!(StoredPermit::parse(&format!("{ID}{rest}")).is_err(), "{rest}");
         }
-        assert!(StoredPermit::read(&long).is_err() && StoredPermit::read(&signed).is_err());
+        assert!(StoredPermit::parse(&long).is_err() && StoredPermit::parse(&signed).is_err());
     }
 
     proptest::proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in ".{0,100}") {
-            let _ = StoredPermit::read(&text);
+        fn no_text_causes_a_panic(text in ".{0,100}") {
+            let _ = StoredPermit::parse(&text);
         }
     }
 }

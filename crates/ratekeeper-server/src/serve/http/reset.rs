@@ -1,5 +1,5 @@
-//! Keys made as good as new: of a rate that the caller brings, of what the policy counts a request
-//! under, or of descriptors.
+//! `/v1/reset`: clears the usage of keys, of rates of the caller, of the policy's limits for a described
+//! request, or of descriptors.
 
 use http::StatusCode;
 use ratekeeper::policy::{Amount, Resolution};
@@ -7,72 +7,70 @@ use ratekeeper::{Charge, StoreError};
 use serde_json::json;
 
 use super::HttpApi;
-use super::ask::{self, Described, Question};
-use super::reply::{Reply, json, wrong};
+use super::described_request::DescribedRequest;
+use super::error::RequestError;
+use super::json_fields;
+use super::request::ApiRequest;
+use super::response::{ApiResponse, json_response, store_error_response};
 use crate::serve::grpc::rls::ResetError;
 
-pub(super) async fn answer(door: &HttpApi, body: &[u8]) -> Result<Reply, String> {
-    let object = ask::object(body)?;
+pub(super) async fn reset(api: &HttpApi, body: &[u8]) -> Result<ApiResponse, RequestError> {
+    let object = json_fields::parse_object(body)?;
     if object.contains_key("domain") || object.contains_key("descriptors") {
-        return of_descriptors(door, body).await;
+        return reset_descriptors(api, body).await;
     }
-    let done = match Question::read(body)? {
-        Question::Request(described) => of_request(door, &described).await,
-        Question::Checks(checks) => {
+    let reset = match ApiRequest::parse(body)? {
+        ApiRequest::Described(request) => reset_request(api, &request).await,
+        ApiRequest::Checks(checks) => {
             let charges = checks.iter().map(|check| Charge::new(&check.limit, &check.key));
-            reset(door, charges).await
+            reset_charges(api, charges).await
         }
     };
-    Ok(match done {
-        Ok(names) => told(&names),
-        Err(error) => no_store(&error.to_string()),
+    Ok(match reset {
+        Ok(limits) => reset_response(&limits),
+        Err(error) => store_error_response(&error.to_string()),
     })
 }
 
-/// Permits stay with those who hold them.
-async fn of_request(door: &HttpApi, described: &Described) -> Result<Vec<String>, StoreError> {
-    let live = door.gate.policy().active();
-    let applied = match live.policy().resolve(&described.request(door.now_us())) {
-        Resolution::Charged(applied) => applied,
+/// Resets the rates of a described request. Permits stay held.
+async fn reset_request(
+    api: &HttpApi,
+    request: &DescribedRequest,
+) -> Result<Vec<String>, StoreError> {
+    let active = api.limiter.policy().active();
+    let limits = match active.policy().resolve(&request.attributes(api.now_us())) {
+        Resolution::Charged(limits) => limits,
         Resolution::Exempt(_) | Resolution::MissingIdentity { .. } => Vec::new(),
     };
-    let charges = applied.iter().filter_map(|one| match one.amount() {
-        Amount::Rate(limit) => Some(Charge::new(limit, one.key.as_bytes())),
+    let charges = limits.iter().filter_map(|applied_limit| match applied_limit.amount() {
+        Amount::Rate(limit) => Some(Charge::new(limit, applied_limit.key.as_bytes())),
         Amount::Concurrency { .. } => None,
     });
-    reset(door, charges).await
+    reset_charges(api, charges).await
 }
 
-/// Resets all of them, and tells the names of their limits.
-async fn reset<'a>(
-    door: &HttpApi,
+/// Resets the usage of each charge, and returns the names of the limits.
+async fn reset_charges<'a>(
+    api: &HttpApi,
     charges: impl Iterator<Item = Charge<'a>>,
 ) -> Result<Vec<String>, StoreError> {
     let mut names = Vec::new();
     for charge in charges {
-        door.gate.engine().reset(&charge).await?;
+        api.limiter.engine().reset(&charge).await?;
         names.push(charge.limit().name().to_string());
     }
     Ok(names)
 }
 
-async fn of_descriptors(door: &HttpApi, body: &[u8]) -> Result<Reply, String> {
-    let Some(envoy) = &door.envoy else {
-        return Err(
-            "there are no limits of descriptors; name their folder with --envoy-config".into()
-        );
-    };
+async fn reset_descriptors(api: &HttpApi, body: &[u8]) -> Result<ApiResponse, RequestError> {
+    let envoy = api.envoy.as_ref().ok_or(RequestError::NoDescriptorLimits)?;
     match envoy.reset_json(body).await {
-        Ok(names) => Ok(told(&names)),
-        Err(ResetError::Invalid(error)) => Err(error.to_string()),
-        Err(ResetError::Store(error)) => Ok(no_store(&error.to_string())),
+        Ok(limits) => Ok(reset_response(&limits)),
+        Err(ResetError::Invalid(error)) => Err(RequestError::Descriptors(error.into())),
+        Err(ResetError::Store(error)) => Ok(store_error_response(&error.to_string())),
     }
 }
 
-fn told(limits: &[String]) -> Reply {
-    json(StatusCode::OK, &json!({ "reset": !limits.is_empty(), "limits": limits }))
-}
-
-fn no_store(why: &str) -> Reply {
-    wrong(StatusCode::SERVICE_UNAVAILABLE, "STORE", why)
+fn reset_response(limits: &[String]) -> ApiResponse {
+    json_response(StatusCode::OK, &json!({ "reset": !limits.is_empty(), "limits": limits }))
 }

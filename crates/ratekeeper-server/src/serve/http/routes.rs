@@ -3,16 +3,18 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::header::{ALLOW, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, Request, StatusCode};
 use http_body::Body;
 use ratekeeper::Op;
 
 use super::HttpApi;
-use super::reply::{self, Reply, wrong};
-use super::{auth, check, hold, reset};
+use super::error::RequestError;
+use super::response::{ApiResponse, error_response, full_response, text_response};
+use super::{check, forward_auth, permits, reservations, reset};
 use crate::body::{BodyReadError, read_body};
 
-/// The largest body of a request.
+/// The largest body, in bytes.
 const BODY_MAX: usize = 64 << 10;
 
 const HELP: &str = include_str!("help.txt");
@@ -20,49 +22,49 @@ const OPENAPI: &str = include_str!("openapi.json");
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-pub(super) async fn answer<B>(door: &HttpApi, request: Request<B>, peer: IpAddr) -> Reply
+pub(super) async fn handle<B>(api: &HttpApi, request: Request<B>, peer: IpAddr) -> ApiResponse
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
     let path = request.uri().path();
-    if let Some(page) = page(path) {
+    if let Some(page) = public_page(path) {
         return match *request.method() {
             Method::GET | Method::HEAD => page,
-            _ => method_not_allowed("GET, HEAD", "use GET or HEAD"),
+            _ => method_not_allowed("GET, HEAD", "use GET"),
         };
     }
-    let is_auth = path == "/v1/auth";
-    if !(door.tokens.allow(request.headers())
-        || is_auth && door.tokens.allow_proxy(request.headers()))
+    let is_forward_auth = path == "/v1/auth";
+    if !(api.tokens.allow(request.headers())
+        || is_forward_auth && api.tokens.allow_proxy(request.headers()))
     {
         return unauthorized();
     }
-    let Some(route) = Route::of(path, door) else {
-        let message = "there is no such path; GET / lists the paths";
-        return wrong(StatusCode::NOT_FOUND, "NOT_FOUND", message);
+    let Some(route) = ApiRoute::of(path, api) else {
+        let message = "there is no such path; GET / lists them";
+        return error_response(StatusCode::NOT_FOUND, "NOT_FOUND", message);
     };
-    if route == Route::Auth {
-        return Box::pin(auth::answer(door, &request, peer)).await;
+    if route == ApiRoute::ForwardAuth {
+        return Box::pin(forward_auth::authorize(api, &request, peer)).await;
     }
     if request.method() != Method::POST {
         return method_not_allowed("POST", "use POST with a JSON body");
     }
-    let body = match read_request(request.into_body()).await {
+    let body = match read_body(request.into_body(), BODY_MAX).await {
         Ok(body) => body,
-        Err(reply) => return reply,
+        Err(error) => return body_error_response(error),
     };
-    // Other operations are boxed, so that the future of a check stays small.
-    let response = match route {
-        Route::Check => check::answer(door, &body, Op::Check).await,
-        other => Box::pin(other.answer(door, &body)).await,
+    // The futures of the other routes are larger and boxed, so that the one of a check stays small.
+    let handled = match route {
+        ApiRoute::Check => check::check(api, &body, Op::Check).await,
+        other => Box::pin(other.handle(api, &body)).await,
     };
-    response.unwrap_or_else(|message| wrong(StatusCode::BAD_REQUEST, "BAD_REQUEST", &message))
+    handled.unwrap_or_else(|error| error.to_response())
 }
 
-/// The operation of a path.
+/// The paths that need a token, if any is configured.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Route {
+enum ApiRoute {
     Check,
     Peek,
     Reset,
@@ -70,90 +72,85 @@ enum Route {
     Settle,
     Acquire,
     Release,
-    Auth,
-    /// As envoyproxy/ratelimit has it.
+    ForwardAuth,
+    /// The JSON form of Envoy's rate limit service, at the path that envoyproxy/ratelimit uses.
     Descriptors,
 }
 
-impl Route {
-    fn of(path: &str, door: &HttpApi) -> Option<Self> {
+impl ApiRoute {
+    fn of(path: &str, api: &HttpApi) -> Option<Self> {
         Some(match path {
             "/v1/check" => Self::Check,
-            "/v1/auth" => Self::Auth,
+            "/v1/auth" => Self::ForwardAuth,
             "/v1/peek" => Self::Peek,
             "/v1/reset" => Self::Reset,
             "/v1/reserve" => Self::Reserve,
             "/v1/settle" => Self::Settle,
             "/v1/acquire" => Self::Acquire,
             "/v1/release" => Self::Release,
-            "/json" if door.envoy.is_some() => Self::Descriptors,
+            "/json" if api.envoy.is_some() => Self::Descriptors,
             _ => return None,
         })
     }
 
-    async fn answer(self, door: &HttpApi, body: &[u8]) -> Result<Reply, String> {
+    async fn handle(self, api: &HttpApi, body: &[u8]) -> Result<ApiResponse, RequestError> {
         match self {
-            Self::Peek => check::answer(door, body, Op::Peek).await,
-            Self::Reset => reset::answer(door, body).await,
-            Self::Reserve => hold::reserve(door, body).await,
-            Self::Settle => hold::settle(door, body).await,
-            Self::Acquire => hold::acquire(door, body).await,
-            Self::Release => hold::release(door, body).await,
-            Self::Descriptors => Ok(descriptors(door, body).await),
-            Self::Check | Self::Auth => unreachable!("they are served elsewhere"),
+            Self::Peek => check::check(api, body, Op::Peek).await,
+            Self::Reset => reset::reset(api, body).await,
+            Self::Reserve => reservations::reserve(api, body).await,
+            Self::Settle => reservations::settle(api, body).await,
+            Self::Acquire => permits::acquire(api, body).await,
+            Self::Release => permits::release(api, body).await,
+            Self::Descriptors => Ok(descriptors(api, body).await),
+            Self::Check | Self::ForwardAuth => unreachable!("handled by the caller"),
         }
     }
 }
 
-/// Returns the body of a request, or the response if it cannot be read.
-async fn read_request<B>(body: B) -> Result<Bytes, Reply>
-where
-    B: Body<Data = Bytes>,
-{
-    read_body(body, BODY_MAX).await.map_err(|why| match why {
-        BodyReadError::TooLarge => {
-            let message = format!("the body is incomplete or larger than {BODY_MAX} bytes");
-            wrong(StatusCode::PAYLOAD_TOO_LARGE, "BODY", &message)
-        }
-        BodyReadError::TooSlow => {
-            wrong(StatusCode::REQUEST_TIMEOUT, "TIMEOUT", "the body did not come in time")
-        }
+/// Returns a page that needs no token.
+fn public_page(path: &str) -> Option<ApiResponse> {
+    Some(match path {
+        "/" => text_response(StatusCode::OK, HELP),
+        "/openapi.json" => full_response(StatusCode::OK, "application/json", OPENAPI.into()),
+        // The second path is the one of envoyproxy/ratelimit.
+        "/healthz" | "/healthcheck" => text_response(StatusCode::OK, "ok\n"),
+        _ => return None,
     })
 }
 
-/// Returns the pages that need no token.
-fn page(path: &str) -> Option<Reply> {
-    let (kind, text) = match path {
-        "/" => ("text/plain; charset=utf-8", HELP),
-        "/openapi.json" => ("application/json", OPENAPI),
-        // The second is envoyproxy/ratelimit's.
-        "/healthz" | "/healthcheck" => ("text/plain; charset=utf-8", "ok\n"),
-        _ => return None,
-    };
-    Some(reply::full(StatusCode::OK, kind, text.into()))
-}
-
-fn method_not_allowed(methods: &'static str, message: &str) -> Reply {
-    let mut reply = wrong(StatusCode::METHOD_NOT_ALLOWED, "METHOD", message);
-    let methods = http::HeaderValue::from_static(methods);
-    reply.headers_mut().insert(http::header::ALLOW, methods);
-    reply
-}
-
-/// Envoy's gRPC request in JSON, as in envoyproxy/ratelimit.
-async fn descriptors(door: &HttpApi, body: &[u8]) -> Reply {
-    let Some(envoy) = &door.envoy else {
-        return wrong(StatusCode::NOT_FOUND, "NOT_FOUND", "there are no limits of descriptors");
+/// Decides about descriptors in JSON.
+async fn descriptors(api: &HttpApi, body: &[u8]) -> ApiResponse {
+    let Some(envoy) = &api.envoy else {
+        let message = "there are no descriptor limits";
+        return error_response(StatusCode::NOT_FOUND, "NOT_FOUND", message);
     };
     let (status, body) = envoy.respond_json(body).await;
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    reply::full(status, "application/json", body.into())
+    full_response(status, "application/json", body.into())
 }
 
-fn unauthorized() -> Reply {
-    let mut reply =
-        wrong(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "a valid bearer token is needed");
-    let scheme = http::HeaderValue::from_static("Bearer");
-    reply.headers_mut().insert(http::header::WWW_AUTHENTICATE, scheme);
-    reply
+fn body_error_response(error: BodyReadError) -> ApiResponse {
+    match error {
+        BodyReadError::TooLarge => {
+            let message = format!("the body is incomplete or too large; at most {BODY_MAX} bytes");
+            error_response(StatusCode::PAYLOAD_TOO_LARGE, "BODY", &message)
+        }
+        BodyReadError::TooSlow => {
+            let message = "the body did not arrive in time";
+            error_response(StatusCode::REQUEST_TIMEOUT, "TIMEOUT", message)
+        }
+    }
+}
+
+fn method_not_allowed(allowed: &'static str, message: &str) -> ApiResponse {
+    let mut response = error_response(StatusCode::METHOD_NOT_ALLOWED, "METHOD", message);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
+fn unauthorized() -> ApiResponse {
+    let message = "a valid bearer token is required";
+    let mut response = error_response(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", message);
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ratekeeper_core::{ALGORITHMS, Algorithm, Limit, Rate};
 
-use crate::serve::caller_limit::{self, DEFAULT_NAME, explain};
+use crate::serve::caller_limit::{self, CallerLimitError, DEFAULT_NAME};
 
 /// The most limits that are kept of either kind. Beyond that, all are forgotten and made again: whoever
 /// has so many does not ask for the same ones twice.
@@ -86,7 +86,7 @@ impl Asked<'_> {
             .map_err(|_| "the rate is not one such as 100/minute or 5/s burst 10")?;
         // What is no text is no name either.
         let name = self.name.map(|name| std::str::from_utf8(name).unwrap_or_default());
-        caller_limit::build(rate, self.algorithm, name)
+        caller_limit::build(rate, self.algorithm, name).map_err(|error| error.to_string())
     }
 }
 
@@ -95,8 +95,9 @@ impl Throttle {
         let burst = self.max_burst.saturating_add(1);
         let rate = Rate::new(self.count, Duration::from_secs(self.period_s))
             .and_then(|rate| rate.with_burst(burst))
-            .map_err(|error| explain(&error.into()))?;
-        let limit = Limit::new(rate, Algorithm::TokenBucket).map_err(|error| explain(&error))?;
+            .map_err(|error| CallerLimitError::from(error).to_string())?;
+        let limit = Limit::new(rate, Algorithm::TokenBucket)
+            .map_err(|error| CallerLimitError::from(error).to_string())?;
         Ok(limit.named(DEFAULT_NAME))
     }
 }

@@ -1,0 +1,80 @@
+//! Counts, times and traces the requests of the HTTP API.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use http::header::WWW_AUTHENTICATE;
+use http::{Request, StatusCode};
+use http_body::Body;
+
+use super::response::ApiResponse;
+use super::{HttpApi, routes};
+use crate::serve::meters::{Outcome, Tally};
+use crate::trace::{self, About, Parent, Question};
+
+/// How requests of a path are counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RequestKind {
+    /// Decides whether a request may pass.
+    Decision,
+    /// The same for a proxy, by forward-auth.
+    ForwardAuth,
+    /// Concerns limits, but decides nothing.
+    Other,
+    /// Does not concern limits (help, health), and is not timed.
+    Untimed,
+}
+
+/// Handles a request, and records its outcome and duration.
+pub(super) async fn handle<B>(api: &HttpApi, request: Request<B>, peer: IpAddr) -> ApiResponse
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let kind = RequestKind::of(request.uri().path());
+    let parent = Parent::of(request.headers());
+    let (meters, began) = (&api.meters, api.limiter.engine().now());
+    let mut response = routes::handle(api, request, peer).await;
+    let is_forward_auth = kind == RequestKind::ForwardAuth;
+    let meter = if is_forward_auth { &meters.auth } else { &meters.http };
+    let outcome = kind.outcome(&response);
+    if kind == RequestKind::Untimed {
+        meter.count(outcome);
+        return response;
+    }
+    let ended = api.limiter.engine().now();
+    meter.record(&Tally::one(outcome), ended.since(began));
+    if trace::is_on() {
+        let About { limit, is_degraded } = response.extensions_mut().remove().unwrap_or_default();
+        let door = if is_forward_auth { "auth" } else { "http" };
+        let (limit, outcome) = (limit.as_deref(), outcome.name());
+        trace::tell(&Question { door, limit, outcome, is_degraded, began, ended, parent });
+    }
+    response
+}
+
+impl RequestKind {
+    fn of(path: &str) -> Self {
+        match path {
+            "/v1/check" | "/v1/reserve" | "/v1/acquire" | "/json" => Self::Decision,
+            "/v1/auth" => Self::ForwardAuth,
+            _ if path.starts_with("/v1/") => Self::Other,
+            _ => Self::Untimed,
+        }
+    }
+
+    fn outcome(self, response: &ApiResponse) -> Outcome {
+        let status = response.status();
+        // A caller without a token gets no decision. Without this header, 401 is the policy's denial of a
+        // request without an identity.
+        let lacks_token = response.headers().contains_key(WWW_AUTHENTICATE);
+        match (self, status) {
+            (Self::Decision | Self::ForwardAuth, StatusCode::OK) => Outcome::Allowed,
+            (Self::ForwardAuth, _) if !lacks_token && !status.is_server_error() => Outcome::Denied,
+            (Self::Decision, StatusCode::TOO_MANY_REQUESTS) => Outcome::Denied,
+            (Self::Decision, StatusCode::UNAUTHORIZED) if !lacks_token => Outcome::Denied,
+            _ if status.is_success() => Outcome::Other,
+            _ => Outcome::Error,
+        }
+    }
+}

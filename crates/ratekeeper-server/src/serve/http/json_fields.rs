@@ -1,0 +1,104 @@
+//! Reads the fields of a JSON body.
+
+use std::time::Duration;
+
+use ratekeeper::Cost;
+use ratekeeper::policy::json::check_unique_members;
+use serde_json::{Map, Value};
+
+use super::error::RequestError;
+
+/// The longest key, in bytes.
+pub(super) const KEY_MAX: usize = 1_024;
+/// How long a reservation or a permit is held by default.
+const HOLD_DEFAULT: Duration = Duration::from_secs(60);
+/// The longest time that a reservation or a permit is held.
+pub(super) const HOLD_MAX: Duration = Duration::from_secs(3_600);
+
+pub(super) type JsonObject = Map<String, Value>;
+
+/// Parses a body, which must be an object without duplicate members.
+pub(super) fn parse_object(body: &[u8]) -> Result<JsonObject, RequestError> {
+    check_unique_members(body)?;
+    match serde_json::from_slice(body).map_err(RequestError::Json)? {
+        Value::Object(object) => Ok(object),
+        _ => Err(RequestError::NotAnObject),
+    }
+}
+
+/// Rejects unknown fields: a misspelt one must not be ignored.
+pub(super) fn check_known(object: &JsonObject, known: &[&'static str]) -> Result<(), RequestError> {
+    let Some(unknown) = object.keys().find(|name| !known.contains(&name.as_str())) else {
+        return Ok(());
+    };
+    let closest = ratekeeper::policy::suggest::closest(unknown, known.iter().copied());
+    Err(RequestError::UnknownField { field: unknown.clone(), closest, known: known.to_vec() })
+}
+
+pub(super) fn string<'o>(
+    object: &'o JsonObject,
+    field: &'static str,
+) -> Result<Option<&'o str>, RequestError> {
+    match object.get(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(RequestError::FieldType { field, expected: "a string" }),
+    }
+}
+
+pub(super) fn required_string<'o>(
+    object: &'o JsonObject,
+    field: &'static str,
+    expected: &'static str,
+) -> Result<&'o str, RequestError> {
+    string(object, field)?.ok_or(RequestError::MissingField { field, expected })
+}
+
+pub(super) fn integer(
+    object: &JsonObject,
+    field: &'static str,
+) -> Result<Option<u64>, RequestError> {
+    match object.get(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_u64() {
+            Some(number) => Ok(Some(number)),
+            None => {
+                Err(RequestError::FieldType { field, expected: "a whole number, not negative" })
+            }
+        },
+    }
+}
+
+pub(super) fn required_integer(
+    object: &JsonObject,
+    field: &'static str,
+    expected: &'static str,
+) -> Result<u64, RequestError> {
+    integer(object, field)?.ok_or(RequestError::MissingField { field, expected })
+}
+
+pub(super) fn key(object: &JsonObject) -> Result<String, RequestError> {
+    checked_key(required_string(object, "key", "who is limited, such as \"user:42\"")?)
+}
+
+pub(super) fn checked_key(key: &str) -> Result<String, RequestError> {
+    match key.len() {
+        0 => Err(RequestError::EmptyKey),
+        len if len > KEY_MAX => Err(RequestError::KeyTooLong(len)),
+        _ => Ok(key.to_string()),
+    }
+}
+
+/// Returns `cost`, which is 1 by default.
+pub(super) fn cost(object: &JsonObject) -> Result<Cost, RequestError> {
+    Cost::new(integer(object, "cost")?.unwrap_or(1)).ok_or(RequestError::ZeroCost)
+}
+
+/// Returns how long to hold a reservation or a permit, from `valid_ms`.
+pub(super) fn hold_time(object: &JsonObject) -> Result<Duration, RequestError> {
+    let time = integer(object, "valid_ms")?.map_or(HOLD_DEFAULT, Duration::from_millis);
+    match time.is_zero() || time > HOLD_MAX {
+        true => Err(RequestError::HoldTime),
+        false => Ok(time),
+    }
+}

@@ -1,0 +1,183 @@
+//! Requests of the HTTP API, parsed from JSON.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use ratekeeper::{Charge, Cost, Limit};
+use serde::Deserialize;
+use serde_json::Value;
+use smallvec::{SmallVec, smallvec};
+
+use super::described_request::DescribedRequest;
+use super::error::RequestError;
+use super::json_fields::{self, JsonObject};
+use super::limit_cache::LimitSpec;
+
+/// The most rates in one request.
+pub(super) const CHECKS_MAX: usize = 16;
+
+/// What a caller wants decided: rates of its own, or the policy's limits for a request.
+#[derive(Debug)]
+pub(super) enum ApiRequest {
+    Checks(SmallVec<[RateCheck; 1]>),
+    Described(Box<DescribedRequest>),
+}
+
+impl ApiRequest {
+    pub(super) fn parse(body: &[u8]) -> Result<Self, RequestError> {
+        // What this does not accept is parsed again below, which reports the error precisely.
+        if let Some(check) = RateCheck::parse_fast(body) {
+            return Ok(Self::Checks(smallvec![check]));
+        }
+        let object = json_fields::parse_object(body)?;
+        if let Some(request) = object.get("request") {
+            json_fields::check_known(&object, &["request"])?;
+            return Ok(Self::Described(Box::new(DescribedRequest::parse(request)?)));
+        }
+        if let Some(checks) = object.get("checks") {
+            json_fields::check_known(&object, &["checks"])?;
+            return parse_checks(checks).map(Self::Checks);
+        }
+        RateCheck::parse(&object, &[]).map(|check| Self::Checks(smallvec![check]))
+    }
+}
+
+fn parse_checks(value: &Value) -> Result<SmallVec<[RateCheck; 1]>, RequestError> {
+    let expected = "a list of objects with a key and a rate";
+    let wrong_type = || RequestError::FieldType { field: "checks", expected };
+    let checks = value.as_array().ok_or_else(wrong_type)?;
+    if checks.is_empty() || checks.len() > CHECKS_MAX {
+        return Err(RequestError::CheckCount(checks.len()));
+    }
+    let parse = |check: &Value| RateCheck::parse(check.as_object().ok_or_else(wrong_type)?, &[]);
+    checks.iter().map(parse).collect()
+}
+
+/// A cost to charge to a key, under a limit that the caller defines.
+#[derive(Clone, Debug)]
+pub(super) struct RateCheck {
+    pub(super) limit: Arc<Limit>,
+    pub(super) key: String,
+    pub(super) cost: Cost,
+}
+
+impl RateCheck {
+    pub(super) fn charge(&self) -> Charge<'_> {
+        Charge::new(&self.limit, &self.key).cost(self.cost)
+    }
+
+    /// Parses a check from an object that may have `other_fields` too.
+    pub(super) fn parse(
+        object: &JsonObject,
+        other_fields: &[&'static str],
+    ) -> Result<Self, RequestError> {
+        let known = [&["key", "rate", "algorithm", "cost", "name"], other_fields].concat();
+        json_fields::check_known(object, &known)?;
+        let key = json_fields::key(object)?;
+        let expected = "a rate such as \"100/minute\" or \"5/s burst 10\"";
+        let spec = LimitSpec {
+            rate: json_fields::required_string(object, "rate", expected)?,
+            algorithm: json_fields::string(object, "algorithm")?,
+            name: json_fields::string(object, "name")?,
+        };
+        Ok(Self { limit: spec.limit()?, key, cost: json_fields::cost(object)? })
+    }
+
+    /// Parses the body that most callers send: one valid check. Returns `None` for anything else.
+    fn parse_fast(body: &[u8]) -> Option<Self> {
+        // serde would accept a list in place of an object.
+        body.trim_ascii_start().strip_prefix(b"{")?;
+        let CheckBody { key, rate, algorithm, name, cost } = serde_json::from_slice(body).ok()?;
+        let spec =
+            LimitSpec { rate: &rate, algorithm: algorithm.as_deref(), name: name.as_deref() };
+        let cost = Cost::new(cost.unwrap_or(1))?;
+        Some(Self { limit: spec.limit().ok()?, key: json_fields::checked_key(&key).ok()?, cost })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CheckBody<'b> {
+    #[serde(borrow)]
+    key: Cow<'b, str>,
+    #[serde(borrow)]
+    rate: Cow<'b, str>,
+    #[serde(borrow)]
+    algorithm: Option<Cow<'b, str>>,
+    #[serde(borrow)]
+    name: Option<Cow<'b, str>>,
+    cost: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(body: &str) -> String {
+        ApiRequest::parse(body.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_body_is_one_check_several_checks_or_a_described_request() {
+        let one =
+            ApiRequest::parse(br#"{"key":"k","rate":"5/s burst 10","cost":2,"algorithm":null}"#);
+        let Ok(ApiRequest::Checks(checks)) = one else { panic!("{one:?}") };
+        assert_eq!(checks[0].limit.to_string(), "token_bucket 5/s burst 10");
+        let two = br#"{"checks":[{"key":"a","rate":"1/s"},{"key":"b","rate":"2/s","name":"n"}]}"#;
+        let two = ApiRequest::parse(two);
+        assert!(matches!(two, Ok(ApiRequest::Checks(checks)) if checks.len() == 2));
+        let request =
+            br#"{"request":{"method":"POST","path":"/a?b=c","headers":{"X-A":["1","2"]}}}"#;
+        let Ok(ApiRequest::Described(request)) = ApiRequest::parse(request) else {
+            panic!("a described request")
+        };
+        assert_eq!((request.path.as_str(), request.query.as_deref()), ("/a", Some("b=c")));
+        assert_eq!(request.headers.len(), 2);
+    }
+
+    #[test]
+    fn an_error_says_what_would_work() {
+        assert!(error("[]").contains("JSON object"));
+        assert!(error(r#"["k","1/s",null,null,1]"#).contains("JSON object"));
+        assert!(error("{").contains("not valid JSON"));
+        assert!(error(r#"{"rate":"1/s"}"#).contains("\"key\" is missing; it is"));
+        assert!(error(r#"{"key":"k"}"#).contains("\"rate\" is missing; it is a rate such as"));
+        assert!(error(r#"{"key":"k","rate":1}"#).contains("\"rate\" must be a string"));
+        assert!(error(r#"{"key":"k","rate":"1/fortnight"}"#).contains("unknown period"));
+        assert!(error(r#"{"key":"k","rate":"1/s","cots":1}"#).contains("did you mean \"cost\"?"));
+        assert!(error(r#"{"key":"k","rate":"1/s","xyz":1}"#).contains("known fields: key, rate"));
+        assert!(error(r#"{"key":"k","rate":"1/s","cost":0}"#).contains("/v1/peek"));
+        assert!(error(r#"{"key":"k","rate":"1/s","cost":-1}"#).contains("whole number"));
+        assert!(error(r#"{"key":"","rate":"1/s"}"#).contains("the key is empty"));
+        assert!(error(r#"{"checks":[]}"#).contains("0 entries; use 1 to 16"));
+        assert!(error(r#"{"checks":{}}"#).contains("must be a list"));
+        assert!(error(r#"{"checks":[1]}"#).contains("must be a list of objects"));
+        assert!(
+            error(r#"{"key":"k","rate":"1/s","algorithm":"gcrra"}"#).contains("unknown algorithm")
+        );
+        assert!(
+            error(r#"{"key":"k","rate":"1/s burst 2","algorithm":"fixed_window"}"#)
+                .contains("no burst")
+        );
+    }
+
+    #[test]
+    fn a_duplicate_field_is_rejected() {
+        for body in [
+            r#"{"key":"a","rate":"1/s","key":"b"}"#,
+            r#"{"key":"a","rate":"1/s","cost":1,"cost":1}"#,
+            r#"{"checks":[{"key":"a","rate":"1/s","k\u0065y":"b"}]}"#,
+            r#"{"request":{"path":"/a","path":"/b"}}"#,
+            r#"{"request":{"path":"/a","headers":{"x-user":"a","x-user":"b"}}}"#,
+        ] {
+            assert!(error(body).contains("is given twice"), "{body}: {}", error(body));
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_body_causes_a_panic(body in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            let _ = ApiRequest::parse(&body);
+        }
+    }
+}
