@@ -75,7 +75,7 @@ impl Serve {
 
     fn listener_config(&self, server: &Server, name: ListenerName) -> ListenerConfig {
         let connections = ConnectionLimit::new(self.max_connections);
-        server.meters.seated(name.name(), &connections);
+        server.meters.set_connections(name.name(), &connections);
         let config =
             ListenerConfig::new(connections, &server.descriptors.connections, &server.drain);
         config.with_tls(server.tls.clone().filter(|_| self.is_tls(name)))

@@ -10,8 +10,8 @@ pub(crate) mod fuzzing;
 mod grpc;
 mod http;
 mod listeners;
-mod meters;
 mod options;
+mod request_metrics;
 mod resp;
 
 use std::net::SocketAddr;
@@ -34,9 +34,9 @@ use crate::tokens::Tokens;
 use grpc::rls::{Environment, RateLimitService, RateLimitSettings};
 use http::HttpApi;
 use listeners::bind;
-use meters::Meters;
 use options::ListenerName;
 pub(crate) use options::Serve;
+use request_metrics::RequestMetrics;
 
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// The listeners that have workers: HTTP, gRPC and the Redis protocol.
@@ -55,7 +55,7 @@ struct Server {
     resp_passwords: Arc<Tokens>,
     descriptors: FileDescriptors,
     drain: Drain,
-    meters: Arc<Meters>,
+    meters: Arc<RequestMetrics>,
 }
 
 impl Serve {
@@ -85,14 +85,14 @@ impl Serve {
         };
         supervisor.run(supervised, server.sweep());
         #[cfg(feature = "otel")]
-        crate::trace::end();
+        crate::trace::shut_down();
         Ok(())
     }
 
     fn server(&self, environment: &Environment) -> Result<Server, Failure> {
         let policy = Arc::new(self.open_policy(environment)?);
         policy.gate().telemetry().set_near_limit(environment.near_limit);
-        let meters = Meters::new(Arc::clone(policy.top()));
+        let meters = RequestMetrics::new(Arc::clone(policy.top()));
         let envoy = self.rate_limit_service(environment, &policy, &meters)?;
         let tokens = Tokens::read_if_named(self.tokens.as_deref())?;
         let (gate, of_http) = (policy.gate().clone(), Arc::clone(&meters));
@@ -124,7 +124,7 @@ impl Serve {
         &self,
         environment: &Environment,
         policy: &PolicyFile,
-        meters: &Arc<Meters>,
+        meters: &Arc<RequestMetrics>,
     ) -> Result<Option<Arc<RateLimitService>>, Failure> {
         let Some(folder) = self.envoy_config.as_ref().or(environment.config.as_ref()) else {
             return match self.grpc.and_then(|grpc| grpc.0) {
@@ -175,7 +175,7 @@ impl Server {
             tokens: Arc::clone(&self.admin_tokens),
             is_serving: Box::new(move || !drain.is_draining()),
             more_metrics: Box::new(move |page| {
-                meters.tell_metrics(page);
+                meters.collect(page);
                 envoy.iter().for_each(|service| service.write_metrics(page));
             }),
             envoy: of_envoy.map(|service| -> StatusReport { Box::new(move || service.status()) }),

@@ -1,7 +1,7 @@
-//! Traces: a span for each question, sent to a collector by OpenTelemetry's protocol. Only with the
-//! feature `otel`, and only if there is a collector; otherwise nothing of this is done.
+//! Traces: a span per decision, exported over OTLP. Only with the feature `otel`, and only if there is a
+//! collector.
 //!
-//! A span is made when its question has been answered, from times that were taken anyway.
+//! A span is recorded after the response, from times that were read anyway.
 
 #[cfg(feature = "otel")]
 mod otel;
@@ -10,32 +10,32 @@ use http::HeaderMap;
 use ratekeeper::Micros;
 
 #[cfg(feature = "otel")]
-pub(crate) use otel::{end, is_on, start, tell};
+pub(crate) use otel::{is_on, record, shut_down, start};
 
-/// What is told of a question.
-#[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "nobody is told"))]
-pub(crate) struct Question<'a> {
-    pub(crate) door: &'static str,
-    /// The limit that decided, if one did.
+/// A decision, as it becomes a span.
+#[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "there are no spans"))]
+pub(crate) struct DecisionSpan<'a> {
+    pub(crate) protocol: &'static str,
+    /// The binding limit, if there is one.
     pub(crate) limit: Option<&'a str>,
     pub(crate) outcome: &'static str,
-    /// Was it decided without the store, which does not answer?
+    /// Whether it was decided without the store, which was unavailable.
     pub(crate) is_degraded: bool,
     pub(crate) began: Micros,
     pub(crate) ended: Micros,
     pub(crate) parent: Option<Parent>,
 }
 
-/// What an answer says of its decision, for whoever makes a span of it.
+/// What a span records of a decision, carried from the decision to where the span is made.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct About {
+pub(crate) struct DecisionInfo {
     pub(crate) limit: Option<String>,
     pub(crate) is_degraded: bool,
 }
 
-/// The span that a question is part of, as the caller tells it.
+/// The parent span, from the client's `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "nobody is told"))]
+#[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "there are no spans"))]
 pub(crate) struct Parent {
     trace: u128,
     span: u64,
@@ -45,13 +45,13 @@ pub(crate) struct Parent {
 const TRACEPARENT: &str = "traceparent";
 
 impl Parent {
-    /// From a request's headers, if anybody wants to know.
+    /// Reads the headers of a request, if tracing is on.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let text = is_on().then(|| headers.get(TRACEPARENT)).flatten()?;
         Self::read(text.to_str().ok()?)
     }
 
-    /// `00-<trace>-<span>-<flags>`; versions to come may have more at the end.
+    /// Parses `00-<trace>-<span>-<flags>`; later versions may have more at the end.
     fn read(text: &str) -> Option<Self> {
         let mut parts = text.trim().split('-');
         let mut part = |len: usize| {
@@ -68,16 +68,25 @@ impl Parent {
     }
 }
 
-/// Nothing to start; but somebody who asks for it is told.
+/// Why tracing cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TraceError {
+    #[cfg(not(feature = "otel"))]
+    #[error(
+        "this program was built without the feature otel; build it with that, or remove --otlp"
+    )]
+    NotBuilt,
+    #[cfg(feature = "otel")]
+    #[error("--otlp: {0}")]
+    Exporter(#[from] opentelemetry_otlp::ExporterBuildError),
+}
+
+/// Fails if spans are to be exported.
 #[cfg(not(feature = "otel"))]
-pub(crate) fn start(url: Option<&str>) -> Result<(), String> {
+pub(crate) fn start(url: Option<&str>) -> Result<(), TraceError> {
     match url {
         None => Ok(()),
-        Some(_) => {
-            Err("this ratekeeper was built without traces; build it with the feature otel, or \
-                        leave out --otlp"
-                .into())
-        }
+        Some(_) => Err(TraceError::NotBuilt),
     }
 }
 
@@ -87,14 +96,14 @@ pub(crate) const fn is_on() -> bool {
 }
 
 #[cfg(not(feature = "otel"))]
-pub(crate) const fn tell(_: &Question<'_>) {}
+pub(crate) const fn record(_: &DecisionSpan<'_>) {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_parent_is_read_or_there_is_none() {
+    fn a_traceparent_is_parsed_or_ignored() {
         let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let trace = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
         let parent = Parent { trace, span: 0x00f0_67aa_0ba9_02b7, flags: 1 };

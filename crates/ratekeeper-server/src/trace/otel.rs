@@ -14,11 +14,11 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use ratekeeper::Micros;
 
-use super::{Parent, Question};
+use super::{DecisionSpan, Parent, TraceError};
 
 static TRACES: OnceLock<Traces> = OnceLock::new();
 
-/// As OpenTelemetry has them; the second is for traces alone.
+/// The variables of OpenTelemetry; the second is for traces alone.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
 const SERVICE: &str = "OTEL_SERVICE_NAME";
 
@@ -27,9 +27,13 @@ struct Traces {
     tracer: SdkTracer,
 }
 
-/// Sends spans to the collector at this address, or at the one that the environment names. Without
+/// Exports spans to the collector at this address, or at the one that the environment names. Without
 /// either there are none. Must not be called in a runtime.
-pub(crate) fn start(url: Option<&str>) -> Result<(), String> {
+///
+/// # Errors
+///
+/// If the address is invalid.
+pub(crate) fn start(url: Option<&str>) -> Result<(), TraceError> {
     let is_named = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
     if url.is_none() && !ENDPOINTS.iter().any(|name| is_named(name)) {
         return Ok(());
@@ -38,7 +42,7 @@ pub(crate) fn start(url: Option<&str>) -> Result<(), String> {
     if let Some(url) = url {
         exporter = exporter.with_endpoint(format!("{}/v1/traces", url.trim_end_matches('/')));
     }
-    let exporter = exporter.build().map_err(|error| format!("--otlp: {error}"))?;
+    let exporter = exporter.build()?;
     let mut resource = Resource::builder();
     if !is_named(SERVICE) {
         resource = resource.with_service_name("ratekeeper");
@@ -50,12 +54,12 @@ pub(crate) fn start(url: Option<&str>) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends what has not been sent, for a process that is about to end.
-pub(crate) fn end() {
+/// Exports the remaining spans, before the process exits.
+pub(crate) fn shut_down() {
     if let Some(traces) = TRACES.get()
         && let Err(error) = traces.provider.shutdown()
     {
-        tracing::warn!(%error, "the last spans could not be sent");
+        tracing::warn!(%error, "the last spans were not exported");
     }
 }
 
@@ -64,44 +68,44 @@ pub(crate) fn is_on() -> bool {
     TRACES.get().is_some()
 }
 
-/// Makes a span of a question that has been answered.
+/// Records the span of a decision.
 #[inline]
-pub(crate) fn tell(question: &Question<'_>) {
+pub(crate) fn record(decision: &DecisionSpan<'_>) {
     if let Some(traces) = TRACES.get() {
-        traces.tell(question);
+        traces.record(decision);
     }
 }
 
 impl Traces {
-    fn tell(&self, question: &Question<'_>) {
-        let Question { door, limit, outcome, is_degraded, began, ended, parent } = question;
+    fn record(&self, decision: &DecisionSpan<'_>) {
+        let DecisionSpan { protocol, limit, outcome, is_degraded, began, ended, parent } = decision;
         let mut attributes = vec![
-            KeyValue::new("ratekeeper.door", *door),
+            KeyValue::new("ratekeeper.protocol", *protocol),
             KeyValue::new("ratekeeper.outcome", *outcome),
             KeyValue::new("ratekeeper.degraded", *is_degraded),
         ];
         attributes.extend(limit.map(|limit| KeyValue::new("ratekeeper.limit", limit.to_string())));
         let span = self.tracer.span_builder("ratekeeper.decide").with_kind(SpanKind::Server);
-        let span = span.with_start_time(moment(*began)).with_attributes(attributes);
+        let span = span.with_start_time(system_time(*began)).with_attributes(attributes);
         let context = parent.map_or_else(Context::new, Parent::context);
-        span.start_with_context(&self.tracer, &context).end_with_timestamp(moment(*ended));
+        span.start_with_context(&self.tracer, &context).end_with_timestamp(system_time(*ended));
     }
 }
 
 impl Parent {
     fn context(self) -> Context {
         let (trace, span) = (self.trace.to_be_bytes(), self.span.to_be_bytes());
-        let of_caller = SpanContext::new(
+        let remote = SpanContext::new(
             TraceId::from_bytes(trace),
             SpanId::from_bytes(span),
             TraceFlags::new(self.flags),
             true,
             TraceState::default(),
         );
-        Context::new().with_remote_span_context(of_caller)
+        Context::new().with_remote_span_context(remote)
     }
 }
 
-fn moment(at: Micros) -> SystemTime {
+fn system_time(at: Micros) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(at.get())
 }

@@ -27,7 +27,7 @@ use crate::listener::{
     Accepted, ClientStream, ConnState, ConnectionHandler, Drain, GracefulShutdown, InFlightLimit,
     Ticks, Timeouts, drive,
 };
-use crate::serve::meters::{DoorMeter, Outcome};
+use crate::serve::request_metrics::{Outcome, ProtocolMetrics};
 use crate::tokens::Tokens;
 use crate::trace::Parent;
 
@@ -88,7 +88,7 @@ pub(crate) struct GrpcHandler {
     health_checks: InFlightLimit,
     drain: Drain,
     ticks: Ticks,
-    meter: Arc<DoorMeter>,
+    meter: Arc<ProtocolMetrics>,
 }
 
 impl GrpcHandler {

@@ -15,7 +15,7 @@ use super::response::{ApiResponse, draining, too_many_in_flight};
 use crate::listener::{
     Accepted, ConnectionHandler, Drain, InFlightLimit, Ticks, serve_http1, too_many_connections,
 };
-use crate::serve::meters::Outcome;
+use crate::serve::request_metrics::Outcome;
 
 const HEADERS_MAX: usize = 64;
 /// The largest request line and headers.

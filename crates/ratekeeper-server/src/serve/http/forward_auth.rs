@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::HttpApi;
 use super::described_request::DescribedRequest;
 use super::response::{ApiResponse, empty_response, error_response};
-use crate::trace::{self, About};
+use crate::trace::{self, DecisionInfo};
 
 /// The names of the headers in which a proxy describes a request.
 struct ProxyHeaders {
@@ -184,16 +184,17 @@ fn admission_response(
     }
 }
 
-fn about(admission: &Admission) -> About {
+fn about(admission: &Admission) -> DecisionInfo {
     match admission {
-        Admission::Exempt => About::default(),
-        Admission::Admitted(admitted) => About {
+        Admission::Exempt => DecisionInfo::default(),
+        Admission::Admitted(admitted) => DecisionInfo {
             limit: admitted.binding().map(|binding| binding.rule.name().to_string()),
             is_degraded: admitted.is_degraded,
         },
-        Admission::Refused(refusal) => {
-            About { limit: Some(refusal.rule.name().to_string()), is_degraded: refusal.is_degraded }
-        }
+        Admission::Refused(refusal) => DecisionInfo {
+            limit: Some(refusal.rule.name().to_string()),
+            is_degraded: refusal.is_degraded,
+        },
     }
 }
 

@@ -9,12 +9,12 @@ use http_body_util::Full;
 
 use super::{HttpApi, routes};
 use crate::serve::fuzzing::block_on;
-use crate::serve::meters::Meters;
+use crate::serve::request_metrics::RequestMetrics;
 
 /// Sends a request, and asserts that the response is not a server error.
 pub fn http_api(bytes: &[u8]) {
     static API: LazyLock<Arc<HttpApi>> = LazyLock::new(|| {
-        let meters = Meters::new(Arc::default());
+        let meters = RequestMetrics::new(Arc::default());
         HttpApi::new(crate::fuzzing::gate(), Arc::default(), None, meters)
     });
     let at = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());

@@ -9,8 +9,8 @@ use http_body::Body;
 
 use super::response::ApiResponse;
 use super::{HttpApi, routes};
-use crate::serve::meters::{Outcome, Tally};
-use crate::trace::{self, About, Parent, Question};
+use crate::serve::request_metrics::{Outcome, Tally};
+use crate::trace::{self, DecisionInfo, DecisionSpan, Parent};
 
 /// How requests of a path are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ where
     let (meters, began) = (&api.meters, api.limiter.engine().now());
     let mut response = routes::handle(api, request, peer).await;
     let is_forward_auth = kind == RequestKind::ForwardAuth;
-    let meter = if is_forward_auth { &meters.auth } else { &meters.http };
+    let meter = if is_forward_auth { &meters.forward_auth } else { &meters.http };
     let outcome = kind.outcome(&response);
     if kind == RequestKind::Untimed {
         meter.count(outcome);
@@ -45,10 +45,19 @@ where
     let ended = api.limiter.engine().now();
     meter.record(&Tally::one(outcome), ended.since(began));
     if trace::is_on() {
-        let About { limit, is_degraded } = response.extensions_mut().remove().unwrap_or_default();
-        let door = if is_forward_auth { "auth" } else { "http" };
+        let DecisionInfo { limit, is_degraded } =
+            response.extensions_mut().remove().unwrap_or_default();
+        let protocol = if is_forward_auth { "forward_auth" } else { "http" };
         let (limit, outcome) = (limit.as_deref(), outcome.name());
-        trace::tell(&Question { door, limit, outcome, is_degraded, began, ended, parent });
+        trace::record(&DecisionSpan {
+            protocol,
+            limit,
+            outcome,
+            is_degraded,
+            began,
+            ended,
+            parent,
+        });
     }
     response
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 use ratekeeper::{Clock, Decision, Op, PolicyLimiter, SystemClock};
 
 use super::grpc::rls::RateLimitService;
-use super::meters::Meters;
+use super::request_metrics::RequestMetrics;
 use crate::tokens::Tokens;
 use hold_table::HoldTable;
 use request::RateCheck;
@@ -42,7 +42,7 @@ pub(crate) struct HttpApi {
     envoy: Option<Arc<RateLimitService>>,
     /// The tokens of which requests need one.
     tokens: Arc<Tokens>,
-    meters: Arc<Meters>,
+    meters: Arc<RequestMetrics>,
 }
 
 impl HttpApi {
@@ -50,7 +50,7 @@ impl HttpApi {
         limiter: PolicyLimiter,
         tokens: Arc<Tokens>,
         envoy: Option<Arc<RateLimitService>>,
-        meters: Arc<Meters>,
+        meters: Arc<RequestMetrics>,
     ) -> Arc<Self> {
         Arc::new(Self { limiter, holds: HoldTable::default(), envoy, tokens, meters })
     }

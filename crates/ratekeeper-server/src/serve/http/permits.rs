@@ -93,7 +93,7 @@ mod tests {
 
     use super::super::hold_table::HOLDS_MAX;
     use super::*;
-    use crate::serve::meters::Meters;
+    use crate::serve::request_metrics::RequestMetrics;
 
     async fn parts(response: Result<ApiResponse, RequestError>) -> (u16, Value) {
         let (head, body) = response.unwrap().into_parts();
@@ -110,7 +110,7 @@ mod tests {
     #[tokio::test]
     async fn permits_above_the_bound_are_rejected() {
         let policy = Policy::parse("none", "version: 1\nlimits: []\n", &NoSources).unwrap();
-        let meters = Meters::new(Arc::default());
+        let meters = RequestMetrics::new(Arc::default());
         let api = HttpApi::new(PolicyLimiter::new(policy).unwrap(), Arc::default(), None, meters);
         let (_, first) = acquire_nth(&api, 0).await;
         for n in 1..HOLDS_MAX {

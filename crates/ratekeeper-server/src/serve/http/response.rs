@@ -11,7 +11,7 @@ use ratekeeper::{BindingLimit, Decision, Limit, Wait};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::trace::{self, About};
+use crate::trace::{self, DecisionInfo};
 
 pub(super) type ApiResponse = Response<Full<Bytes>>;
 
@@ -104,7 +104,7 @@ impl<'a> DecisionBody<'a> {
         let mut response = full_response(status, JSON, body.into());
         if trace::is_on() {
             let limit = self.limit_name.map(Into::into);
-            response.extensions_mut().insert(About { limit, is_degraded: self.degraded });
+            response.extensions_mut().insert(DecisionInfo { limit, is_degraded: self.degraded });
         }
         response
     }

@@ -21,7 +21,7 @@ use super::pending::PendingReplies;
 use super::session::Session;
 use super::wire::{Read, Wire};
 use crate::listener::{Accepted, ConnState, ConnectionHandler, Drain, Ticks, drive};
-use crate::serve::meters::{Outcome, Tally};
+use crate::serve::request_metrics::{Outcome, Tally};
 
 /// When so much is to be written, it is written before more commands are executed.
 pub(super) const OUTPUT_MAX: usize = 64 << 10;

@@ -26,10 +26,10 @@ use std::time::Duration;
 use ratekeeper::PolicyLimiter;
 use ratekeeper_core::{Limit, Micros};
 
-use super::meters::{DoorMeter, Meters, Outcome};
+use super::request_metrics::{Outcome, ProtocolMetrics, RequestMetrics};
 use crate::listener::{ConnectionLimit, Timeouts};
 use crate::top::Top;
-use crate::trace::{self, Question};
+use crate::trace::{self, DecisionSpan};
 
 pub(crate) use connection::RespHandler;
 pub(crate) use passwords::Passwords;
@@ -50,7 +50,7 @@ pub(crate) struct RespServer {
     timeouts: Timeouts,
     began: Micros,
     connections: Arc<ConnectionLimit>,
-    meter: Arc<DoorMeter>,
+    meter: Arc<ProtocolMetrics>,
     top: Arc<Top>,
 }
 
@@ -67,7 +67,7 @@ impl RespServer {
     }
 
     /// Records what it does in these metrics.
-    pub(crate) fn measured_by(self, meters: &Meters) -> Self {
+    pub(crate) fn measured_by(self, meters: &RequestMetrics) -> Self {
         Self { meter: Arc::clone(&meters.resp), top: Arc::clone(&meters.top), ..self }
     }
 
@@ -75,8 +75,8 @@ impl RespServer {
     #[inline]
     fn trace(&self, limit: &Limit, outcome: Outcome, is_degraded: bool, began: Micros) {
         if trace::is_on() {
-            trace::tell(&Question {
-                door: "resp",
+            trace::record(&DecisionSpan {
+                protocol: "resp",
                 limit: Some(limit.name()),
                 outcome: outcome.name(),
                 is_degraded,

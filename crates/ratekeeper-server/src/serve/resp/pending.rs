@@ -14,7 +14,7 @@ use super::RespServer;
 use super::codec::{Protocol, Reply};
 use super::connection::OUTPUT_MAX;
 use super::rate_command::{RateCommand, Running};
-use crate::serve::meters::Tally;
+use crate::serve::request_metrics::Tally;
 
 /// The most commands of one connection that are in flight.
 const IN_FLIGHT_MAX: usize = 128;

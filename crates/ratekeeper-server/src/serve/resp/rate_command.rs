@@ -6,7 +6,7 @@ use ratekeeper::{Applied, Charge, ChargesError, Cost, Decision, Engine, Limit, M
 use ratekeeper::{Micros, StoreError, Wait};
 
 use super::codec::Reply;
-use crate::serve::meters::Outcome;
+use crate::serve::request_metrics::Outcome;
 
 /// A command about one limit and one key.
 pub(super) struct RateCommand<'a> {

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::RateLimitRequestError;
 use super::proto::{RateLimitDescriptor, RateLimitRequest};
-use crate::trace::About;
+use crate::trace::DecisionInfo;
 
 /// One limit of one descriptor, and its decision.
 pub(super) struct DescriptorCheck<'m> {
@@ -214,10 +214,10 @@ async fn apply(
 }
 
 /// Returns the binding limit, and whether a decision was degraded, for the span.
-pub(super) fn about(checks: &[DescriptorCheck<'_>]) -> About {
+pub(super) fn about(checks: &[DescriptorCheck<'_>]) -> DecisionInfo {
     let enforced = checks.iter().filter(|check| !check.is_shadow);
     let binding = enforced.max_by_key(|check| check.strictness());
-    About {
+    DecisionInfo {
         limit: binding.map(|check| check.limit.label().to_string()),
         is_degraded: checks.iter().any(|check| check.is_degraded),
     }

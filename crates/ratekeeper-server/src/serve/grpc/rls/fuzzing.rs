@@ -8,7 +8,7 @@ use ratekeeper::policy::envoy::EnvoyConfig;
 use super::proto::RateLimitRequest;
 use super::{RateLimitService, RateLimitSettings};
 use crate::serve::fuzzing::block_on;
-use crate::trace::About;
+use crate::trace::DecisionInfo;
 
 const FILE: &str = "
 domain: d
@@ -34,7 +34,7 @@ pub fn descriptors(bytes: &[u8]) {
         return;
     }
     let Ok(request) = RateLimitRequest::decode(bytes) else { return };
-    if let Ok(response) = block_on(SERVICE.decide(&request, &mut About::default())) {
+    if let Ok(response) = block_on(SERVICE.decide(&request, &mut DecisionInfo::default())) {
         assert_eq!(response.statuses.len(), request.descriptors.len());
     }
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::proto::{DESCRIPTORS, RateLimitRequest, RateLimitResponse};
 use super::{RateLimitRequestError, RateLimitService};
-use crate::trace::About;
+use crate::trace::DecisionInfo;
 
 static MESSAGES: LazyLock<(MessageDescriptor, MessageDescriptor)> = LazyLock::new(|| {
     let pool = DescriptorPool::decode(DESCRIPTORS).expect("the build script has encoded it");
@@ -30,7 +30,7 @@ pub(super) async fn respond(service: &RateLimitService, body: &[u8]) -> (u16, St
             return (400, encode_error(&error));
         }
     };
-    match service.decide(&request, &mut About::default()).await {
+    match service.decide(&request, &mut DecisionInfo::default()).await {
         Ok(response) => (if response.is_over_limit() { 429 } else { 200 }, encode(&response)),
         Err(error) => (400, encode_error(&error)),
     }

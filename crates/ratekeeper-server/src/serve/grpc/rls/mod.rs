@@ -34,8 +34,8 @@ pub(crate) use error::RateLimitRequestError;
 pub(crate) use reset::ResetError;
 
 use crate::reload::{LoadState, LoadStatus, Reload};
-use crate::serve::meters::{Meters, Outcome, Tally};
-use crate::trace::{self, About, Parent, Question};
+use crate::serve::request_metrics::{Outcome, RequestMetrics, Tally};
+use crate::trace::{self, DecisionInfo, DecisionSpan, Parent};
 use descriptors::DescriptorCheck;
 use limit_metrics::{LimitMetrics, increment};
 use metrics::ResponseCounters;
@@ -51,7 +51,7 @@ pub(crate) struct RateLimitService {
     settings: RateLimitSettings,
     counters: ResponseCounters,
     limit_metrics: ArcSwap<LimitMetrics>,
-    pub(super) meters: Arc<Meters>,
+    pub(super) meters: Arc<RequestMetrics>,
 }
 
 /// How the service responds.
@@ -114,7 +114,7 @@ impl RateLimitService {
     }
 
     /// Returns the service with these request metrics.
-    pub(crate) fn measured_by(self, meters: &Arc<Meters>) -> Self {
+    pub(crate) fn measured_by(self, meters: &Arc<RequestMetrics>) -> Self {
         Self { meters: Arc::clone(meters), ..self }
     }
 
@@ -156,7 +156,7 @@ impl RateLimitService {
         request: &RateLimitRequest,
         parent: Option<Parent>,
     ) -> Result<RateLimitResponse, RateLimitRequestError> {
-        let (began, mut about) = (self.limiter.engine().now(), About::default());
+        let (began, mut about) = (self.limiter.engine().now(), DecisionInfo::default());
         let decided = self.decide(request, &mut about).await;
         let outcome = match &decided {
             Ok(response) => Outcome::of(!response.is_over_limit()),
@@ -165,9 +165,17 @@ impl RateLimitService {
         let ended = self.limiter.engine().now();
         self.meters.grpc.record(&Tally::one(outcome), ended.since(began));
         if trace::is_on() {
-            let About { limit, is_degraded } = about;
-            let (door, limit, outcome) = ("grpc", limit.as_deref(), outcome.name());
-            trace::tell(&Question { door, limit, outcome, is_degraded, began, ended, parent });
+            let DecisionInfo { limit, is_degraded } = about;
+            let (protocol, limit, outcome) = ("grpc", limit.as_deref(), outcome.name());
+            trace::record(&DecisionSpan {
+                protocol,
+                limit,
+                outcome,
+                is_degraded,
+                began,
+                ended,
+                parent,
+            });
         }
         decided
     }
@@ -175,7 +183,7 @@ impl RateLimitService {
     async fn decide(
         &self,
         request: &RateLimitRequest,
-        about: &mut About,
+        about: &mut DecisionInfo,
     ) -> Result<RateLimitResponse, RateLimitRequestError> {
         let decided = self.try_decide(request, about).await;
         if decided.is_err() {
@@ -191,7 +199,7 @@ impl RateLimitService {
     async fn try_decide(
         &self,
         request: &RateLimitRequest,
-        about: &mut About,
+        about: &mut DecisionInfo,
     ) -> Result<RateLimitResponse, RateLimitRequestError> {
         descriptors::check_request(request)?;
         let config = self.config.load();
