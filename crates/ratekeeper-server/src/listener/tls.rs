@@ -192,14 +192,14 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
     #[error("cannot use the {what} {}: {error}", path.display())]
-    Unusable { what: &'static str, path: PathBuf, error: PemError },
+    Unusable { what: &'static str, path: PathBuf, error: Box<PemError> },
     #[error("cannot configure TLS: {0}")]
     Config(rustls::Error),
 }
 
 impl TlsError {
     fn unusable(what: &'static str, path: &Path, error: PemError) -> Self {
-        Self::Unusable { what, path: path.to_path_buf(), error }
+        Self::Unusable { what, path: path.to_path_buf(), error: Box::new(error) }
     }
 
     fn authority(path: &Path, error: PemError) -> Self {
