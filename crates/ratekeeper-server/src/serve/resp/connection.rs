@@ -79,13 +79,13 @@ impl ConnectionHandler for RespHandler {
 
 pin_project! {
     /// The future of a connection, which follows the drain itself.
-    struct Commands<F> {
+    struct ConnectionFuture<F> {
         #[pin]
         serve: F,
     }
 }
 
-impl<F: Future> Future for Commands<F> {
+impl<F: Future> Future for ConnectionFuture<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -93,7 +93,7 @@ impl<F: Future> Future for Commands<F> {
     }
 }
 
-impl<F: Future> GracefulShutdown for Commands<F> {
+impl<F: Future> GracefulShutdown for ConnectionFuture<F> {
     const SHUTDOWN_AT: Option<Stage> = None;
 
     fn graceful_shutdown(self: Pin<&mut Self>) {}
@@ -110,8 +110,8 @@ impl RespHandler {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let conn = ConnState::new(peer, self.ticks);
-        let commands = Commands { serve: self.serve_commands(stream, &conn) };
-        let served = drive(commands, &conn, &self.server.timeouts, &self.drain).await;
+        let connection = ConnectionFuture { serve: self.serve_commands(stream, &conn) };
+        let served = drive(connection, &conn, &self.server.timeouts, &self.drain).await;
         match served {
             Some(served) => served,
             None if conn.is_lingering() => Ok(()),

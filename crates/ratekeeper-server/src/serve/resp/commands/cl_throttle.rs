@@ -6,12 +6,12 @@
 use ratekeeper::{Cost, Op};
 
 use super::integer::parse_u64;
-use super::{Command, CommandError, Handler};
+use super::{CommandError, CommandSpec, Handler};
 use crate::serve::resp::codec::Args;
 use crate::serve::resp::limit_cache::{LimitCache, ThrottleSpec};
 use crate::serve::resp::rate_command::{Action, RateCommand, ReplyFormat};
 
-pub(super) const CL_THROTTLE: Command = Command {
+pub(super) const CL_THROTTLE: CommandSpec = CommandSpec {
     name: "CL.THROTTLE",
     args: 5..=6,
     usage: "key max_burst count period [quantity]",

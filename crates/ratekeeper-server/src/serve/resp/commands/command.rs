@@ -1,9 +1,9 @@
 //! `COMMAND`: the list of commands and their documentation.
 
-use super::{COMMANDS, Call, Command, CommandError, Flow, Handler, find, quote};
+use super::{COMMANDS, Call, CommandError, CommandSpec, Flow, Handler, find, quote};
 use crate::serve::resp::codec::{ARGS_MAX, ReplyWriter};
 
-pub(super) const COMMAND: Command = Command {
+pub(super) const COMMAND: CommandSpec = CommandSpec {
     name: "COMMAND",
     args: 1..=ARGS_MAX,
     usage: "[COUNT | LIST | INFO [name ...] | DOCS [name ...]]",
@@ -39,7 +39,7 @@ fn command(call: &mut Call<'_, '_>) -> Result<Flow, CommandError> {
 
 fn write_infos<'a>(
     reply: &mut ReplyWriter<'_>,
-    commands: impl ExactSizeIterator<Item = Option<&'a Command>>,
+    commands: impl ExactSizeIterator<Item = Option<&'a CommandSpec>>,
 ) {
     reply.array(commands.len());
     for command in commands {
@@ -51,7 +51,7 @@ fn write_infos<'a>(
 }
 
 /// Writes the ten fields of a command in Redis 7.
-fn write_info(reply: &mut ReplyWriter<'_>, command: &Command) {
+fn write_info(reply: &mut ReplyWriter<'_>, command: &CommandSpec) {
     let is_keyed = matches!(command.handler, Handler::Rate(_));
     let flags: &[&str] = match (is_keyed, command.before_auth) {
         (true, _) => &["write", "fast"],
@@ -70,7 +70,7 @@ fn write_info(reply: &mut ReplyWriter<'_>, command: &Command) {
     (0..4).for_each(|_| reply.array(0));
 }
 
-fn write_docs(reply: &mut ReplyWriter<'_>, commands: Vec<&Command>) {
+fn write_docs(reply: &mut ReplyWriter<'_>, commands: Vec<&CommandSpec>) {
     reply.map(commands.len());
     for command in commands {
         let is_keyed = matches!(command.handler, Handler::Rate(_));

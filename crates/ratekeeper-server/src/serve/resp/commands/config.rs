@@ -2,10 +2,10 @@
 
 use ratekeeper::policy::path::Glob;
 
-use super::{Call, Command, CommandError, Flow, Handler, quote};
+use super::{Call, CommandError, CommandSpec, Flow, Handler, quote};
 use crate::serve::resp::codec::ARGS_MAX;
 
-pub(super) const CONFIG: Command = Command {
+pub(super) const CONFIG: CommandSpec = CommandSpec {
     name: "CONFIG",
     args: 2..=ARGS_MAX,
     usage: "GET pattern [pattern ...]",

@@ -1,11 +1,11 @@
 //! Commands about the connection.
 
-use super::{Call, Command, CommandError, Flow, Handler, quote};
+use super::{Call, CommandError, CommandSpec, Flow, Handler, quote};
 use crate::serve::resp::codec::{ARGS_MAX, RespVersion};
 use crate::serve::resp::passwords::DEFAULT_USER;
 use crate::serve::resp::session::{NAME_MAX, Session};
 
-pub(super) const PING: Command = Command {
+pub(super) const PING: CommandSpec = CommandSpec {
     name: "PING",
     args: 1..=2,
     usage: "[message]",
@@ -20,7 +20,7 @@ pub(super) const PING: Command = Command {
     }),
 };
 
-pub(super) const ECHO: Command = Command {
+pub(super) const ECHO: CommandSpec = CommandSpec {
     name: "ECHO",
     args: 2..=2,
     usage: "message",
@@ -33,7 +33,7 @@ pub(super) const ECHO: Command = Command {
     }),
 };
 
-pub(super) const HELLO: Command = Command {
+pub(super) const HELLO: CommandSpec = CommandSpec {
     name: "HELLO",
     args: 1..=ARGS_MAX,
     usage: "[2|3] [AUTH user password] [SETNAME name]",
@@ -42,7 +42,7 @@ pub(super) const HELLO: Command = Command {
     handler: Handler::Local(hello),
 };
 
-pub(super) const AUTH: Command = Command {
+pub(super) const AUTH: CommandSpec = CommandSpec {
     name: "AUTH",
     args: 2..=3,
     usage: "[user] password",
@@ -51,7 +51,7 @@ pub(super) const AUTH: Command = Command {
     handler: Handler::Local(auth),
 };
 
-pub(super) const CLIENT: Command = Command {
+pub(super) const CLIENT: CommandSpec = CommandSpec {
     name: "CLIENT",
     args: 2..=4,
     usage: "SETNAME name | GETNAME | SETINFO attribute value | ID",
@@ -60,7 +60,7 @@ pub(super) const CLIENT: Command = Command {
     handler: Handler::Local(client),
 };
 
-pub(super) const SELECT: Command = Command {
+pub(super) const SELECT: CommandSpec = CommandSpec {
     name: "SELECT",
     args: 2..=2,
     usage: "0",
@@ -72,7 +72,7 @@ pub(super) const SELECT: Command = Command {
     }),
 };
 
-pub(super) const RESET: Command = Command {
+pub(super) const RESET: CommandSpec = CommandSpec {
     name: "RESET",
     args: 1..=1,
     usage: "",
@@ -85,7 +85,7 @@ pub(super) const RESET: Command = Command {
     }),
 };
 
-pub(super) const QUIT: Command = Command {
+pub(super) const QUIT: CommandSpec = CommandSpec {
     name: "QUIT",
     args: 1..=ARGS_MAX,
     usage: "",

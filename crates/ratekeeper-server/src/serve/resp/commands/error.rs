@@ -2,7 +2,7 @@
 
 use ratekeeper::{LimitError, ZeroCost};
 
-use super::Command;
+use super::CommandSpec;
 
 /// Why a command fails. The reply is the [code](Self::code) and the message.
 #[derive(Debug, thiserror::Error)]
@@ -31,14 +31,14 @@ pub(in super::super) enum CommandError {
     #[error("unknown command '{name}', with args beginning with: {args}{suggestion}")]
     UnknownCommand { name: String, args: String, suggestion: String },
     #[error("wrong number of arguments for '{}' command; usage: {}", .0.name.to_lowercase(), .0.syntax())]
-    WrongArity(&'static Command),
+    WrongArity(&'static CommandSpec),
     #[error("unknown subcommand '{subcommand}'; usage: {}", .command.syntax())]
-    UnknownSubcommand { command: &'static Command, subcommand: String },
+    UnknownSubcommand { command: &'static CommandSpec, subcommand: String },
     #[error(
         "unknown subcommand or wrong number of arguments for '{subcommand}'; usage: {}",
         .command.syntax()
     )]
-    SubcommandArity { command: &'static Command, subcommand: String },
+    SubcommandArity { command: &'static CommandSpec, subcommand: String },
     #[error("Syntax error in HELLO option '{0}'")]
     HelloOption(String),
     #[error("syntax error: unknown option '{option}'; use {known}")]

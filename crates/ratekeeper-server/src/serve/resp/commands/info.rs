@@ -4,13 +4,13 @@ use std::fmt::Write;
 
 use ratekeeper::shared::StoreState;
 
-use super::{Call, Command, CommandError, Flow, Handler};
+use super::{Call, CommandError, CommandSpec, Flow, Handler};
 use crate::serve::resp::codec::ARGS_MAX;
 
 /// The version of Redis whose connection commands are supported. Clients use it to choose what they send.
 const REDIS_VERSION: &str = "7.2.4";
 
-pub(super) const INFO: Command = Command {
+pub(super) const INFO: CommandSpec = CommandSpec {
     name: "INFO",
     args: 1..=ARGS_MAX,
     usage: "[section]",

@@ -26,7 +26,7 @@ const QUOTE_MAX: usize = 128;
 
 /// A command and its documentation.
 #[derive(Debug)]
-pub(super) struct Command {
+pub(super) struct CommandSpec {
     pub(super) name: &'static str,
     /// How many arguments it takes, including its name.
     pub(super) args: RangeInclusive<usize>,
@@ -82,7 +82,7 @@ pub(super) enum Step<'a> {
 }
 
 /// All commands, in the order in which they are compared: frequent ones first.
-pub(super) const COMMANDS: &[Command] = &[
+pub(super) const COMMANDS: &[CommandSpec] = &[
     cl_throttle::CL_THROTTLE,
     rk::CHECK,
     rk::PEEK,
@@ -128,7 +128,7 @@ fn write_error(call: &mut Call<'_, '_>, error: &CommandError) -> Flow {
 }
 
 #[inline]
-fn look_up(call: &Call<'_, '_>) -> Result<&'static Command, CommandError> {
+fn look_up(call: &Call<'_, '_>) -> Result<&'static CommandSpec, CommandError> {
     let Some(command) = find(call.args.at(0)) else { return Err(unknown(call)) };
     if !call.session.is_authenticated && !command.before_auth {
         return Err(CommandError::NoAuth);
@@ -141,11 +141,11 @@ fn look_up(call: &Call<'_, '_>) -> Result<&'static Command, CommandError> {
 
 /// Returns the command of a name in any case.
 #[inline]
-pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
+pub(super) fn find(name: &[u8]) -> Option<&'static CommandSpec> {
     COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-impl Command {
+impl CommandSpec {
     /// Returns the number of arguments as Redis reports it: negative if there may be more.
     pub(super) fn arity(&self) -> i64 {
         let min = *self.args.start() as i64;

@@ -3,42 +3,42 @@
 use ratekeeper::{Algorithm, Cost, Op};
 
 use super::integer::parse_u64;
-use super::{Command, CommandError, Handler, quote};
+use super::{CommandError, CommandSpec, Handler, quote};
 use crate::serve::resp::codec::Args;
 use crate::serve::resp::limit_cache::{LimitCache, LimitSpec};
 use crate::serve::resp::rate_command::{Action, RateCommand, ReplyFormat};
 
 const USAGE: &str = "key rate [ALGORITHM name] [COST n] [NAME name]";
 
-const fn command(name: &'static str, summary: &'static str, handler: Handler) -> Command {
-    Command { name, args: 3..=9, usage: USAGE, summary, before_auth: false, handler }
+const fn command(name: &'static str, summary: &'static str, handler: Handler) -> CommandSpec {
+    CommandSpec { name, args: 3..=9, usage: USAGE, summary, before_auth: false, handler }
 }
 
-pub(super) const CHECK: Command = command(
+pub(super) const CHECK: CommandSpec = command(
     "RK.CHECK",
     "Charges the cost if the limit allows it.",
     Handler::Rate(|args, limits| parse(Action::Apply(Op::Check), args, limits)),
 );
 
-pub(super) const PEEK: Command = command(
+pub(super) const PEEK: CommandSpec = command(
     "RK.PEEK",
     "Returns the decision of a check without charging anything.",
     Handler::Rate(|args, limits| parse(Action::Apply(Op::Peek), args, limits)),
 );
 
-pub(super) const CHARGE: Command = command(
+pub(super) const CHARGE: CommandSpec = command(
     "RK.CHARGE",
     "Charges the cost even if it exceeds the limit; the excess is a debt.",
     Handler::Rate(|args, limits| parse(Action::Apply(Op::Charge), args, limits)),
 );
 
-pub(super) const REFUND: Command = command(
+pub(super) const REFUND: CommandSpec = command(
     "RK.REFUND",
     "Refunds a cost that was charged recently.",
     Handler::Rate(|args, limits| parse(Action::Apply(Op::refund_latest()), args, limits)),
 );
 
-pub(super) const RESET: Command = Command {
+pub(super) const RESET: CommandSpec = CommandSpec {
     args: 3..=7,
     usage: "key rate [ALGORITHM name] [NAME name]",
     ..command(
