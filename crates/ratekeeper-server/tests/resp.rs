@@ -1,4 +1,4 @@
-//! `ratekeeper serve --resp` as a process, with real clients of Redis.
+//! `ratekeeper serve --resp` as a process, with real Redis clients.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -29,13 +29,13 @@ impl Server {
         stream
     }
 
-    /// Sends this, and gives everything that comes back until the server closes.
+    /// Sends bytes, and returns everything received until the server closes the connection.
     fn exchange(&self, request: &[u8]) -> String {
         let mut stream = self.connect();
         stream.write_all(request).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
     }
 
     fn run(&self, program: &str, args: &[&str]) -> String {
@@ -72,28 +72,28 @@ fn file(content: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn redis_cli_is_at_home() {
+fn redis_cli_works() {
     let server = Server::start(&[]);
     assert_eq!(server.cli(&["PING"]), "PONG");
     assert_eq!(server.cli(&["CL.THROTTLE", "user123", "15", "30", "60"]), "0 16 15 -1 2");
     assert_eq!(server.cli(&["CL.THROTTLE", "user123", "15", "30", "60", "17"]), "1 16 15 -1 2");
     let check = ["RK.CHECK", "k", "5/s burst 10", "ALGORITHM", "token_bucket", "COST", "3"];
-    let answer = server.cli(&check);
-    assert!(answer.starts_with("allowed 1 limit 10 remaining 7 retry_after_ms -1"), "{answer}");
-    let answer = server.cli(&["-3", "RK.PEEK", "k2", "5/s"]);
-    assert!(answer.starts_with("allowed (true) limit 5 remaining 5"), "{answer}");
+    let reply = server.cli(&check);
+    assert!(reply.starts_with("allowed 1 limit 10 remaining 7 retry_after_ms -1"), "{reply}");
+    let reply = server.cli(&["-3", "RK.PEEK", "k2", "5/s"]);
+    assert!(reply.starts_with("allowed (true) limit 5 remaining 5"), "{reply}");
     assert!(server.cli(&["INFO", "server"]).contains("server_name:ratekeeper"));
     assert!(server.cli(&["COMMAND", "DOCS"]).contains("cl.throttle"));
     assert!(server.cli(&["GET", "k"]).starts_with("ERR unknown command 'GET'"));
 }
 
 #[test]
-fn redis_benchmark_is_at_home() {
+fn redis_benchmark_works() {
     let server = Server::start(&["--workers", "2"]);
     let args = ["-n", "20000", "-c", "20", "-P", "16", "-r", "1000", "-q"];
     let throttle = ["CL.THROTTLE", "key:__rand_int__", "10", "100", "60", "1"];
-    let told = server.run("redis-benchmark", &[&args[..], &throttle].concat());
-    assert!(told.contains("requests per second"), "{told}");
+    let output = server.run("redis-benchmark", &[&args[..], &throttle].concat());
+    assert!(output.contains("requests per second"), "{output}");
     let stats = server.cli(&["INFO", "stats"]);
     let commands = stats.split("total_commands_processed:").nth(1).unwrap();
     let commands: u64 = commands.split_whitespace().next().unwrap().parse().unwrap();
@@ -105,42 +105,42 @@ fn ten_thousand_commands_in_one_write_are_decided_in_order() {
     const COMMANDS: usize = 10_000;
     let server = Server::start(&[]);
     let command = "*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$4\r\n4999\r\n$1\r\n1\r\n$5\r\n86400\r\n";
-    let answers = server.exchange((command.repeat(COMMANDS) + "QUIT\r\n").as_bytes());
-    let mut limited = answers.split("*5\r\n").skip(1).map(|answer| &answer[..4]);
+    let replies = server.exchange((command.repeat(COMMANDS) + "QUIT\r\n").as_bytes());
+    let mut limited = replies.split("*5\r\n").skip(1).map(|reply| &reply[..4]);
     assert_eq!(limited.by_ref().take(5_000).filter(|one| *one == ":0\r\n").count(), 5_000);
     assert_eq!(limited.filter(|one| *one == ":1\r\n").count(), 5_000);
-    assert!(answers.ends_with("+OK\r\n"));
+    assert!(replies.ends_with("+OK\r\n"));
 }
 
 #[test]
-fn a_command_may_come_in_pieces() {
+fn a_command_may_arrive_in_pieces() {
     let server = Server::start(&[]);
     let mut stream = server.connect();
     stream.set_nodelay(true).unwrap();
     for piece in ["*2\r", "\n$4\r\nEC", "HO\r\n$5\r\nhel", "lo\r\nPI", "NG\r\nQUIT\n"] {
         stream.write_all(piece.as_bytes()).unwrap();
-        // So that pieces arrive as such.
+        // So that pieces arrive separately.
         stream.flush().unwrap();
     }
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert_eq!(answer, "$5\r\nhello\r\n+PONG\r\n+OK\r\n");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert_eq!(reply, "$5\r\nhello\r\n+PONG\r\n+OK\r\n");
 }
 
 #[test]
-fn the_newer_protocol_has_maps() {
+fn resp3_replies_are_maps() {
     let server = Server::start(&[]);
-    let answer = server.exchange(b"HELLO 3\r\nRK.CHECK k 5/s\r\nQUIT\r\n");
-    assert!(answer.starts_with("%7\r\n$6\r\nserver\r\n$10\r\nratekeeper\r\n"), "{answer}");
-    assert!(answer.contains("%8\r\n$7\r\nallowed\r\n#t\r\n$5\r\nlimit\r\n:5\r\n"), "{answer}");
+    let reply = server.exchange(b"HELLO 3\r\nRK.CHECK k 5/s\r\nQUIT\r\n");
+    assert!(reply.starts_with("%7\r\n$6\r\nserver\r\n$10\r\nratekeeper\r\n"), "{reply}");
+    assert!(reply.contains("%8\r\n$7\r\nallowed\r\n#t\r\n$5\r\nlimit\r\n:5\r\n"), "{reply}");
 }
 
 #[test]
-fn nonsense_is_told_and_the_connection_closed() {
+fn a_protocol_error_is_replied_and_closes_the_connection() {
     let server = Server::start(&[]);
-    let answer =
+    let reply =
         server.exchange(&[b"PING\r\n*1\r\n$99999999\r\n".to_vec(), vec![b'x'; 100_000]].concat());
-    assert!(answer.starts_with("+PONG\r\n-ERR Protocol error: invalid bulk length"), "{answer}");
+    assert!(reply.starts_with("+PONG\r\n-ERR Protocol error: invalid bulk length"), "{reply}");
     assert_eq!(server.cli(&["PING"]), "PONG");
 }
 
@@ -154,28 +154,28 @@ fn passwords_come_from_a_file() {
     }
     let new = ["--no-auth-warning", "-3", "--user", "default", "--pass", "second", "PING"];
     assert_eq!(server.cli(&new), "PONG");
-    let answer = server.exchange(b"AUTH wrong\r\nPING\r\nQUIT\r\n");
-    assert!(answer.starts_with("-WRONGPASS") && answer.contains("-NOAUTH"), "{answer}");
+    let reply = server.exchange(b"AUTH wrong\r\nPING\r\nQUIT\r\n");
+    assert!(reply.starts_with("-WRONGPASS") && reply.contains("-NOAUTH"), "{reply}");
 }
 
 #[test]
-fn one_connection_too_many_is_told_so() {
+fn connections_over_the_limit_are_rejected_with_an_error() {
     let server = Server::start(&["--max-connections", "2"]);
     let (mut one, _two) = (server.connect(), server.connect());
     one.write_all(b"PING\r\n").unwrap();
     one.read_exact(&mut [0; 7]).unwrap();
-    wait_until("the third is turned away", || {
+    wait_until("the third is rejected", || {
         let mut third = server.connect();
-        let mut answer = String::new();
-        let _ = third.read_to_string(&mut answer);
-        answer == "-ERR max number of clients reached\r\n"
+        let mut reply = String::new();
+        let _ = third.read_to_string(&mut reply);
+        reply == "-ERR max number of clients reached\r\n"
     });
     drop(one);
-    wait_until("there is room again", || {
+    wait_until("another connection is accepted", || {
         let mut third = server.connect();
         let mut pong = [0; 7];
-        let asked = third.write_all(b"PING\r\n").and_then(|()| third.read_exact(&mut pong));
-        asked.is_ok() && pong == *b"+PONG\r\n"
+        let result = third.write_all(b"PING\r\n").and_then(|()| third.read_exact(&mut pong));
+        result.is_ok() && pong == *b"+PONG\r\n"
     });
 }
 
@@ -183,7 +183,7 @@ fn one_connection_too_many_is_told_so() {
 const SOCKET_BUFFERS_MAX: usize = 48 << 20;
 
 #[test]
-fn the_server_stops_reading_from_a_client_that_takes_no_replies() {
+fn the_server_stops_reading_from_a_client_that_reads_no_replies() {
     let server = Server::start(&["--resp-write-timeout", "1s", "--workers", "1"]);
     let mut stream = server.connect();
     stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -237,9 +237,9 @@ fn a_shutdown_loses_no_reply() {
     let mut last = server.connect();
     last.write_all("PING\r\n".repeat(1_000).as_bytes()).unwrap();
     server.signal("-TERM");
-    let mut answers = String::new();
-    last.read_to_string(&mut answers).unwrap();
-    assert_eq!(answers, "+PONG\r\n".repeat(1_000));
+    let mut replies = String::new();
+    last.read_to_string(&mut replies).unwrap();
+    assert_eq!(replies, "+PONG\r\n".repeat(1_000));
     for client in clients {
         let replies = client.join().unwrap();
         for (number, (expected, received)) in replies.iter().enumerate() {
@@ -264,47 +264,47 @@ fn counts_may_be_kept_in_redis() {
     assert_eq!(two.cli(&["CL.THROTTLE", "k", "4", "1", "3600", "3"]).split(' ').next(), Some("1"));
     assert!(two.cli(&["RK.RESET", "x", "5/hour"]) == "OK");
     let command = "CL.THROTTLE busy 999 1 86400\r\n";
-    let answers = one.exchange((command.repeat(2_000) + "PING\r\nQUIT\r\n").as_bytes());
-    let limited: Vec<_> = answers.split("*5\r\n").skip(1).map(|answer| &answer[..4]).collect();
+    let replies = one.exchange((command.repeat(2_000) + "PING\r\nQUIT\r\n").as_bytes());
+    let limited: Vec<_> = replies.split("*5\r\n").skip(1).map(|reply| &reply[..4]).collect();
     assert_eq!(limited.len(), 2_000);
     assert!(limited[..1_000].iter().all(|one| *one == ":0\r\n"), "in the order of the commands");
     assert!(limited[1_000..].iter().all(|one| *one == ":1\r\n"));
-    assert!(answers.ends_with("+PONG\r\n+OK\r\n"));
+    assert!(replies.ends_with("+PONG\r\n+OK\r\n"));
     redis.kill();
-    let answer = one.cli(&["RK.CHECK", "k", "5/hour"]);
-    assert!(answer.contains("allowed 1") && answer.ends_with("degraded 1"), "{answer}");
+    let reply = one.cli(&["RK.CHECK", "k", "5/hour"]);
+    assert!(reply.contains("allowed 1") && reply.ends_with("degraded 1"), "{reply}");
     let mut one = one;
     one.signal("-TERM");
     assert!(one.wait().success());
 }
 
-/// What remains tells the place of each command among those to its key.
+/// What remains shows the position of each command among those of its key.
 #[test]
-fn commands_are_decided_in_their_order_also_in_redis() {
+fn commands_are_decided_in_order_also_in_redis() {
     const COMMANDS: usize = 2_000;
     let redis = RedisServer::start();
     let policy = format!("version: 1\nstore: {{ url: \"{}\", deadline: 5s }}\n", redis.url());
     let (_folder, path) = file(&(policy + "limits: []\n"));
     let server = Server::start(&[&path]);
-    server.cli(&["CL.THROTTLE", "teaches the script", "1", "1", "3600"]);
-    let ask = |key: String| {
+    server.cli(&["CL.THROTTLE", "loads the script", "1", "1", "3600"]);
+    let send = |key: String| {
         let command = format!("CL.THROTTLE {key} {} 1 86400\r\n", COMMANDS - 1);
-        let answers = server.exchange((command.repeat(COMMANDS) + "QUIT\r\n").as_bytes());
-        let remaining = answers.split("*5\r\n").skip(1).map(|answer| {
-            answer.split("\r\n").nth(2).and_then(|remaining| remaining[1..].parse().ok())
+        let replies = server.exchange((command.repeat(COMMANDS) + "QUIT\r\n").as_bytes());
+        let remaining = replies.split("*5\r\n").skip(1).map(|reply| {
+            reply.split("\r\n").nth(2).and_then(|remaining| remaining[1..].parse().ok())
         });
         assert!(remaining.eq((0..COMMANDS).rev().map(Some)), "{key}");
     };
     std::thread::scope(|scope| {
         for client in 0..4 {
-            let ask = &ask;
-            scope.spawn(move || (0..8).for_each(|round| ask(format!("{client}:{round}"))));
+            let send = &send;
+            scope.spawn(move || (0..8).for_each(|round| send(format!("{client}:{round}"))));
         }
     });
 }
 
 #[test]
-fn redis_py_is_at_home() {
+fn redis_py_works() {
     let server = Server::start(&[]);
     let script = r#"
 import redis, sys
@@ -317,10 +317,10 @@ for protocol in (2, 3):
     pipe = client.pipeline(transaction=False)
     for _ in range(500):
         pipe.execute_command("CL.THROTTLE", f"pipe:{protocol}", 99, 1, 3600)
-    answers = pipe.execute()
-    assert [answer[0] for answer in answers] == [0] * 100 + [1] * 400
-    answer = client.execute_command("RK.CHECK", key, "5/s")
-    assert (answer[b"allowed"] is True) if protocol == 3 else (answer[:2] == [b"allowed", 1])
+    replies = pipe.execute()
+    assert [reply[0] for reply in replies] == [0] * 100 + [1] * 400
+    reply = client.execute_command("RK.CHECK", key, "5/s")
+    assert (reply[b"allowed"] is True) if protocol == 3 else (reply[:2] == [b"allowed", 1])
     try:
         client.get("k")
         raise SystemExit("there is no GET")
@@ -332,7 +332,7 @@ for protocol in (2, 3):
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The interpreter that `scripts/install-servers` has put redis-py into.
+/// Returns the interpreter for which `scripts/install-servers` has installed redis-py.
 fn python() -> PathBuf {
     let tools = env::var_os("RATEKEEPER_TOOLS").map(PathBuf::from);
     let tools = tools.unwrap_or_else(|| env::home_dir().unwrap().join(".cache/ratekeeper-tools"));

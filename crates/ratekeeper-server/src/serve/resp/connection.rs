@@ -1,8 +1,8 @@
 //! Serves a connection.
 //!
-//! Commands that have arrived together are executed in one go, and their replies leave in one write. If the
-//! store is shared, commands are sent to it in their order, none waits for the reply to the one before, and
-//! replies leave in order.
+//! Commands that arrive together (pipelining) are executed together, and their replies are sent in one
+//! write. If the store is shared, commands are sent to it in order, without waiting for the replies to those
+//! before, and replies are sent in order.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,40 +14,40 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::unconstrained;
 
 use super::RespServer;
-use super::codec::{Parsed, Protocol, ProtocolError, Reply, Spans, parse};
-use super::commands::{Call, Flow, Step, begin};
-use super::limits::Limits;
+use super::buffered_stream::{BufferedStream, ReadOutcome};
+use super::codec::{Parsed, ProtocolError, ReplyWriter, RespVersion, Spans, parse};
+use super::commands::{Call, Flow, Step, dispatch};
+use super::limit_cache::LimitCache;
 use super::pending::PendingReplies;
 use super::session::Session;
-use super::wire::{Read, Wire};
 use crate::listener::{Accepted, ConnState, ConnectionHandler, Drain, Ticks, drive};
 use crate::serve::request_metrics::{Outcome, Tally};
 
-/// When so much is to be written, it is written before more commands are executed.
+/// The output is written before more commands are executed if it has this many bytes.
 pub(super) const OUTPUT_MAX: usize = 64 << 10;
 
 /// Serves the connections of one worker.
 pub(crate) struct RespHandler {
-    pub(super) door: Arc<RespServer>,
+    server: Arc<RespServer>,
     drain: Drain,
     ticks: Ticks,
     /// Only used by the worker's thread, and never across an await.
-    pub(super) buffers: Mutex<Buffers>,
+    buffers: Mutex<Buffers>,
 }
 
 /// Buffers for executing commands.
 #[derive(Default)]
-pub(super) struct Buffers {
-    pub(super) limits: Limits,
-    pub(super) spans: Spans,
+struct Buffers {
+    limits: LimitCache,
+    spans: Spans,
 }
 
 /// Why no more commands are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
-    /// There is no complete command left.
+enum StopReason {
+    /// The input has no complete command left.
     Input,
-    /// There is enough to write.
+    /// The output is full.
     Output,
     /// This was the last command.
     Close,
@@ -73,8 +73,8 @@ impl ConnectionHandler for RespHandler {
 }
 
 impl RespHandler {
-    pub(crate) fn new(door: Arc<RespServer>, drain: Drain) -> Self {
-        Self { door, drain, ticks: Ticks::start(), buffers: Mutex::default() }
+    pub(crate) fn new(server: Arc<RespServer>, drain: Drain) -> Self {
+        Self { server, drain, ticks: Ticks::start(), buffers: Mutex::default() }
     }
 
     /// Serves a connection, with or without TLS, until the client closes it or the server drains.
@@ -84,8 +84,8 @@ impl RespHandler {
     {
         let conn = ConnState::new(peer, self.ticks);
         let serve = self.serve_commands(stream, &conn);
-        // Replies to what was sent before the drain are not lost: `Wire` reads it to its end.
-        let served = drive(serve, None, &conn, &self.door.timeouts, &self.drain).await;
+        // Replies to what was sent before the drain are not lost: the stream is read to its end.
+        let served = drive(serve, None, &conn, &self.server.timeouts, &self.drain).await;
         match served {
             Some(served) => served,
             None if conn.is_lingering() => Ok(()),
@@ -99,16 +99,20 @@ impl RespHandler {
     {
         static IDS: AtomicU64 = AtomicU64::new(1);
         let id = IDS.fetch_add(1, Ordering::Relaxed);
-        let mut session = Session::new(id, self.door.passwords.are_needed());
-        let mut wire = Wire::new(stream, conn, &self.drain);
-        if !session.is_trusted {
+        let mut session = Session::new(id, self.server.passwords.is_required());
+        let mut stream = BufferedStream::new(stream, conn, &self.drain);
+        if !session.is_authenticated {
             conn.expect_first_request();
         }
-        self.run_commands(&mut wire, &mut session).await?;
-        wire.close().await
+        self.run_commands(&mut stream, &mut session).await?;
+        stream.close().await
     }
 
-    async fn run_commands<S>(&self, wire: &mut Wire<S>, session: &mut Session) -> io::Result<()>
+    async fn run_commands<S>(
+        &self,
+        stream: &mut BufferedStream<S>,
+        session: &mut Session,
+    ) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -116,16 +120,16 @@ impl RespHandler {
         let mut is_open = true;
         loop {
             let stop = match is_open {
-                true => self.execute(wire, session, &mut pending),
-                false => Stop::Input,
+                true => self.execute(stream, session, &mut pending),
+                false => StopReason::Input,
             };
-            is_open &= stop != Stop::Close;
-            if !wire.output.is_empty() {
-                wire.flush().await?;
+            is_open &= stop != StopReason::Close;
+            if !stream.output.is_empty() {
+                stream.flush().await?;
             }
-            let wants_input = is_open && stop == Stop::Input;
+            let wants_input = is_open && stop == StopReason::Input;
             if pending.is_empty() {
-                if !is_open || wants_input && wire.read().await? != Read::More {
+                if !is_open || wants_input && stream.read().await? != ReadOutcome::More {
                     return Ok(());
                 }
                 continue;
@@ -134,94 +138,94 @@ impl RespHandler {
             // them in reverse order.
             tokio::select! {
                 Some(reply) = unconstrained(pending.next()) => {
-                    wire.output.extend_from_slice(&reply);
-                    while wire.output.len() < OUTPUT_MAX {
+                    stream.output.extend_from_slice(&reply);
+                    while stream.output.len() < OUTPUT_MAX {
                         let Some(Some(reply)) = unconstrained(pending.next()).now_or_never() else { break };
-                        wire.output.extend_from_slice(&reply);
+                        stream.output.extend_from_slice(&reply);
                     }
                 }
-                read = wire.read(), if wants_input => is_open = read? == Read::More,
+                read = stream.read(), if wants_input => is_open = read? == ReadOutcome::More,
             }
         }
     }
 
-    /// Executes the commands that have arrived. They arrived together, so it is the same time for all.
+    /// Executes the commands in the input. They have arrived together, so the time is read once for all.
     fn execute<S>(
         &self,
-        wire: &mut Wire<S>,
+        stream: &mut BufferedStream<S>,
         session: &mut Session,
         pending: &mut PendingReplies,
-    ) -> Stop
+    ) -> StopReason
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let Buffers { limits, spans } = &mut *buffers;
-        let (now, door) = (self.door.gate.engine().now(), &*self.door);
+        let (now, server) = (self.server.limiter.engine().now(), &*self.server);
         let (mut at, mut tally) = (0, Tally::default());
         let mut queued = Vec::new();
         let stop = loop {
-            if wire.output.len() >= OUTPUT_MAX || pending.is_full() {
-                break Stop::Output;
+            if stream.output.len() >= OUTPUT_MAX || pending.is_full() {
+                break StopReason::Output;
             }
             // A reply must not overtake those that are pending.
-            let out = if pending.is_empty() { &mut wire.output } else { &mut queued };
-            let len = match parse(&mut wire.input[at..], spans) {
+            let out = if pending.is_empty() { &mut stream.output } else { &mut queued };
+            let len = match parse(&mut stream.input[at..], spans) {
                 Ok(Parsed::Command(len)) => len,
-                Ok(Parsed::Part) => break Stop::Input,
+                Ok(Parsed::Incomplete) => break StopReason::Input,
                 Err(error) => {
-                    complain(error, out);
+                    write_protocol_error(error, out);
                     pending.push_ready(&mut queued);
-                    break Stop::Close;
+                    break StopReason::Close;
                 }
             };
-            let args = spans.of(&wire.input[at..]);
+            let args = spans.of(&stream.input[at..]);
             at += len;
             if args.len() == 0 {
                 continue;
             }
-            let before = out.len();
-            let call = Call { args, door, session: &mut *session, out: &mut *out };
-            match begin(call, limits) {
-                Step::Rate(command) => match command.run(door.gate.engine(), now).try_now() {
+            let reply_start = out.len();
+            let call = Call { args, server, session: &mut *session, out: &mut *out };
+            match dispatch(call, limits) {
+                Step::Rate(command) => match command.run(server.limiter.engine(), now).try_now() {
                     Ok(finished) => {
-                        let mut reply = Reply::new(out, session.protocol);
+                        let mut reply = ReplyWriter::new(out, session.protocol);
                         let outcome = finished.write(command.action, command.format, &mut reply);
-                        door.note(command.limit, command.key, outcome, now);
-                        door.trace(command.limit, outcome, finished.is_degraded(), now);
+                        server.count_key(command.limit, command.key, outcome, now);
+                        server.trace(command.limit, outcome, finished.is_degraded(), now);
                         tally.add(outcome);
                     }
                     Err(running) => {
-                        pending.push(&self.door, &command, running, session.protocol, now);
+                        pending.push(&self.server, &command, running, session.protocol, now);
                     }
                 },
                 Step::Replied(flow) => {
-                    tally.add(of_answer(&out[before..]));
+                    tally.add(reply_outcome(&out[reply_start..]));
                     if flow == Flow::Close {
                         pending.push_ready(&mut queued);
-                        break Stop::Close;
+                        break StopReason::Close;
                     }
                 }
             }
             pending.push_ready(&mut queued);
         };
-        wire.consume(at);
-        if session.is_trusted {
-            wire.confirm();
+        stream.consume(at);
+        if session.is_authenticated {
+            stream.confirm();
         }
-        // Their replies leave together, so it took as long for each of them.
+        // Their replies are sent together, so all have the same duration.
         if !tally.is_empty() {
-            door.meter.record(&tally, door.gate.engine().now().since(now));
+            server.meter.record(&tally, server.limiter.engine().now().since(now));
         }
         stop
     }
 }
 
-/// What became of a command that asked nothing of the store.
-pub(super) fn of_answer(answer: &[u8]) -> Outcome {
-    if answer.starts_with(b"-") { Outcome::Error } else { Outcome::Other }
+/// Returns the outcome of a command that does not need the store.
+fn reply_outcome(reply: &[u8]) -> Outcome {
+    if reply.starts_with(b"-") { Outcome::Error } else { Outcome::Other }
 }
 
-pub(super) fn complain(error: ProtocolError, output: &mut Vec<u8>) {
-    Reply::new(output, Protocol::Two).error(&format!("ERR Protocol error: {error}"));
+fn write_protocol_error(error: ProtocolError, output: &mut Vec<u8>) {
+    ReplyWriter::new(output, RespVersion::Resp2).error(&format!("ERR Protocol error: {error}"));
 }

@@ -14,9 +14,10 @@ use crate::serve::fuzzing::block_on;
 pub fn resp(bytes: &[u8]) {
     static WORKER: LazyLock<RespHandler> = LazyLock::new(|| {
         let long = Duration::from_secs(3_600);
-        let (gate, connections) = (crate::fuzzing::gate(), ConnectionLimit::new(1));
-        let door = RespServer::new(gate, Passwords::default(), timeouts(long, long), connections);
-        RespHandler::new(Arc::new(door), Drain::default())
+        let (limiter, connections) = (crate::fuzzing::gate(), ConnectionLimit::new(1));
+        let server =
+            RespServer::new(limiter, Passwords::default(), timeouts(long, long), connections);
+        RespHandler::new(Arc::new(server), Drain::default())
     });
     let (client, server) = duplex(4 << 10);
     let (mut reader, mut writer) = split(client);

@@ -1,21 +1,21 @@
 //! The Redis protocol (RESP): `CL.THROTTLE` for clients of redis-cell, and commands of our own for every
 //! algorithm.
 //!
-//! `connection` serves a connection: it reads what has come, `codec` parses the commands, `commands`
-//! executes them, and `rate_command` applies those that are about a limit. Replies that a shared store has
-//! not given yet wait in `pending`.
+//! `connection` serves a connection: `buffered_stream` reads the input, `codec` parses the commands,
+//! `commands` executes them, and `rate_command` applies those that need the store. Replies that wait for a
+//! shared store are in `pending`.
 
+mod buffered_stream;
 mod codec;
 mod commands;
 mod connection;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod limits;
+mod limit_cache;
 mod passwords;
 mod pending;
 mod rate_command;
 mod session;
-mod wire;
 
 #[cfg(test)]
 mod tests;
@@ -34,7 +34,7 @@ use crate::trace::{self, DecisionSpan};
 pub(crate) use connection::RespHandler;
 pub(crate) use passwords::Passwords;
 
-/// How long a client may take for a command, and how long for its password.
+/// How long a client may take to send a command, and to authenticate.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Returns the timeouts of connections.
@@ -45,7 +45,7 @@ pub(crate) fn timeouts(idle: Duration, write: Duration) -> Timeouts {
 
 /// What all connections share.
 pub(crate) struct RespServer {
-    gate: PolicyLimiter,
+    limiter: PolicyLimiter,
     passwords: Passwords,
     timeouts: Timeouts,
     began: Micros,
@@ -56,17 +56,17 @@ pub(crate) struct RespServer {
 
 impl RespServer {
     pub(crate) fn new(
-        gate: PolicyLimiter,
+        limiter: PolicyLimiter,
         passwords: Passwords,
         timeouts: Timeouts,
         connections: Arc<ConnectionLimit>,
     ) -> Self {
-        let began = gate.engine().now();
+        let began = limiter.engine().now();
         let (meter, top) = (Arc::default(), Arc::default());
-        Self { gate, passwords, timeouts, began, connections, meter, top }
+        Self { limiter, passwords, timeouts, began, connections, meter, top }
     }
 
-    /// Records what it does in these metrics.
+    /// Returns the server with these request metrics.
     pub(crate) fn measured_by(self, meters: &RequestMetrics) -> Self {
         Self { meter: Arc::clone(&meters.resp), top: Arc::clone(&meters.top), ..self }
     }
@@ -81,20 +81,21 @@ impl RespServer {
                 outcome: outcome.name(),
                 is_degraded,
                 began,
-                ended: self.gate.engine().now(),
+                ended: self.limiter.engine().now(),
                 parent: None,
             });
         }
     }
 
+    /// Counts a decision for the list of top keys.
     #[inline]
-    fn note(&self, limit: &Limit, key: &[u8], outcome: Outcome, now: Micros) {
+    fn count_key(&self, limit: &Limit, key: &[u8], outcome: Outcome, now: Micros) {
         if let Outcome::Allowed | Outcome::Denied = outcome {
             self.top.count(limit.name(), key, outcome == Outcome::Denied, now);
         }
     }
 
-    /// Returns how many commands were executed.
+    /// Returns the number of commands executed so far.
     pub(crate) fn commands(&self) -> u64 {
         self.meter.total()
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::tokens::Tokens;
 
-/// The only user, by the name that Redis gives it.
-const USER: &[u8] = b"default";
+/// The only user, which Redis has without any configuration.
+pub(super) const DEFAULT_USER: &[u8] = b"default";
 
-/// The passwords that are accepted. Without any, no password is needed.
+/// The passwords that are accepted. If there are none, none is required.
 #[derive(Default)]
 pub(crate) struct Passwords(Arc<Tokens>);
 
@@ -16,13 +16,13 @@ impl Passwords {
         Self(passwords)
     }
 
-    pub(super) fn are_needed(&self) -> bool {
+    pub(super) fn is_required(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// Whether a user may log in. Takes as long for a wrong password as for the right one.
-    pub(super) fn admit(&self, user: &[u8], password: &[u8]) -> bool {
-        let is_one = self.0.contains(password);
-        user == USER && (!self.are_needed() || is_one)
+    /// Returns whether a user may authenticate. Takes as long for a wrong password as for the right one.
+    pub(super) fn accepts(&self, user: &[u8], password: &[u8]) -> bool {
+        let is_known = self.0.contains(password);
+        user == DEFAULT_USER && (!self.is_required() || is_known)
     }
 }

@@ -1,4 +1,4 @@
-//! Replies that a shared store has not given yet, in the order of their commands.
+//! Replies that wait for a shared store, in the order of their commands.
 
 use std::future::{Ready, ready};
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use futures_util::stream::FuturesOrdered;
 use ratekeeper::Micros;
 
 use super::RespServer;
-use super::codec::{Protocol, Reply};
+use super::codec::{ReplyWriter, RespVersion};
 use super::connection::OUTPUT_MAX;
 use super::rate_command::{RateCommand, Running};
 use crate::serve::request_metrics::Tally;
@@ -19,7 +19,7 @@ use crate::serve::request_metrics::Tally;
 /// The most commands of one connection that are in flight.
 const IN_FLIGHT_MAX: usize = 128;
 
-/// A reply, and how many bytes of it were known when it was queued.
+/// A reply, and how many of its bytes were known when it was queued.
 type PendingReply = Either<BoxFuture<'static, (usize, Vec<u8>)>, Ready<(usize, Vec<u8>)>>;
 
 /// Replies that wait for the store, or for a reply before them.
@@ -54,23 +54,24 @@ impl PendingReplies {
     /// Queues the reply to a command that is in flight.
     pub(super) fn push(
         &mut self,
-        door: &Arc<RespServer>,
+        server: &Arc<RespServer>,
         command: &RateCommand<'_>,
         running: Running,
-        protocol: Protocol,
+        protocol: RespVersion,
         began: Micros,
     ) {
         let RateCommand { action, limit, key, format, .. } = *command;
-        let (door, limit) = (Arc::clone(door), Arc::clone(limit));
+        let (server, limit) = (Arc::clone(server), Arc::clone(limit));
         let key = Box::<[u8]>::from(key);
         let reply = async move {
             let finished = running.finish().await;
             let mut bytes = Vec::new();
-            let outcome = finished.write(action, format, &mut Reply::new(&mut bytes, protocol));
-            let now = door.gate.engine().now();
-            door.note(&limit, &key, outcome, now);
-            door.meter.record(&Tally::one(outcome), now.since(began));
-            door.trace(&limit, outcome, finished.is_degraded(), began);
+            let outcome =
+                finished.write(action, format, &mut ReplyWriter::new(&mut bytes, protocol));
+            let now = server.limiter.engine().now();
+            server.count_key(&limit, &key, outcome, now);
+            server.meter.record(&Tally::one(outcome), now.since(began));
+            server.trace(&limit, outcome, finished.is_degraded(), began);
             (0, bytes)
         };
         self.replies.push_back(Either::Left(reply.boxed()));

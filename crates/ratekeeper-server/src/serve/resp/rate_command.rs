@@ -1,14 +1,14 @@
-//! A command about one limit and one key: how it is applied, and how the reply is written.
+//! A command that applies a limit to a key, and its reply.
 
 use std::sync::Arc;
 
 use ratekeeper::{Applied, Charge, ChargesError, Cost, Decision, Engine, Limit, MaybeReady, Op};
 use ratekeeper::{Micros, StoreError, Wait};
 
-use super::codec::Reply;
+use super::codec::ReplyWriter;
 use crate::serve::request_metrics::Outcome;
 
-/// A command about one limit and one key.
+/// A command that applies a limit to a key.
 pub(super) struct RateCommand<'a> {
     pub(super) action: Action,
     pub(super) limit: &'a Arc<Limit>,
@@ -26,15 +26,15 @@ pub(super) enum Action {
 /// How a decision is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplyFormat {
-    /// Five integers, as redis-cell has them.
+    /// Five integers, as in redis-cell.
     Throttle,
-    /// The same for a quantity of 0, which is never denied.
+    /// The same for a quantity of 0, which is always allowed.
     ThrottlePeek,
-    /// Names and values.
+    /// A map of names and values.
     Named,
 }
 
-/// The result of a command, there already or not.
+/// A command that is in flight or finished.
 pub(super) enum Running {
     Apply(MaybeReady<Result<Applied, ChargesError>>),
     Reset(MaybeReady<Result<(), StoreError>>),
@@ -59,8 +59,8 @@ impl RateCommand<'_> {
 }
 
 impl Running {
-    /// Returns the result if it is there; otherwise this, to be awaited.
-    #[expect(clippy::result_large_err, reason = "a box would be an allocation per command")]
+    /// Returns the result if the command is finished; otherwise itself, to be awaited.
+    #[expect(clippy::result_large_err, reason = "a box would allocate for each command")]
     #[inline]
     pub(super) fn try_now(self) -> Result<Finished, Self> {
         match self {
@@ -84,7 +84,7 @@ impl Finished {
         &self,
         action: Action,
         format: ReplyFormat,
-        reply: &mut Reply<'_>,
+        reply: &mut ReplyWriter<'_>,
     ) -> Outcome {
         match self {
             Self::Applied(Ok(applied)) => {
@@ -109,14 +109,14 @@ impl Finished {
 }
 
 #[cold]
-fn write_error(error: &dyn std::error::Error, reply: &mut Reply<'_>) -> Outcome {
+fn write_error(error: &dyn std::error::Error, reply: &mut ReplyWriter<'_>) -> Outcome {
     reply.error(&format!("ERR {error}"));
     Outcome::Error
 }
 
 impl ReplyFormat {
     #[inline]
-    fn write(self, decision: &Decision, is_degraded: bool, reply: &mut Reply<'_>) {
+    fn write(self, decision: &Decision, is_degraded: bool, reply: &mut ReplyWriter<'_>) {
         match self {
             Self::Throttle => write_throttle(decision, decision.wait(), reply),
             Self::ThrottlePeek => write_throttle(decision, Wait::None, reply),
@@ -126,7 +126,7 @@ impl ReplyFormat {
 }
 
 #[inline]
-fn write_throttle(decision: &Decision, wait: Wait, reply: &mut Reply<'_>) {
+fn write_throttle(decision: &Decision, wait: Wait, reply: &mut ReplyWriter<'_>) {
     let (limited, retry_after) = match wait {
         Wait::None => (0, -1),
         Wait::Micros(us) => (1, us.div_ceil(1_000_000) as i64),
@@ -140,7 +140,7 @@ fn write_throttle(decision: &Decision, wait: Wait, reply: &mut Reply<'_>) {
     reply.count((decision.reset_after().as_micros() as u64).div_ceil(1_000_000));
 }
 
-fn write_named(decision: &Decision, is_degraded: bool, reply: &mut Reply<'_>) {
+fn write_named(decision: &Decision, is_degraded: bool, reply: &mut ReplyWriter<'_>) {
     reply.map(8);
     reply.text("allowed");
     reply.boolean(decision.allowed());
@@ -157,7 +157,7 @@ fn write_named(decision: &Decision, is_degraded: bool, reply: &mut Reply<'_>) {
     reply.count((decision.reset_after().as_micros() as u64).div_ceil(1_000));
     reply.text("delay_ms");
     reply.count((decision.delay().as_micros() as u64).div_ceil(1_000));
-    reply.text("never");
+    reply.text("exceeds_capacity");
     reply.boolean(decision.exceeds_capacity());
     reply.text("degraded");
     reply.boolean(is_degraded);

@@ -1,20 +1,26 @@
-//! The state of a connection that commands can change.
+//! The state of a connection that commands change.
 
-use super::codec::Protocol;
+use super::codec::RespVersion;
 
 /// The longest name that a client may set.
 pub(super) const NAME_MAX: usize = 256;
 
+/// The state of a connection that commands change.
 pub(super) struct Session {
     pub(super) id: u64,
-    pub(super) protocol: Protocol,
-    pub(super) is_trusted: bool,
+    pub(super) protocol: RespVersion,
+    pub(super) is_authenticated: bool,
     pub(super) name: Vec<u8>,
 }
 
 impl Session {
-    /// Without passwords, every client is trusted.
-    pub(super) fn new(id: u64, needs_password: bool) -> Self {
-        Self { id, protocol: Protocol::default(), is_trusted: !needs_password, name: Vec::new() }
+    /// Returns the initial state. If no password is required, the client counts as authenticated.
+    pub(super) fn new(id: u64, is_password_required: bool) -> Self {
+        Self {
+            id,
+            protocol: RespVersion::default(),
+            is_authenticated: !is_password_required,
+            name: Vec::new(),
+        }
     }
 }

@@ -155,8 +155,8 @@ fn many_limits_are_charged_everywhere_or_nowhere() {
     let many = vec!["five"; 40].join(" ");
     assert!(!fixture.send(&many).contains("over"));
     fixture.check("five+0", "60");
-    for refused in [format!("{many} two+3"), format!("two+3 {many}"), format!("{many} closed")] {
-        assert!(fixture.send(&refused).starts_with("LIMITED"), "{refused}");
+    for denied in [format!("{many} two+3"), format!("two+3 {many}"), format!("{many} closed")] {
+        assert!(fixture.send(&denied).starts_with("LIMITED"), "{denied}");
         fixture.check("five+0 two+0", "60, 2");
     }
     assert!(fixture.send(&vec!["five"; 61].join(" ")).starts_with("LIMITED"));

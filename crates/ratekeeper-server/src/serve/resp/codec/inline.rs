@@ -1,10 +1,10 @@
-//! Plain lines, as people type them into a terminal: words, some of them in quotes.
+//! Inline commands: lines of words, which may be quoted, as typed into a terminal.
 
 use super::request::{ProtocolError, Spans};
 
-/// Splits a line into words. In double quotes, `\n`, `\r`, `\t`, `\b`, `\a`, `\xHH` and an escaped
-/// anything stand for a byte; in single quotes only `\'` does. What a word stands for is never longer
-/// than the word, so it is written over it.
+/// Splits a line into words. In double quotes, `\n`, `\r`, `\t`, `\b`, `\a`, `\xHH` and any other escaped
+/// character are one byte; in single quotes only `\'` is. The unquoted word is never longer than the
+/// quoted one, so it is written in place.
 pub(super) fn split(line: &mut [u8], spans: &mut Spans) -> Result<(), ProtocolError> {
     let mut at = 0;
     loop {
@@ -14,7 +14,7 @@ pub(super) fn split(line: &mut [u8], spans: &mut Spans) -> Result<(), ProtocolEr
         }
         let (len, next) = word(line, at)?;
         if !spans.push(at..at + len) {
-            return Err(ProtocolError::TooMany);
+            return Err(ProtocolError::TooManyArgs);
         }
         at = next;
     }
@@ -24,7 +24,7 @@ fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0
 }
 
-/// The length of the word that begins at `start`, unquoted, and where the next may begin.
+/// Unquotes the word at `start`. Returns its length, and the index after it.
 fn word(line: &mut [u8], start: usize) -> Result<(usize, usize), ProtocolError> {
     let (mut read, mut write) = (start, start);
     while read < line.len() && !is_blank(line[read]) {
@@ -33,7 +33,7 @@ fn word(line: &mut [u8], start: usize) -> Result<(usize, usize), ProtocolError> 
                 let (written, next) = quoted(line, read + 1, write, quote)?;
                 // A closing quote ends the word.
                 if line.get(next).is_some_and(|byte| !is_blank(*byte)) {
-                    return Err(ProtocolError::Quotes);
+                    return Err(ProtocolError::UnbalancedQuotes);
                 }
                 (read, write) = (next, written);
             }
@@ -47,7 +47,8 @@ fn word(line: &mut [u8], start: usize) -> Result<(usize, usize), ProtocolError> 
     Ok((write - start, read))
 }
 
-/// Where the unquoted text ends, and what comes after the closing quote.
+/// Unquotes text up to the closing quote. Returns where the unquoted text ends, and the index after the
+/// quote.
 fn quoted(
     line: &mut [u8],
     mut read: usize,
@@ -56,7 +57,7 @@ fn quoted(
 ) -> Result<(usize, usize), ProtocolError> {
     loop {
         let (byte, len) = match line.get(read..).unwrap_or_default() {
-            [] => return Err(ProtocolError::Quotes),
+            [] => return Err(ProtocolError::UnbalancedQuotes),
             [byte, ..] if *byte == quote => return Ok((write, read + 1)),
             rest => unescape(rest, quote),
         };
@@ -66,13 +67,13 @@ fn quoted(
     }
 }
 
-/// The byte that the text begins with, and how long its name is.
+/// Returns the first byte of the text, unescaped, and the length of its escape sequence.
 fn unescape(text: &[u8], quote: u8) -> (u8, usize) {
     match text {
         [b'\\', b'\'', ..] if quote == b'\'' => (b'\'', 2),
         [b'\\', escaped, rest @ ..] if quote == b'"' => match (escaped, hex_pair(rest)) {
             (b'x', Some(byte)) => (byte, 4),
-            _ => (meaning(*escaped), 2),
+            _ => (unescaped_byte(*escaped), 2),
         },
         [byte, ..] => (*byte, 1),
         [] => (0, 0),
@@ -88,7 +89,7 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|value| value as u8)
 }
 
-fn meaning(escaped: u8) -> u8 {
+fn unescaped_byte(escaped: u8) -> u8 {
     match escaped {
         b'n' => b'\n',
         b'r' => b'\r',

@@ -1,6 +1,5 @@
-//! Requests: arrays of bulk strings, or plain lines.
+//! Parses requests: arrays of bulk strings, or inline commands.
 
-use std::fmt;
 use std::ops::Range;
 
 use memchr::memchr;
@@ -10,8 +9,7 @@ use super::{ARGS_MAX, BULK_MAX, COMMAND_MAX, INLINE_MAX, inline};
 /// The longest header, such as `*3` or `$65536`.
 const HEADER_MAX: usize = 32;
 
-/// Where the arguments of a command are in the input. Kept from command to command, so that none of
-/// them allocates.
+/// The positions of a command's arguments in the input. Reused for every command, so that none allocates.
 #[derive(Debug)]
 pub(in super::super) struct Spans {
     spans: [(u32, u32); ARGS_MAX],
@@ -29,16 +27,16 @@ impl Spans {
         self.len = 0;
     }
 
-    /// Says `false` if there are too many.
+    /// Adds an argument. Returns `false` if there are too many.
     pub(super) fn push(&mut self, span: Range<usize>) -> bool {
         let Some(slot) = self.spans.get_mut(self.len) else { return false };
-        // What is longer than a command may be is never parsed.
+        // A command has at most `COMMAND_MAX` bytes, so positions fit.
         *slot = (span.start as u32, span.end as u32);
         self.len += 1;
         true
     }
 
-    /// The arguments, which are in these bytes.
+    /// Returns the arguments in these bytes.
     pub(in super::super) fn of<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {
         Args { bytes, spans: &self.spans[..self.len] }
     }
@@ -56,7 +54,7 @@ impl<'a> Args<'a> {
         self.spans.len()
     }
 
-    /// The argument at `index`, which there must be.
+    /// Returns the argument at `index`, which must exist.
     #[inline]
     pub(in super::super) fn at(&self, index: usize) -> &'a [u8] {
         let (start, end) = self.spans[index];
@@ -67,62 +65,54 @@ impl<'a> Args<'a> {
         (index < self.len()).then(|| self.at(index))
     }
 
-    /// All of them from `index` on.
+    /// Returns the arguments from `index` on.
     pub(in super::super) fn from(self, index: usize) -> impl Iterator<Item = &'a [u8]> {
         (index..self.len()).map(move |index| self.at(index))
     }
 }
 
-/// What the input begins with.
+/// The start of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Parsed {
-    /// A command of this many bytes. It may be empty, and then it is not answered.
+    /// A command of this many bytes. It may be empty, and then it gets no reply.
     Command(usize),
-    /// A part of a command.
-    Part,
+    /// Part of a command.
+    Incomplete,
 }
 
-/// Input that makes no sense. It is told, and the connection closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why the input is not a command. The texts are those of Redis, with the bounds of this server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in super::super) enum ProtocolError {
-    Header(&'static str),
-    Count,
-    Bulk,
-    NoDollar(u8),
-    NoEnd,
-    TooLong,
-    Inline,
-    Quotes,
-    TooMany,
+    #[error("too big {0} count string")]
+    HeaderTooLong(&'static str),
+    #[error("invalid multibulk length; a command has at most {ARGS_MAX} arguments")]
+    InvalidArrayLength,
+    #[error("invalid bulk length; an argument has at most {BULK_MAX} bytes")]
+    InvalidBulkLength,
+    #[error("expected '$', got '{}'", .0.escape_ascii())]
+    ExpectedDollar(u8),
+    #[error("expected CRLF after a bulk string")]
+    ExpectedCrlf,
+    #[error("too big request; a command has at most {COMMAND_MAX} bytes")]
+    CommandTooLong,
+    #[error("too big inline request")]
+    InlineTooLong,
+    #[error("unbalanced quotes in request")]
+    UnbalancedQuotes,
+    #[error("too many arguments; a command has at most {ARGS_MAX}")]
+    TooManyArgs,
 }
 
-impl fmt::Display for ProtocolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Header(what) => write!(f, "too big {what} count string"),
-            Self::Count => {
-                write!(f, "invalid multibulk length; a command has at most {ARGS_MAX} arguments")
-            }
-            Self::Bulk => {
-                write!(f, "invalid bulk length; an argument has at most {BULK_MAX} bytes")
-            }
-            Self::NoDollar(got) => write!(f, "expected '$', got '{}'", got.escape_ascii()),
-            Self::NoEnd => write!(f, "expected CRLF after a bulk string"),
-            Self::TooLong => {
-                write!(f, "too big request; a command has at most {COMMAND_MAX} bytes")
-            }
-            Self::Inline => write!(f, "too big inline request"),
-            Self::Quotes => write!(f, "unbalanced quotes in request"),
-            Self::TooMany => write!(f, "too many arguments; a command has at most {ARGS_MAX}"),
-        }
-    }
-}
-
-/// Parses the command that the input begins with. Of a command that is not all there, nothing is
-/// remembered: to begin again takes no more than a look at each argument's header.
+/// Parses the command at the start of the input. An incomplete command is parsed again from its start, which
+/// only reads the header of each argument.
 ///
-/// Quoted arguments of a plain line are unquoted in place, which is why the input may change; a line
-/// is complete then, and is not parsed a second time.
+/// Quoted arguments of an inline command are unquoted in place, so the input may change; the line is then
+/// complete, and is not parsed a second time.
+///
+/// # Errors
+///
+/// Returns an error if the input is not a command. The connection must then be closed, because the start of
+/// the next command is unknown.
 #[inline]
 pub(in super::super) fn parse(
     input: &mut [u8],
@@ -130,7 +120,7 @@ pub(in super::super) fn parse(
 ) -> Result<Parsed, ProtocolError> {
     spans.clear();
     match input.first() {
-        None => Ok(Parsed::Part),
+        None => Ok(Parsed::Incomplete),
         Some(b'*') => array(input, spans),
         Some(_) => line(input, spans),
     }
@@ -138,28 +128,31 @@ pub(in super::super) fn parse(
 
 #[inline]
 fn array(input: &[u8], spans: &mut Spans) -> Result<Parsed, ProtocolError> {
-    let Some((count, mut at)) = header(input, 0, "mbulk")? else { return Ok(Parsed::Part) };
+    let Some((count, mut at)) = header(input, 0, "mbulk")? else { return Ok(Parsed::Incomplete) };
     let count = match count {
         Some(count) if count <= ARGS_MAX as i64 => count,
-        _ => return Err(ProtocolError::Count),
+        _ => return Err(ProtocolError::InvalidArrayLength),
     };
     for _ in 0..count {
         match input.get(at) {
-            None => return Ok(Parsed::Part),
+            None => return Ok(Parsed::Incomplete),
             Some(b'$') => {}
-            Some(other) => return Err(ProtocolError::NoDollar(*other)),
+            Some(other) => return Err(ProtocolError::ExpectedDollar(*other)),
         }
-        let Some((length, start)) = header(input, at, "bulk")? else { return Ok(Parsed::Part) };
+        let Some((length, start)) = header(input, at, "bulk")? else {
+            return Ok(Parsed::Incomplete);
+        };
         let length = length.and_then(|length| usize::try_from(length).ok());
-        let length = length.filter(|length| *length <= BULK_MAX).ok_or(ProtocolError::Bulk)?;
+        let length =
+            length.filter(|length| *length <= BULK_MAX).ok_or(ProtocolError::InvalidBulkLength)?;
         let end = start + length;
         if end + 2 > COMMAND_MAX {
-            return Err(ProtocolError::TooLong);
+            return Err(ProtocolError::CommandTooLong);
         }
         match input.get(end..end + 2) {
-            None => return Ok(Parsed::Part),
+            None => return Ok(Parsed::Incomplete),
             Some(b"\r\n") => {}
-            Some(_) => return Err(ProtocolError::NoEnd),
+            Some(_) => return Err(ProtocolError::ExpectedCrlf),
         }
         spans.push(start..end);
         at = end + 2;
@@ -167,8 +160,8 @@ fn array(input: &[u8], spans: &mut Spans) -> Result<Parsed, ProtocolError> {
     Ok(Parsed::Command(at))
 }
 
-/// The number in a line such as `*3` or `$11`, if it is one, and where the next line begins; `None` if
-/// the line is not all there.
+/// Returns the number in a header such as `*3` or `$11`, if it is valid, and the index after the header; `None`
+/// if the header is incomplete.
 #[inline]
 fn header(
     input: &[u8],
@@ -198,7 +191,7 @@ fn unusual_header(
 ) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
     let Some(end) = memchr(b'\n', &rest[..rest.len().min(HEADER_MAX)]) else {
         let is_too_long = rest.len() >= HEADER_MAX;
-        return if is_too_long { Err(ProtocolError::Header(what)) } else { Ok(None) };
+        return if is_too_long { Err(ProtocolError::HeaderTooLong(what)) } else { Ok(None) };
     };
     let text = rest[..end].strip_suffix(b"\r").unwrap_or(b"");
     let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
@@ -209,7 +202,11 @@ fn unusual_header(
 fn line(input: &mut [u8], spans: &mut Spans) -> Result<Parsed, ProtocolError> {
     let Some(end) = memchr(b'\n', &input[..input.len().min(INLINE_MAX)]) else {
         let is_too_long = input.len() >= INLINE_MAX;
-        return if is_too_long { Err(ProtocolError::Inline) } else { Ok(Parsed::Part) };
+        return if is_too_long {
+            Err(ProtocolError::InlineTooLong)
+        } else {
+            Ok(Parsed::Incomplete)
+        };
     };
     inline::split(&mut input[..end], spans)?;
     Ok(Parsed::Command(end + 1))

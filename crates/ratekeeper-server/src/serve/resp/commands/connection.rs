@@ -1,150 +1,140 @@
-//! Commands about the connection itself.
+//! Commands about the connection.
 
-use super::{Call, Command, Flow, Handler, quote};
-use crate::serve::resp::codec::{ARGS_MAX, Protocol};
+use super::{Call, CommandError, CommandSpec, Flow, Handler, quote};
+use crate::serve::resp::codec::{ARGS_MAX, RespVersion};
+use crate::serve::resp::passwords::DEFAULT_USER;
 use crate::serve::resp::session::{NAME_MAX, Session};
 
-const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
-
-pub(super) const PING: Command = Command {
+pub(super) const PING: CommandSpec = CommandSpec {
     name: "PING",
     args: 1..=2,
     usage: "[message]",
-    summary: "Answers PONG, or with the message.",
-    is_for_strangers: false,
-    handler: Handler::Here(|call| {
+    summary: "Returns PONG, or the message.",
+    before_auth: false,
+    handler: Handler::Local(|call| {
         match call.args.get(1) {
             None => call.reply().simple("PONG"),
             Some(message) => call.reply().bulk(message),
         }
-        Flow::GoOn
+        Ok(Flow::Continue)
     }),
 };
 
-pub(super) const ECHO: Command = Command {
+pub(super) const ECHO: CommandSpec = CommandSpec {
     name: "ECHO",
     args: 2..=2,
     usage: "message",
-    summary: "Answers with the message.",
-    is_for_strangers: false,
-    handler: Handler::Here(|call| {
+    summary: "Returns the message.",
+    before_auth: false,
+    handler: Handler::Local(|call| {
         let message = call.args.at(1);
         call.reply().bulk(message);
-        Flow::GoOn
+        Ok(Flow::Continue)
     }),
 };
 
-pub(super) const HELLO: Command = Command {
+pub(super) const HELLO: CommandSpec = CommandSpec {
     name: "HELLO",
     args: 1..=ARGS_MAX,
     usage: "[2|3] [AUTH user password] [SETNAME name]",
-    summary: "Chooses the version of the protocol, and tells about the server.",
-    is_for_strangers: true,
-    handler: Handler::Here(|call| match hello(call) {
-        Ok(()) => {
-            tell_server(call);
-            Flow::GoOn
-        }
-        Err(why) => call.error(&why),
-    }),
+    summary: "Selects the protocol version, and returns the properties of the server.",
+    before_auth: true,
+    handler: Handler::Local(hello),
 };
 
-pub(super) const AUTH: Command = Command {
+pub(super) const AUTH: CommandSpec = CommandSpec {
     name: "AUTH",
     args: 2..=3,
     usage: "[user] password",
-    summary: "Tells the password.",
-    is_for_strangers: true,
-    handler: Handler::Here(auth),
+    summary: "Authenticates the connection.",
+    before_auth: true,
+    handler: Handler::Local(auth),
 };
 
-pub(super) const CLIENT: Command = Command {
+pub(super) const CLIENT: CommandSpec = CommandSpec {
     name: "CLIENT",
     args: 2..=4,
     usage: "SETNAME name | GETNAME | SETINFO attribute value | ID",
-    summary: "What a client says of itself.",
-    is_for_strangers: false,
-    handler: Handler::Here(client),
+    summary: "Sets or returns the name of the connection, or returns its id.",
+    before_auth: false,
+    handler: Handler::Local(client),
 };
 
-pub(super) const SELECT: Command = Command {
+pub(super) const SELECT: CommandSpec = CommandSpec {
     name: "SELECT",
     args: 2..=2,
     usage: "0",
-    summary: "Chooses a database, of which there is one.",
-    is_for_strangers: false,
-    handler: Handler::Here(|call| match call.args.at(1) {
-        b"0" => call.ok(),
-        _ => call.error("ERR DB index is out of range; there is only 0"),
+    summary: "Selects the database; only 0 exists.",
+    before_auth: false,
+    handler: Handler::Local(|call| match call.args.at(1) {
+        b"0" => Ok(call.ok()),
+        _ => Err(CommandError::DbIndex),
     }),
 };
 
-pub(super) const RESET: Command = Command {
+pub(super) const RESET: CommandSpec = CommandSpec {
     name: "RESET",
     args: 1..=1,
     usage: "",
-    summary: "Makes the connection as good as new.",
-    is_for_strangers: false,
-    handler: Handler::Here(|call| {
-        *call.session = Session::new(call.session.id, call.door.passwords.are_needed());
+    summary: "Resets the connection to its initial state.",
+    before_auth: false,
+    handler: Handler::Local(|call| {
+        *call.session = Session::new(call.session.id, call.server.passwords.is_required());
         call.reply().simple("RESET");
-        Flow::GoOn
+        Ok(Flow::Continue)
     }),
 };
 
-pub(super) const QUIT: Command = Command {
+pub(super) const QUIT: CommandSpec = CommandSpec {
     name: "QUIT",
     args: 1..=ARGS_MAX,
     usage: "",
     summary: "Closes the connection.",
-    is_for_strangers: true,
-    handler: Handler::Here(|call| {
+    before_auth: true,
+    handler: Handler::Local(|call| {
         call.reply().ok();
-        Flow::Close
+        Ok(Flow::Close)
     }),
 };
 
-/// Nothing changes unless all of it can.
-fn hello(call: &mut Call<'_, '_>) -> Result<(), String> {
+/// Executes `HELLO`. If an argument is invalid, nothing changes.
+fn hello(call: &mut Call<'_, '_>) -> Result<Flow, CommandError> {
     let args = call.args;
     let protocol = match args.get(1) {
         None => call.session.protocol,
-        Some(b"2") => Protocol::Two,
-        Some(b"3") => Protocol::Three,
-        Some(_) => return Err("NOPROTO unsupported protocol version; there are 2 and 3".into()),
+        Some(b"2") => RespVersion::Resp2,
+        Some(b"3") => RespVersion::Resp3,
+        Some(_) => return Err(CommandError::UnsupportedVersion),
     };
-    let (mut is_trusted, mut name, mut at) = (call.session.is_trusted, None, 2);
-    while let Some(option) = args.get(at) {
-        if option.eq_ignore_ascii_case(b"AUTH") && at + 2 < args.len() {
-            if !call.door.passwords.admit(args.at(at + 1), args.at(at + 2)) {
-                return Err(WRONG_PASSWORD.into());
+    let (mut is_authenticated, mut name) = (call.session.is_authenticated, None);
+    let mut index = 2;
+    while let Some(option) = args.get(index) {
+        if option.eq_ignore_ascii_case(b"AUTH") && index + 2 < args.len() {
+            if !call.server.passwords.accepts(args.at(index + 1), args.at(index + 2)) {
+                return Err(CommandError::WrongPassword);
             }
-            is_trusted = true;
-            at += 3;
-        } else if option.eq_ignore_ascii_case(b"SETNAME") && at + 1 < args.len() {
-            name = Some(client_name(args.at(at + 1))?);
-            at += 2;
+            is_authenticated = true;
+            index += 3;
+        } else if option.eq_ignore_ascii_case(b"SETNAME") && index + 1 < args.len() {
+            name = Some(client_name(args.at(index + 1))?);
+            index += 2;
         } else {
-            return Err(format!("ERR Syntax error in HELLO option '{}'", quote(option)));
+            return Err(CommandError::HelloOption(quote(option)));
         }
     }
-    if !is_trusted {
-        return Err(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise \
-                    the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the \
-                    client and select the RESP protocol version at the same time"
-                .into(),
-        );
+    if !is_authenticated {
+        return Err(CommandError::HelloNoAuth);
     }
     let session = &mut *call.session;
     let name = name.unwrap_or_else(|| std::mem::take(&mut session.name));
-    *session = Session { protocol, is_trusted, name, ..*session };
-    Ok(())
+    *session = Session { protocol, is_authenticated, name, ..*session };
+    write_server(call);
+    Ok(Flow::Continue)
 }
 
-fn tell_server(call: &mut Call<'_, '_>) {
+fn write_server(call: &mut Call<'_, '_>) {
     let id = call.session.id;
-    let protocol = if call.session.protocol == Protocol::Three { 3 } else { 2 };
+    let protocol = if call.session.protocol == RespVersion::Resp3 { 3 } else { 2 };
     let mut reply = call.reply();
     reply.map(7);
     reply.text("server");
@@ -163,34 +153,29 @@ fn tell_server(call: &mut Call<'_, '_>) {
     reply.array(0);
 }
 
-fn auth(call: &mut Call<'_, '_>) -> Flow {
-    let passwords = &call.door.passwords;
+fn auth(call: &mut Call<'_, '_>) -> Result<Flow, CommandError> {
+    let passwords = &call.server.passwords;
     let (user, password) = match call.args.len() {
-        2 if !passwords.are_needed() => {
-            return call.error("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?");
-        }
-        2 => (&b"default"[..], call.args.at(1)),
+        2 if !passwords.is_required() => return Err(CommandError::NoPasswordConfigured),
+        2 => (DEFAULT_USER, call.args.at(1)),
         _ => (call.args.at(1), call.args.at(2)),
     };
-    if !passwords.admit(user, password) {
-        return call.error(WRONG_PASSWORD);
+    if !passwords.accepts(user, password) {
+        return Err(CommandError::WrongPassword);
     }
-    call.session.is_trusted = true;
-    call.ok()
+    call.session.is_authenticated = true;
+    Ok(call.ok())
 }
 
-fn client(call: &mut Call<'_, '_>) -> Flow {
-    let deed = call.args.at(1).to_ascii_uppercase();
-    match (deed.as_slice(), call.args.len()) {
-        (b"SETNAME", 3) => match client_name(call.args.at(2)) {
-            Ok(name) => {
-                call.session.name = name;
-                call.ok()
-            }
-            Err(why) => call.error(&why),
-        },
-        // A library tells its name and version, which nobody here asks for.
-        (b"SETINFO", 4) => call.ok(),
+fn client(call: &mut Call<'_, '_>) -> Result<Flow, CommandError> {
+    let subcommand = call.args.at(1).to_ascii_uppercase();
+    match (subcommand.as_slice(), call.args.len()) {
+        (b"SETNAME", 3) => {
+            call.session.name = client_name(call.args.at(2))?;
+            Ok(call.ok())
+        }
+        // Libraries send their name and version, which are not used.
+        (b"SETINFO", 4) => Ok(call.ok()),
         (b"GETNAME", 2) => {
             let name = std::mem::take(&mut call.session.name);
             match name.is_empty() {
@@ -198,30 +183,23 @@ fn client(call: &mut Call<'_, '_>) -> Flow {
                 false => call.reply().bulk(&name),
             }
             call.session.name = name;
-            Flow::GoOn
+            Ok(Flow::Continue)
         }
         (b"ID", 2) => {
             let id = call.session.id;
             call.reply().count(id);
-            Flow::GoOn
+            Ok(Flow::Continue)
         }
         _ => {
-            let deed = quote(call.args.at(1));
-            call.error(&format!(
-                "ERR unknown subcommand or wrong number of arguments for '{deed}'; usage: CLIENT {}",
-                CLIENT.usage
-            ))
+            let subcommand = quote(call.args.at(1));
+            Err(CommandError::SubcommandArity { command: &CLIENT, subcommand })
         }
     }
 }
 
-fn client_name(name: &[u8]) -> Result<Vec<u8>, String> {
+fn client_name(name: &[u8]) -> Result<Vec<u8>, CommandError> {
     match name.len() <= NAME_MAX && name.iter().all(u8::is_ascii_graphic) {
         true => Ok(name.to_vec()),
-        false => {
-            Err("ERR Client names cannot contain spaces, newlines or special characters, and \
-                      have at most 256 of them"
-                .into())
-        }
+        false => Err(CommandError::ClientName),
     }
 }

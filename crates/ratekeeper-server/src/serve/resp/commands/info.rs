@@ -1,23 +1,22 @@
-//! `INFO`: what the server has to say of itself.
+//! `INFO`: the state of the server.
 
 use std::fmt::Write;
 
 use ratekeeper::shared::StoreState;
 
-use super::{Call, Command, Flow, Handler};
+use super::{Call, CommandError, CommandSpec, Flow, Handler};
 use crate::serve::resp::codec::ARGS_MAX;
 
-/// Clients look at this to know what they may send. It is the version whose commands about
-/// connections these are.
-const AS_REDIS: &str = "7.2.4";
+/// The version of Redis whose connection commands are supported. Clients use it to choose what they send.
+const REDIS_VERSION: &str = "7.2.4";
 
-pub(super) const INFO: Command = Command {
+pub(super) const INFO: CommandSpec = CommandSpec {
     name: "INFO",
     args: 1..=ARGS_MAX,
     usage: "[section]",
-    summary: "Tells about the server, its clients, its memory and what it has done.",
-    is_for_strangers: false,
-    handler: Handler::Here(info),
+    summary: "Returns the state of the server, its clients, its memory, its statistics and its store.",
+    before_auth: false,
+    handler: Handler::Local(info),
 };
 
 type Section = fn(&Call<'_, '_>) -> String;
@@ -30,18 +29,18 @@ const SECTIONS: &[(&str, Section)] = &[
     ("store", store),
 ];
 
-fn info(call: &mut Call<'_, '_>) -> Flow {
-    let wanted: Vec<_> = call.args.from(1).map(<[u8]>::to_ascii_lowercase).collect();
-    let asks_for = |name: &str| wanted.iter().any(|one| one == name.as_bytes());
-    let asks_for_all = asks_for("all") || asks_for("everything");
-    // To count live keys takes a walk through the table, which is not for everybody who drops in.
-    let asks_for_usual = wanted.is_empty() || asks_for("default");
-    let is_wanted =
-        |name: &str| asks_for(name) || asks_for_all || (asks_for_usual && name != "memory");
-    let sections = SECTIONS.iter().filter(|(name, _)| is_wanted(name));
-    let told: Vec<_> = sections.map(|(name, tell)| titled(name, &tell(call))).collect();
-    call.reply().text(&told.join("\r\n"));
-    Flow::GoOn
+fn info(call: &mut Call<'_, '_>) -> Result<Flow, CommandError> {
+    let requested: Vec<_> = call.args.from(1).map(<[u8]>::to_ascii_lowercase).collect();
+    let is_requested = |name: &str| requested.iter().any(|section| section == name.as_bytes());
+    let all_sections = is_requested("all") || is_requested("everything");
+    // Counting live keys scans the table, so the default does not include it.
+    let default_sections = requested.is_empty() || is_requested("default");
+    let is_included =
+        |name: &str| is_requested(name) || all_sections || (default_sections && name != "memory");
+    let sections = SECTIONS.iter().filter(|(name, _)| is_included(name));
+    let texts: Vec<_> = sections.map(|(name, section)| titled(name, &section(call))).collect();
+    call.reply().text(&texts.join("\r\n"));
+    Ok(Flow::Continue)
 }
 
 fn titled(name: &str, lines: &str) -> String {
@@ -49,8 +48,8 @@ fn titled(name: &str, lines: &str) -> String {
     format!("# {}{rest}\r\n{lines}", first.to_uppercase())
 }
 
-fn lines(of: &[(&str, &dyn std::fmt::Display)]) -> String {
-    of.iter().fold(String::new(), |mut text, (name, value)| {
+fn lines(fields: &[(&str, &dyn std::fmt::Display)]) -> String {
+    fields.iter().fold(String::new(), |mut text, (name, value)| {
         // Writing to a string does not fail.
         let _ = write!(text, "{name}:{value}\r\n");
         text
@@ -58,10 +57,10 @@ fn lines(of: &[(&str, &dyn std::fmt::Display)]) -> String {
 }
 
 fn server(call: &Call<'_, '_>) -> String {
-    let door = call.door;
-    let uptime_s = door.gate.engine().now().since(door.began).as_secs();
+    let server = call.server;
+    let uptime_s = server.limiter.engine().now().since(server.began).as_secs();
     lines(&[
-        ("redis_version", &AS_REDIS),
+        ("redis_version", &REDIS_VERSION),
         ("server_name", &"ratekeeper"),
         ("ratekeeper_version", &env!("CARGO_PKG_VERSION")),
         ("redis_mode", &"standalone"),
@@ -72,12 +71,12 @@ fn server(call: &Call<'_, '_>) -> String {
 }
 
 fn clients(call: &Call<'_, '_>) -> String {
-    let connections = &call.door.connections;
+    let connections = &call.server.connections;
     lines(&[("connected_clients", &connections.open()), ("maxclients", &connections.max())])
 }
 
 fn memory(call: &Call<'_, '_>) -> String {
-    let Some(stats) = call.door.gate.engine().memory_stats() else { return String::new() };
+    let Some(stats) = call.server.limiter.engine().memory_stats() else { return String::new() };
     lines(&[
         ("live_keys", &stats.live_keys),
         ("evicted_keys", &stats.evictions),
@@ -86,16 +85,16 @@ fn memory(call: &Call<'_, '_>) -> String {
 }
 
 fn stats(call: &Call<'_, '_>) -> String {
-    let connections = &call.door.connections;
+    let connections = &call.server.connections;
     lines(&[
         ("total_connections_received", &connections.accepted()),
         ("rejected_connections", &connections.rejected()),
-        ("total_commands_processed", &call.door.commands()),
+        ("total_commands_processed", &call.server.commands()),
     ])
 }
 
 fn store(call: &Call<'_, '_>) -> String {
-    let state = match call.door.gate.engine().store_state() {
+    let state = match call.server.limiter.engine().store_state() {
         None => "memory".to_string(),
         Some(StoreState::Up) => "up".to_string(),
         Some(StoreState::Partial { shards_down, error }) => {

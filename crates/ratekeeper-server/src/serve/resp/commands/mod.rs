@@ -1,93 +1,94 @@
-//! The commands: one list, which the door, `COMMAND` and the tests walk.
+//! The commands: one list, which the dispatcher, `COMMAND` and the tests use.
 
-mod about;
+mod cl_throttle;
+mod command;
 mod config;
 mod connection;
+mod error;
 mod info;
-mod numbers;
-mod rates;
-mod throttle;
+mod integer;
+mod rk;
 
 use std::ops::RangeInclusive;
 
 use ratekeeper::policy::suggest;
 
 use super::RespServer;
-use super::codec::{Args, Reply};
-use super::limits::Limits;
+use super::codec::{Args, ReplyWriter};
+use super::limit_cache::LimitCache;
 use super::rate_command::RateCommand;
 use super::session::Session;
 
-/// As much of a client's own words as an error repeats.
+pub(super) use error::CommandError;
+
+/// The most bytes of an argument that an error quotes.
 const QUOTE_MAX: usize = 128;
 
-/// A command, and what there is to say of it.
-pub(super) struct Command {
+/// A command and its documentation.
+#[derive(Debug)]
+pub(super) struct CommandSpec {
     pub(super) name: &'static str,
-    /// How many arguments it may have, its name among them.
+    /// How many arguments it takes, including its name.
     pub(super) args: RangeInclusive<usize>,
-    /// What comes after the name.
+    /// The arguments after the name.
     pub(super) usage: &'static str,
     pub(super) summary: &'static str,
-    /// May it come before the password?
-    pub(super) is_for_strangers: bool,
+    /// Whether it is allowed before authentication.
+    pub(super) before_auth: bool,
     pub(super) handler: Handler,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Handler {
-    /// It is about a key, and asks the store.
-    Key(for<'a> fn(Args<'a>, &'a mut Limits) -> Result<RateCommand<'a>, String>),
-    /// It is answered here.
-    Here(fn(&mut Call<'_, '_>) -> Flow),
+    /// Parses a command that applies a limit to a key.
+    Rate(for<'a> fn(Args<'a>, &'a mut LimitCache) -> Result<RateCommand<'a>, CommandError>),
+    /// Executes a command that does not need the store.
+    Local(fn(&mut Call<'_, '_>) -> Result<Flow, CommandError>),
 }
 
-/// What a command that is answered here works with.
+/// What a command is executed with.
 pub(super) struct Call<'a, 'c> {
     pub(super) args: Args<'a>,
-    pub(super) door: &'c RespServer,
+    pub(super) server: &'c RespServer,
     pub(super) session: &'c mut Session,
     pub(super) out: &'c mut Vec<u8>,
 }
 
 impl Call<'_, '_> {
-    /// In the protocol that the client speaks by now.
-    pub(super) fn reply(&mut self) -> Reply<'_> {
-        Reply::new(self.out, self.session.protocol)
+    /// Returns a writer in the client's protocol version, which a command may have changed.
+    pub(super) fn reply(&mut self) -> ReplyWriter<'_> {
+        ReplyWriter::new(self.out, self.session.protocol)
     }
 
     fn ok(&mut self) -> Flow {
         self.reply().ok();
-        Flow::GoOn
-    }
-
-    fn error(&mut self, text: &str) -> Flow {
-        self.reply().error(text);
-        Flow::GoOn
+        Flow::Continue
     }
 }
 
-/// What becomes of the connection.
+/// Whether the connection stays open after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
-    GoOn,
+    Continue,
     Close,
 }
 
-/// How far a command has come.
+/// The result of dispatching a command.
 pub(super) enum Step<'a> {
+    /// The command was executed, and its reply is written.
     Replied(Flow),
+    /// The command is valid, and is to be applied.
     Rate(RateCommand<'a>),
 }
 
-/// Every command. The first are found first.
-pub(super) const COMMANDS: &[Command] = &[
-    throttle::CL_THROTTLE,
-    rates::CHECK,
-    rates::PEEK,
-    rates::CHARGE,
-    rates::REFUND,
-    rates::RESET,
+/// All commands, in the order in which they are compared: frequent ones first.
+pub(super) const COMMANDS: &[CommandSpec] = &[
+    cl_throttle::CL_THROTTLE,
+    rk::CHECK,
+    rk::PEEK,
+    rk::CHARGE,
+    rk::REFUND,
+    rk::RESET,
     connection::PING,
     connection::ECHO,
     connection::HELLO,
@@ -98,90 +99,89 @@ pub(super) const COMMANDS: &[Command] = &[
     connection::QUIT,
     info::INFO,
     config::CONFIG,
-    about::COMMAND,
+    command::COMMAND,
 ];
 
-/// Begins a command, which has at least a name, and ends it if it asks nothing of the store.
+/// Executes a command, which has at least a name, or parses it if it needs the store.
 #[inline]
-pub(super) fn begin<'a>(mut call: Call<'a, '_>, limits: &'a mut Limits) -> Step<'a> {
-    let flow = match look_up(&call) {
+pub(super) fn dispatch<'a>(mut call: Call<'a, '_>, limits: &'a mut LimitCache) -> Step<'a> {
+    let executed = match look_up(&call) {
         Ok(command) => match command.handler {
-            Handler::Here(answer) => answer(&mut call),
-            Handler::Key(read) => match read(call.args, limits) {
+            Handler::Local(execute) => execute(&mut call),
+            Handler::Rate(parse) => match parse(call.args, limits) {
                 Ok(command) => return Step::Rate(command),
-                Err(why) => call.error(&format!("ERR {why}")),
+                Err(error) => Err(error),
             },
         },
-        Err(Rejected::Told(why)) => call.error(&why),
-        Err(Rejected::Attack) => Flow::Close,
+        Err(error) => Err(error),
     };
-    Step::Replied(flow)
+    Step::Replied(executed.unwrap_or_else(|error| write_error(&mut call, &error)))
 }
 
-enum Rejected {
-    Told(String),
-    /// A browser that was talked into sending its request here.
-    Attack,
+#[cold]
+fn write_error(call: &mut Call<'_, '_>, error: &CommandError) -> Flow {
+    if matches!(error, CommandError::HttpRequest) {
+        return Flow::Close;
+    }
+    call.reply().error(&format!("{} {error}", error.code()));
+    Flow::Continue
 }
 
 #[inline]
-fn look_up(call: &Call<'_, '_>) -> Result<&'static Command, Rejected> {
-    let (args, name) = (call.args, call.args.at(0));
-    let Some(command) = find(name) else { return Err(unknown(call)) };
-    if !call.session.is_trusted && !command.is_for_strangers {
-        return Err(Rejected::Told("NOAUTH Authentication required.".into()));
+fn look_up(call: &Call<'_, '_>) -> Result<&'static CommandSpec, CommandError> {
+    let Some(command) = find(call.args.at(0)) else { return Err(unknown(call)) };
+    if !call.session.is_authenticated && !command.before_auth {
+        return Err(CommandError::NoAuth);
     }
-    if !command.args.contains(&args.len()) {
-        return Err(Rejected::Told(command.complaint()));
+    if !command.args.contains(&call.args.len()) {
+        return Err(CommandError::WrongArity(command));
     }
     Ok(command)
 }
 
+/// Returns the command of a name in any case.
 #[inline]
-pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
+pub(super) fn find(name: &[u8]) -> Option<&'static CommandSpec> {
     COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-impl Command {
-    /// The number of arguments as Redis tells it: negative if there may be more.
+impl CommandSpec {
+    /// Returns the number of arguments as Redis reports it: negative if there may be more.
     pub(super) fn arity(&self) -> i64 {
-        let least = *self.args.start() as i64;
-        if self.args.start() == self.args.end() { least } else { -least }
+        let min = *self.args.start() as i64;
+        if self.args.start() == self.args.end() { min } else { -min }
     }
 
-    fn complaint(&self) -> String {
-        let Self { name, usage, .. } = self;
-        let called = name.to_lowercase();
-        format!("ERR wrong number of arguments for '{called}' command; usage: {name} {usage}")
-            .trim_end()
-            .to_string()
+    /// Returns the name and the arguments.
+    pub(super) fn syntax(&self) -> String {
+        format!("{} {}", self.name, self.usage).trim_end().to_string()
     }
 }
 
 #[cold]
-fn unknown(call: &Call<'_, '_>) -> Rejected {
+fn unknown(call: &Call<'_, '_>) -> CommandError {
     let name = call.args.at(0);
     if name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:") {
-        return Rejected::Attack;
+        return CommandError::HttpRequest;
     }
-    if !call.session.is_trusted {
-        return Rejected::Told("NOAUTH Authentication required.".into());
+    if !call.session.is_authenticated {
+        return CommandError::NoAuth;
     }
-    let mut text = format!("ERR unknown command '{}', with args beginning with: ", quote(name));
+    let mut args = String::new();
     for arg in call.args.from(1) {
-        if text.len() > 2 * QUOTE_MAX {
+        if args.len() > QUOTE_MAX {
             break;
         }
-        text += &format!("'{}' ", quote(arg));
+        args += &format!("'{}' ", quote(arg));
     }
-    let name = quote(name).to_uppercase();
-    if let Some(near) = suggest::closest(&name, COMMANDS.iter().map(|command| command.name)) {
-        text += &format!("; did you mean {near}?");
-    }
-    Rejected::Told(text)
+    let name = quote(name);
+    let known = COMMANDS.iter().map(|command| command.name);
+    let closest = suggest::closest(&name.to_uppercase(), known);
+    let suggestion = closest.map(|name| format!("; did you mean {name}?")).unwrap_or_default();
+    CommandError::UnknownCommand { name, args, suggestion }
 }
 
-/// A client's own words, harmless and not too many of them.
+/// Quotes an argument for an error: escaped and shortened.
 pub(super) fn quote(text: &[u8]) -> String {
     text[..text.len().min(QUOTE_MAX)].escape_ascii().to_string()
 }

@@ -1,17 +1,17 @@
-//! What bytes mean, however they come.
+//! Parsing and writing, however the input is split.
 
 use proptest::prelude::*;
 
 use crate::serve::resp::codec::{
-    ARGS_MAX, BULK_MAX, COMMAND_MAX, INLINE_MAX, Parsed, Protocol, ProtocolError, Reply, Spans,
-    parse,
+    ARGS_MAX, BULK_MAX, COMMAND_MAX, INLINE_MAX, Parsed, ProtocolError, ReplyWriter, RespVersion,
+    Spans, parse,
 };
 
 type Commands = Vec<Vec<Vec<u8>>>;
 
-/// Feeds the pieces one after another. Also tells the most that was ever kept between them.
+/// Parses the pieces one after another. Also returns the most bytes that were buffered between them.
 fn feed(pieces: &[&[u8]]) -> (Commands, Option<ProtocolError>, usize) {
-    let (mut commands, mut spans, mut kept) = (Vec::new(), Spans::default(), 0);
+    let (mut commands, mut spans, mut buffered) = (Vec::new(), Spans::default(), 0);
     let mut input = Vec::new();
     for piece in pieces {
         input.extend_from_slice(piece);
@@ -25,18 +25,18 @@ fn feed(pieces: &[&[u8]]) -> (Commands, Option<ProtocolError>, usize) {
                     }
                     input.drain(..len);
                 }
-                Ok(Parsed::Part) => break,
-                Err(error) => return (commands, Some(error), kept),
+                Ok(Parsed::Incomplete) => break,
+                Err(error) => return (commands, Some(error), buffered),
             }
         }
-        kept = kept.max(input.len());
+        buffered = buffered.max(input.len());
     }
-    (commands, None, kept)
+    (commands, None, buffered)
 }
 
 fn encode(args: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut reply = Reply::new(&mut out, Protocol::Two);
+    let mut reply = ReplyWriter::new(&mut out, RespVersion::Resp2);
     reply.array(args.len());
     args.iter().for_each(|arg| reply.bulk(arg));
     out
@@ -52,14 +52,14 @@ fn check(input: &str, commands: &[&[&str]]) {
     assert_eq!(found, commands, "{input:?}");
 }
 
-fn check_error(input: &[u8], complaint: &str) {
+fn check_error(input: &[u8], message: &str) {
     let (_, error, _) = feed(&[input]);
     let error = error.map(|error| error.to_string()).unwrap_or_default();
-    assert!(error.starts_with(complaint), "{:?}: {error:?}", input.escape_ascii().to_string());
+    assert!(error.starts_with(message), "{:?}: {error:?}", input.escape_ascii().to_string());
 }
 
 #[test]
-fn commands_are_arrays_or_lines() {
+fn commands_are_arrays_or_inline() {
     check("*1\r\n$4\r\nPING\r\n", &[&["PING"]]);
     check("*2\r\n$4\r\nECHO\r\n$0\r\n\r\n", &[&["ECHO", ""]]);
     check("PING\r\nPING\n", &[&["PING"], &["PING"]]);
@@ -72,7 +72,7 @@ fn commands_are_arrays_or_lines() {
 }
 
 #[test]
-fn lines_may_have_quotes() {
+fn inline_commands_may_have_quotes() {
     check("ECHO \"a b\" 'c d'\r\n", &[&["ECHO", "a b", "c d"]]);
     check(r#"ECHO "\x41\n\"\q\xZZ" '\n\''"#, &[]);
     check("ECHO \"\\x41\\n\\\"\\q\\xZZ\" '\\n\\''\n", &[&["ECHO", "A\n\"qxZZ", "\\n'"]]);
@@ -83,7 +83,7 @@ fn lines_may_have_quotes() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told() {
+fn invalid_input_is_a_protocol_error() {
     check_error(b"*x\r\n", "invalid multibulk length");
     check_error(b"*65\r\n", "invalid multibulk length");
     check_error(b"*99999999999999999999\r\n", "invalid multibulk length");
@@ -98,21 +98,21 @@ fn what_makes_no_sense_is_told() {
 }
 
 #[test]
-fn the_bounds_themselves_are_allowed() {
+fn the_bounds_are_inclusive() {
     let arg = vec![b'a'; BULK_MAX];
     assert_eq!(feed(&[&encode(std::slice::from_ref(&arg))]).0, [[arg.clone()]]);
     let many = vec![b"a".to_vec(); ARGS_MAX];
     assert_eq!(feed(&[&encode(&many)]).0, [many]);
-    let (_, error, kept) = feed(&[&encode(&[arg.clone(), arg.clone(), arg])[..COMMAND_MAX]]);
-    assert_eq!(error, Some(ProtocolError::TooLong));
-    assert!(kept <= COMMAND_MAX);
+    let (_, error, buffered) = feed(&[&encode(&[arg.clone(), arg.clone(), arg])[..COMMAND_MAX]]);
+    assert_eq!(error, Some(ProtocolError::CommandTooLong));
+    assert!(buffered <= COMMAND_MAX);
 }
 
 #[test]
-fn replies_come_in_both_versions() {
+fn replies_are_written_in_both_versions() {
     let write = |protocol| {
         let mut out = Vec::new();
-        let mut reply = Reply::new(&mut out, protocol);
+        let mut reply = ReplyWriter::new(&mut out, protocol);
         reply.map(1);
         reply.text("a");
         reply.boolean(true);
@@ -123,8 +123,8 @@ fn replies_come_in_both_versions() {
         String::from_utf8(out).unwrap()
     };
     let numbers = ":-9223372036854775808\r\n:9223372036854775807\r\n-ERR two  lines\r\n";
-    assert_eq!(write(Protocol::Two), format!("*2\r\n$1\r\na\r\n:1\r\n$-1\r\n{numbers}"));
-    assert_eq!(write(Protocol::Three), format!("%1\r\n$1\r\na\r\n#t\r\n_\r\n{numbers}"));
+    assert_eq!(write(RespVersion::Resp2), format!("*2\r\n$1\r\na\r\n:1\r\n$-1\r\n{numbers}"));
+    assert_eq!(write(RespVersion::Resp3), format!("%1\r\n$1\r\na\r\n#t\r\n_\r\n{numbers}"));
 }
 
 fn any_command() -> impl Strategy<Value = Vec<u8>> {
@@ -136,7 +136,7 @@ fn any_command() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Bytes that look like a request more often than random ones do.
+/// Bytes that resemble requests more often than random ones do.
 fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         4 => any_command(),
@@ -162,26 +162,26 @@ proptest! {
     }
 
     #[test]
-    fn one_byte_at_a_time_is_the_same(bytes in any_bytes()) {
+    fn single_bytes_give_the_same_commands(bytes in any_bytes()) {
         let pieces: Vec<&[u8]> = bytes.chunks(1).collect();
         let (whole, split) = (feed(&[&bytes]), feed(&pieces));
         prop_assert_eq!((whole.0, whole.1), (split.0, split.1));
     }
 
     #[test]
-    fn what_is_encoded_is_parsed_again(
+    fn encoded_commands_are_parsed_back(
         args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..=ARGS_MAX),
     ) {
         prop_assert_eq!(feed(&[&encode(&args)]).0, [args]);
     }
 
     #[test]
-    fn random_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..5_000)) {
+    fn random_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..5_000)) {
         feed(&[&bytes]);
     }
 
     #[test]
-    fn no_more_is_kept_than_a_command_may_have(
+    fn the_input_buffer_is_bounded(
         start in "[*$a-z][0-9]{1,3}\r\n[$][0-9]{1,5}\r\n",
         filler in any::<u8>(),
     ) {

@@ -1,4 +1,4 @@
-//! What commands answer.
+//! Replies of commands.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -6,27 +6,27 @@ use std::time::Duration;
 
 use ratekeeper::ManualClock;
 
-use super::door;
-use super::reading::read_all;
+use super::reply_text::read_all;
+use super::server;
 use crate::serve::resp::RespServer;
-use crate::serve::resp::codec::{Parsed, Reply, Spans, parse};
-use crate::serve::resp::commands::{COMMANDS, Call, Flow, Step, begin};
-use crate::serve::resp::limits::Limits;
+use crate::serve::resp::codec::{Parsed, ReplyWriter, Spans, parse};
+use crate::serve::resp::commands::{COMMANDS, Call, Flow, Step, dispatch};
+use crate::serve::resp::limit_cache::LimitCache;
 use crate::serve::resp::session::Session;
 
-/// A client at a door.
-struct Bench {
-    door: Arc<RespServer>,
+/// A client of a server.
+struct TestClient {
+    server: Arc<RespServer>,
     clock: ManualClock,
     session: Session,
-    limits: Limits,
+    limits: LimitCache,
 }
 
-impl Bench {
+impl TestClient {
     fn new(passwords: &[&str]) -> Self {
-        let (door, clock) = door(passwords);
+        let (server, clock) = server(passwords);
         let session = Session::new(7, !passwords.is_empty());
-        Self { door, clock, session, limits: Limits::default() }
+        Self { server, clock, session, limits: LimitCache::default() }
     }
 
     fn send(&mut self, line: &str) -> (String, Flow) {
@@ -34,40 +34,40 @@ impl Bench {
         let (mut spans, mut out) = (Spans::default(), Vec::new());
         assert_eq!(parse(&mut input, &mut spans), Ok(Parsed::Command(input.len())));
         let args = spans.of(&input);
-        let call = Call { args, door: &self.door, session: &mut self.session, out: &mut out };
-        let flow = match begin(call, &mut self.limits) {
+        let call = Call { args, server: &self.server, session: &mut self.session, out: &mut out };
+        let flow = match dispatch(call, &mut self.limits) {
             Step::Replied(flow) => flow,
             Step::Rate(command) => {
-                let engine = self.door.gate.engine();
+                let engine = self.server.limiter.engine();
                 let Ok(finished) = command.run(engine, engine.now()).try_now() else {
                     unreachable!("the store is in memory")
                 };
-                let mut reply = Reply::new(&mut out, self.session.protocol);
+                let mut reply = ReplyWriter::new(&mut out, self.session.protocol);
                 finished.write(command.action, command.format, &mut reply);
-                Flow::GoOn
+                Flow::Continue
             }
         };
         (read_all(&out).join("\n"), flow)
     }
 
-    /// Sends commands, each of which must be answered so; `+3s` moves the clock instead.
+    /// Sends commands and compares the replies; `+3s` moves the clock instead.
     fn check(&mut self, script: &[(&str, &str)]) {
-        for (line, answer) in script {
+        for (line, reply) in script {
             match line.strip_prefix('+') {
                 Some(span) => self.clock.advance(ratekeeper_core::parse_duration(span).unwrap()),
-                None => assert_eq!(self.send(line).0, *answer, "{line}"),
+                None => assert_eq!(self.send(line).0, *reply, "{line}"),
             }
         }
     }
 }
 
-/// Each answer, to a client that is new at a door without a password.
+/// Sends commands as a new client, without passwords.
 fn check(script: &[(&str, &str)]) {
-    Bench::new(&[]).check(script);
+    TestClient::new(&[]).check(script);
 }
 
 #[test]
-fn throttle_answers_as_redis_cell_documents_it() {
+fn throttle_replies_as_redis_cell_documents_it() {
     check(&[("CL.THROTTLE user123 15 30 60 1", "[0 16 15 -1 2]")]);
     check(&[("cl.throttle user123 15 30 60", "[0 16 15 -1 2]")]);
     check(&[
@@ -78,7 +78,7 @@ fn throttle_answers_as_redis_cell_documents_it() {
     ]);
 }
 
-/// The cases of redis-cell's own test, with its milliseconds rounded up to seconds.
+/// The cases of redis-cell's own test, with milliseconds rounded up to seconds.
 #[test]
 fn throttle_decides_as_redis_cell_does() {
     check(&[
@@ -116,7 +116,7 @@ fn usage_carries_over_when_the_numbers_change() {
 }
 
 #[test]
-fn waits_are_rounded_up_to_what_suffices() {
+fn waits_are_rounded_up() {
     check(&[
         ("CL.THROTTLE k 0 2000 1", "[0 1 0 -1 1]"),
         ("CL.THROTTLE k 0 2000 1", "[1 1 0 1 1]"),
@@ -126,7 +126,7 @@ fn waits_are_rounded_up_to_what_suffices() {
 }
 
 #[test]
-fn bad_numbers_are_told() {
+fn invalid_numbers_are_errors() {
     let usage = "usage: CL.THROTTLE key max_burst count period [quantity]";
     let wrong = format!("ERR wrong number of arguments for 'cl.throttle' command; {usage}");
     check(&[
@@ -148,45 +148,45 @@ fn bad_numbers_are_told() {
 }
 
 #[test]
-fn every_algorithm_can_be_asked() {
+fn every_algorithm_is_supported() {
     check(&[
         (
             "RK.CHECK k \"5/s burst 10\" ALGORITHM token_bucket COST 3",
-            "[allowed 1 limit 10 remaining 7 retry_after_ms -1 reset_after_ms 600 delay_ms 0 never 0 degraded 0]",
+            "[allowed 1 limit 10 remaining 7 retry_after_ms -1 reset_after_ms 600 delay_ms 0 exceeds_capacity 0 degraded 0]",
         ),
         (
             "rk.peek k \"5/s burst 10\" algorithm GCRA cost 8",
-            "[allowed 0 limit 10 remaining 7 retry_after_ms 200 reset_after_ms 600 delay_ms 0 never 0 degraded 0]",
+            "[allowed 0 limit 10 remaining 7 retry_after_ms 200 reset_after_ms 600 delay_ms 0 exceeds_capacity 0 degraded 0]",
         ),
         (
             "RK.CHECK k \"5/s burst 10\" ALGORITHM token_bucket COST 11",
-            "[allowed 0 limit 10 remaining 7 retry_after_ms -1 reset_after_ms 600 delay_ms 0 never 1 degraded 0]",
+            "[allowed 0 limit 10 remaining 7 retry_after_ms -1 reset_after_ms 600 delay_ms 0 exceeds_capacity 1 degraded 0]",
         ),
         (
             "RK.REFUND k \"5/s burst 10\" ALGORITHM token_bucket COST 3",
-            "[allowed 1 limit 10 remaining 10 retry_after_ms -1 reset_after_ms 0 delay_ms 0 never 0 degraded 0]",
+            "[allowed 1 limit 10 remaining 10 retry_after_ms -1 reset_after_ms 0 delay_ms 0 exceeds_capacity 0 degraded 0]",
         ),
         (
             "RK.CHARGE k \"5/s burst 10\" ALGORITHM token_bucket COST 20",
-            "[allowed 1 limit 10 remaining 0 retry_after_ms -1 reset_after_ms 4000 delay_ms 0 never 0 degraded 0]",
+            "[allowed 1 limit 10 remaining 0 retry_after_ms -1 reset_after_ms 4000 delay_ms 0 exceeds_capacity 0 degraded 0]",
         ),
         ("RK.RESET k \"5/s burst 10\" ALGORITHM token_bucket", "OK"),
         (
             "RK.PEEK k \"5/s burst 10\" ALGORITHM token_bucket",
-            "[allowed 1 limit 10 remaining 10 retry_after_ms -1 reset_after_ms 0 delay_ms 0 never 0 degraded 0]",
+            "[allowed 1 limit 10 remaining 10 retry_after_ms -1 reset_after_ms 0 delay_ms 0 exceeds_capacity 0 degraded 0]",
         ),
     ]);
     for algorithm in ratekeeper_core::ALGORITHMS {
-        let mut bench = Bench::new(&[]);
+        let mut client = TestClient::new(&[]);
         let line = format!("RK.CHECK k 2/minute ALGORITHM {algorithm}");
-        let answers: Vec<_> = (0..3).map(|_| bench.send(&line).0).collect();
-        let allowed = |answer: &String| answer.starts_with("[allowed 1 limit 2 ");
-        assert_eq!(answers.iter().map(allowed).collect::<Vec<_>>(), [true, true, false]);
+        let replies: Vec<_> = (0..3).map(|_| client.send(&line).0).collect();
+        let allowed = |reply: &String| reply.starts_with("[allowed 1 limit 2 ");
+        assert_eq!(replies.iter().map(allowed).collect::<Vec<_>>(), [true, true, false]);
     }
 }
 
 #[test]
-fn what_is_no_limit_is_told() {
+fn invalid_limits_are_errors() {
     check(&[
         (
             "RK.CHECK k",
@@ -196,12 +196,9 @@ fn what_is_no_limit_is_told() {
         ("RK.CHECK k 5/s COST 0", "ERR a cost must be at least 1; to look without charging, peek"),
         (
             "RK.CHECK k 5/s PRICE 1",
-            "ERR syntax error: unknown option 'PRICE'; there is ALGORITHM, COST and NAME",
+            "ERR syntax error: unknown option 'PRICE'; use ALGORITHM, COST or NAME",
         ),
-        (
-            "RK.RESET k 5/s COST 1",
-            "ERR syntax error: unknown option 'COST'; there is ALGORITHM and NAME",
-        ),
+        ("RK.RESET k 5/s COST 1", "ERR syntax error: unknown option 'COST'; use ALGORITHM or NAME"),
         (
             "RK.CHECK k 5/s ALGORITHM magic",
             "ERR unknown algorithm \"magic\"; use one of fixed_window, sliding_log, sliding_counter, token_bucket, leaky_bucket",
@@ -211,25 +208,28 @@ fn what_is_no_limit_is_told() {
             "ERR sliding_counter has no burst; leave it out, or use token_bucket or leaky_bucket",
         ),
         ("RK.CHECK k 0/s", "ERR the count is 0; it must be at least 1"),
-        ("RK.CHECK k \"\\xff\"", "ERR the rate is not one such as 100/minute or 5/s burst 10"),
+        (
+            "RK.CHECK k \"\\xff\"",
+            "ERR the rate is not valid text; use one such as 100/minute or 5/s burst 10",
+        ),
     ]);
 }
 
 #[test]
-fn the_same_limit_is_one_count_and_another_name_is_another() {
+fn equal_limits_share_usage_and_names_separate_it() {
     check(&[
         ("CL.THROTTLE k 4 5 1 3", "[0 5 2 -1 1]"),
         (
             "RK.PEEK k \"5/s burst 5\"",
-            "[allowed 1 limit 5 remaining 2 retry_after_ms -1 reset_after_ms 600 delay_ms 0 never 0 degraded 0]",
+            "[allowed 1 limit 5 remaining 2 retry_after_ms -1 reset_after_ms 600 delay_ms 0 exceeds_capacity 0 degraded 0]",
         ),
         (
             "RK.PEEK k \"5/s burst 5\" NAME exports",
-            "[allowed 1 limit 5 remaining 5 retry_after_ms -1 reset_after_ms 0 delay_ms 0 never 0 degraded 0]",
+            "[allowed 1 limit 5 remaining 5 retry_after_ms -1 reset_after_ms 0 delay_ms 0 exceeds_capacity 0 degraded 0]",
         ),
         (
             "RK.PEEK k 5/s",
-            "[allowed 1 limit 5 remaining 5 retry_after_ms -1 reset_after_ms 0 delay_ms 0 never 0 degraded 0]",
+            "[allowed 1 limit 5 remaining 5 retry_after_ms -1 reset_after_ms 0 delay_ms 0 exceeds_capacity 0 degraded 0]",
         ),
         ("RK.RESET k \"5/s burst 5\" NAME exports", "OK"),
         ("CL.THROTTLE k 4 5 1 3", "[1 5 2 1 1]"),
@@ -243,14 +243,14 @@ fn the_same_limit_is_one_count_and_another_name_is_another() {
 }
 
 #[test]
-fn connections_say_who_they_are() {
+fn connection_commands_reply_as_redis_does() {
     check(&[
         ("PING", "PONG"),
         ("ping hello", "hello"),
         ("PING a b", "ERR wrong number of arguments for 'ping' command; usage: PING [message]"),
         ("ECHO hello", "hello"),
         ("SELECT 0", "OK"),
-        ("SELECT 1", "ERR DB index is out of range; there is only 0"),
+        ("SELECT 1", "ERR DB index is out of range; only 0 exists"),
         ("CLIENT ID", "7"),
         ("CLIENT GETNAME", "null"),
         ("CLIENT SETNAME app", "OK"),
@@ -264,64 +264,66 @@ fn connections_say_who_they_are() {
         ("CLIENT GETNAME", "null"),
         ("QUIT", "OK"),
     ]);
-    assert_eq!(Bench::new(&[]).send("QUIT").1, Flow::Close);
+    assert_eq!(TestClient::new(&[]).send("QUIT").1, Flow::Close);
 }
 
 #[test]
-fn hello_chooses_the_protocol() {
+fn hello_selects_the_protocol_version() {
     let version = env!("CARGO_PKG_VERSION");
-    let about = |proto| {
+    let properties = |proto| {
         format!(
             "server ratekeeper version {version} proto {proto} id 7 mode standalone role master modules []"
         )
     };
     check(&[
-        ("HELLO", &format!("[{}]", about(2))),
-        ("HELLO 3 SETNAME app", &format!("{{{}}}", about(3))),
+        ("HELLO", &format!("[{}]", properties(2))),
+        ("HELLO 3 SETNAME app", &format!("{{{}}}", properties(3))),
         ("CLIENT GETNAME", "app"),
         (
             "RK.CHECK k 5/s",
-            "{allowed t limit 5 remaining 4 retry_after_ms -1 reset_after_ms 2000 delay_ms 0 never f degraded f}",
+            "{allowed t limit 5 remaining 4 retry_after_ms -1 reset_after_ms 2000 delay_ms 0 exceeds_capacity f degraded f}",
         ),
         ("CL.THROTTLE k 1 1 1", "[0 2 1 -1 1]"),
-        ("HELLO 4", "NOPROTO unsupported protocol version; there are 2 and 3"),
+        ("HELLO 4", "NOPROTO unsupported protocol version; use 2 or 3"),
         ("HELLO 2 WHAT", "ERR Syntax error in HELLO option 'WHAT'"),
-        ("HELLO 2", &format!("[{}]", about(2))),
+        ("HELLO 2", &format!("[{}]", properties(2))),
     ]);
 }
 
 #[test]
-fn a_password_is_wanted_before_anything_else() {
-    const NO: &str = "NOAUTH Authentication required.";
+fn a_password_is_required_before_other_commands() {
+    const NO_AUTH: &str = "NOAUTH Authentication required.";
     const WRONG: &str = "WRONGPASS invalid username-password pair or user is disabled.";
-    let mut bench = Bench::new(&["old", "new"]);
-    for command in COMMANDS.iter().filter(|command| !command.is_for_strangers) {
-        assert_eq!(bench.send(command.name).0, NO, "{}", command.name);
+    let mut client = TestClient::new(&["old", "new"]);
+    for command in COMMANDS.iter().filter(|command| !command.before_auth) {
+        assert_eq!(client.send(command.name).0, NO_AUTH, "{}", command.name);
     }
-    bench.check(&[
-        ("NONSENSE", NO),
+    client.check(&[
+        ("UNKNOWN", NO_AUTH),
         ("AUTH wrong", WRONG),
         ("AUTH admin old", WRONG),
         ("AUTH ol", WRONG),
-        ("PING", NO),
+        ("PING", NO_AUTH),
         ("AUTH old", "OK"),
         ("PING", "PONG"),
         ("RESET", "RESET"),
-        ("PING", NO),
+        ("PING", NO_AUTH),
         ("AUTH default new", "OK"),
         ("PING", "PONG"),
     ]);
-    let mut bench = Bench::new(&["secret"]);
-    assert!(bench.send("HELLO 3").0.starts_with("NOAUTH HELLO must be called"));
-    bench.check(&[("HELLO 3 AUTH default wrong", WRONG), ("PING", NO)]);
-    assert!(bench.send("HELLO 3 AUTH default secret").0.starts_with("{server ratekeeper"));
-    bench.check(&[("PING", "PONG")]);
-    assert!(Bench::new(&[]).send("AUTH x").0.starts_with("ERR AUTH <password> called without any"));
-    assert_eq!(Bench::new(&["secret"]).send("QUIT"), ("OK".to_string(), Flow::Close));
+    let mut client = TestClient::new(&["secret"]);
+    assert!(client.send("HELLO 3").0.starts_with("NOAUTH HELLO must be called"));
+    client.check(&[("HELLO 3 AUTH default wrong", WRONG), ("PING", NO_AUTH)]);
+    assert!(client.send("HELLO 3 AUTH default secret").0.starts_with("{server ratekeeper"));
+    client.check(&[("PING", "PONG")]);
+    assert!(
+        TestClient::new(&[]).send("AUTH x").0.starts_with("ERR AUTH <password> called without any")
+    );
+    assert_eq!(TestClient::new(&["secret"]).send("QUIT"), ("OK".to_string(), Flow::Close));
 }
 
 #[test]
-fn unknown_commands_are_told_with_what_may_be_meant() {
+fn unknown_commands_get_a_suggestion() {
     check(&[
         ("FOO", "ERR unknown command 'FOO', with args beginning with: "),
         ("GET a b", "ERR unknown command 'GET', with args beginning with: 'a' 'b' "),
@@ -330,25 +332,25 @@ fn unknown_commands_are_told_with_what_may_be_meant() {
             "ERR unknown command 'CL.THROTLE', with args beginning with: 'k' '1' ; did you mean CL.THROTTLE?",
         ),
     ]);
-    assert_eq!(Bench::new(&[]).send("POST / HTTP/1.1"), (String::new(), Flow::Close));
+    assert_eq!(TestClient::new(&[]).send("POST / HTTP/1.1"), (String::new(), Flow::Close));
 }
 
 #[test]
-fn the_server_tells_about_itself() {
-    let mut bench = Bench::new(&[]);
-    bench.clock.advance(Duration::from_secs(90));
-    let all = bench.send("INFO").0;
+fn info_describes_the_server() {
+    let mut client = TestClient::new(&[]);
+    client.clock.advance(Duration::from_secs(90));
+    let all = client.send("INFO").0;
     for line in ["# Server", "redis_version:", "uptime_in_seconds:90", "# Clients", "store:memory"]
     {
         assert!(all.contains(line), "{line}: {all}");
     }
-    let memory = bench.send("INFO memory").0;
+    let memory = client.send("INFO memory").0;
     assert!(memory.contains("live_keys:0") && !memory.contains("# Server"), "{memory}");
 }
 
 #[test]
-fn settings_are_told_as_far_as_there_are_any() {
-    Bench::new(&[]).check(&[
+fn config_get_returns_settings() {
+    TestClient::new(&[]).check(&[
         ("CONFIG GET save", "[save ]"),
         ("CONFIG GET APPENDONLY", "[appendonly no]"),
         ("config get *s* nothing", "[databases 1 maxclients 10 save ]"),
@@ -362,24 +364,27 @@ fn settings_are_told_as_far_as_there_are_any() {
 }
 
 #[test]
-fn the_list_of_commands_is_told_and_well_formed() {
+fn the_list_of_commands_is_returned_and_well_formed() {
     let names: HashSet<_> = COMMANDS.iter().map(|command| command.name).collect();
     assert_eq!(names.len(), COMMANDS.len());
     for command in COMMANDS {
         assert!(command.name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'.'));
         assert!(command.summary.ends_with('.'), "{}", command.name);
     }
-    let mut bench = Bench::new(&[]);
-    bench.check(&[
+    let mut client = TestClient::new(&[]);
+    client.check(&[
         ("COMMAND COUNT", &COMMANDS.len().to_string()),
-        ("COMMAND INFO cl.throttle nothing", "[[cl.throttle -5 [write fast] 1 1 1 [] [] [] []] null]"),
-        ("COMMAND DOCS PING", "[ping [summary Answers PONG, or with the message. group connection syntax PING [message]]]"),
+        (
+            "COMMAND INFO cl.throttle nothing",
+            "[[cl.throttle -5 [write fast] 1 1 1 [] [] [] []] null]",
+        ),
+        (
+            "COMMAND DOCS PING",
+            "[ping [summary Returns PONG, or the message. group connection syntax PING [message]]]",
+        ),
     ]);
-    for whole in ["COMMAND", "COMMAND INFO", "COMMAND DOCS", "COMMAND LIST"] {
-        let answer = bench.send(whole).0;
-        assert!(
-            names.iter().all(|name| answer.contains(&name.to_lowercase())),
-            "{whole}: {answer}"
-        );
+    for line in ["COMMAND", "COMMAND INFO", "COMMAND DOCS", "COMMAND LIST"] {
+        let reply = client.send(line).0;
+        assert!(names.iter().all(|name| reply.contains(&name.to_lowercase())), "{line}: {reply}");
     }
 }

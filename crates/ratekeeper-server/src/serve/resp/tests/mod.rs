@@ -1,9 +1,9 @@
-//! The Redis protocol without a network: what bytes mean, what commands reply.
+//! The Redis protocol without a network.
 
 mod codec;
 mod commands;
 mod connection;
-mod reading;
+mod reply_text;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,19 +21,24 @@ const WRITE: Duration = Duration::from_secs(5);
 
 const NOW: Micros = Micros::new(1_700_000_000_000_000);
 
-/// A server with counts in memory, at a time that stands still.
-fn door(passwords: &[&str]) -> (Arc<RespServer>, ManualClock) {
-    door_of("version: 1\nlimits: []\n", NOW, passwords)
+/// Returns a server with its store in memory and a manual clock.
+fn server(passwords: &[&str]) -> (Arc<RespServer>, ManualClock) {
+    server_of("version: 1\nlimits: []\n", NOW, passwords)
 }
 
-/// A server with this policy, at a time that stands still.
-fn door_of(policy: &str, now: Micros, passwords: &[&str]) -> (Arc<RespServer>, ManualClock) {
+/// Returns a server with this policy and a manual clock.
+fn server_of(policy: &str, now: Micros, passwords: &[&str]) -> (Arc<RespServer>, ManualClock) {
     let clock = ManualClock::at(now);
     let policy = Policy::parse("test", policy, &NoSources).unwrap();
-    let gate = PolicyLimiter::with_clock(policy, clock.clone()).unwrap();
+    let limiter = PolicyLimiter::with_clock(policy, clock.clone()).unwrap();
     let passwords = Passwords::new(Tokens::of(passwords).into());
     (
-        Arc::new(RespServer::new(gate, passwords, timeouts(IDLE, WRITE), ConnectionLimit::new(10))),
+        Arc::new(RespServer::new(
+            limiter,
+            passwords,
+            timeouts(IDLE, WRITE),
+            ConnectionLimit::new(10),
+        )),
         clock,
     )
 }

@@ -1,21 +1,21 @@
-//! Replies, in the client's version of the protocol.
+//! Writes replies in the client's protocol version.
 
-/// The version that a client speaks. It begins with 2, and asks for 3 with `HELLO 3`.
+/// The protocol version of a client. It starts with 2, and `HELLO 3` selects 3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in super::super) enum Protocol {
+pub(in super::super) enum RespVersion {
     #[default]
-    Two,
-    Three,
+    Resp2,
+    Resp3,
 }
 
-/// Writes replies behind each other.
-pub(in super::super) struct Reply<'a> {
+/// Appends replies to a buffer.
+pub(in super::super) struct ReplyWriter<'a> {
     out: &'a mut Vec<u8>,
-    protocol: Protocol,
+    protocol: RespVersion,
 }
 
-impl<'a> Reply<'a> {
-    pub(in super::super) fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Self {
+impl<'a> ReplyWriter<'a> {
+    pub(in super::super) fn new(out: &'a mut Vec<u8>, protocol: RespVersion) -> Self {
         Self { out, protocol }
     }
 
@@ -23,13 +23,13 @@ impl<'a> Reply<'a> {
         self.simple("OK");
     }
 
-    /// A word without line breaks.
+    /// Writes a text without line breaks.
     pub(in super::super) fn simple(&mut self, text: &str) {
         self.line(b'+', text);
     }
 
-    /// An error: a code in capitals and a message. Line breaks, which an error cannot have, become
-    /// blanks.
+    /// Writes an error: a code in capitals and a message. Line breaks, which an error cannot contain, become
+    /// spaces.
     pub(in super::super) fn error(&mut self, text: &str) {
         let is_break = |c: char| c == '\r' || c == '\n';
         match text.contains(is_break) {
@@ -43,7 +43,7 @@ impl<'a> Reply<'a> {
         self.number(b':', value);
     }
 
-    /// The same for what cannot be negative. Nothing here comes near the difference.
+    /// Writes an unsigned integer, capped at the largest signed one.
     #[inline]
     pub(in super::super) fn count(&mut self, value: u64) {
         self.integer(i64::try_from(value).unwrap_or(i64::MAX));
@@ -51,8 +51,8 @@ impl<'a> Reply<'a> {
 
     pub(in super::super) fn boolean(&mut self, value: bool) {
         match self.protocol {
-            Protocol::Two => self.integer(value.into()),
-            Protocol::Three => {
+            RespVersion::Resp2 => self.integer(value.into()),
+            RespVersion::Resp3 => {
                 self.out.extend_from_slice(if value { b"#t\r\n" } else { b"#f\r\n" });
             }
         }
@@ -70,23 +70,23 @@ impl<'a> Reply<'a> {
 
     pub(in super::super) fn null(&mut self) {
         self.out.extend_from_slice(match self.protocol {
-            Protocol::Two => b"$-1\r\n",
-            Protocol::Three => b"_\r\n",
+            RespVersion::Resp2 => b"$-1\r\n",
+            RespVersion::Resp3 => b"_\r\n",
         });
     }
 
-    /// So many replies follow.
+    /// Begins an array of this many replies.
     #[inline]
     pub(in super::super) fn array(&mut self, len: usize) {
         self.number(b'*', len as i64);
     }
 
-    /// So many names follow, each with its value. The old protocol has no maps: there it is an array
+    /// Begins a map of this many names, each followed by its value. RESP2 has no maps: there it is an array
     /// of both.
     pub(in super::super) fn map(&mut self, len: usize) {
         match self.protocol {
-            Protocol::Two => self.array(2 * len),
-            Protocol::Three => self.number(b'%', len as i64),
+            RespVersion::Resp2 => self.array(2 * len),
+            RespVersion::Resp3 => self.number(b'%', len as i64),
         }
     }
 

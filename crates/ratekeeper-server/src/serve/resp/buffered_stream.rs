@@ -1,4 +1,4 @@
-//! The bytes of a connection: read when there is space, written when there is something to reply.
+//! A connection with buffers for its input and its output.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -13,55 +13,56 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::listener::{ClientStream, ConnState, Drain, Stage};
 
-/// As much as is read at once: a few hundred commands.
-const READ: usize = 16 << 10;
+/// How many bytes are read at once: a few hundred commands.
+const READ_SIZE: usize = 16 << 10;
 /// A buffer that has grown beyond this is freed when it is empty.
-const KEEP: usize = 64 << 10;
-/// Once the server drains, so many bytes are still read: about ten thousand commands, so that a pipeline
-/// that was sent before gets its replies. A client that sends more does not stop.
+const RETAINED_MAX: usize = 64 << 10;
+/// While the server drains, this many bytes are still read: about ten thousand commands, so that a pipeline
+/// that was sent before gets its replies. A client that sends more does not stop by itself.
 const DRAIN_MAX: usize = 512 << 10;
-/// While the server drains, a connection on which nothing comes for this long has nothing more on its way.
-/// What its client has sent may wait in the client's buffer until there is space here. When idle
-/// connections are closed, a tenth of it is enough, so that a client that sends now and then does not
-/// delay the shutdown.
+/// While the server drains, a connection is closed if nothing is received for this long. What the client has
+/// sent before may still be in its send buffer. When idle connections are closed, a tenth is enough, so that
+/// a client that sends now and then does not delay the shutdown.
 const DRAIN_QUIET: Duration = Duration::from_millis(100);
 
-pub(super) struct Wire<S> {
+/// A connection with buffers for its input and its output.
+pub(super) struct BufferedStream<S> {
     stream: ClientStream<S>,
-    /// What has come and was not executed.
+    /// Input that is not executed yet.
     pub(super) input: BytesMut,
-    /// What is to be written next.
+    /// Output that is not written yet.
     pub(super) output: Vec<u8>,
     conn: Arc<ConnState>,
-    /// Whether the timeout of a command runs.
+    /// Whether the timeout of a partial command is running.
     is_in_command: bool,
     drain: Drain,
     /// Set once the server drains.
     draining: Option<Draining>,
 }
 
-/// What is still to be read before the connection is closed.
+/// How much is still read before the connection is closed.
 struct Draining {
     bytes_left: usize,
     quiet: Pin<Box<Sleep>>,
 }
 
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Read {
+pub(super) enum ReadOutcome {
     /// There is more input.
     More,
     /// The client has closed the connection.
     Closed,
-    /// The server drains, and everything that was on its way was read.
-    Last,
+    /// The server drains, and the last input has been read.
+    Drained,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
-    /// Its task has to be woken when the drain changes its stage.
+impl<S: AsyncRead + AsyncWrite + Unpin> BufferedStream<S> {
+    /// The task that reads must be woken when the drain changes its stage.
     pub(super) fn new(stream: S, conn: &Arc<ConnState>, drain: &Drain) -> Self {
         Self {
             stream: ClientStream::new(stream, Arc::clone(conn)),
-            input: BytesMut::with_capacity(READ),
+            input: BytesMut::with_capacity(READ_SIZE),
             output: Vec::new(),
             conn: Arc::clone(conn),
             is_in_command: false,
@@ -70,12 +71,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// The client has authenticated.
+    /// Ends the timeout of the authentication.
     pub(super) fn confirm(&self) {
         self.conn.confirm();
     }
 
-    /// Removes commands of this length, which were executed.
+    /// Removes executed commands of this length from the input.
     pub(super) fn consume(&mut self, len: usize) {
         self.input.advance(len);
         if len > 0 && self.is_in_command {
@@ -84,8 +85,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Reads more. Cancel-safe.
-    pub(super) async fn read(&mut self) -> io::Result<Read> {
+    /// Reads more input. Cancel-safe.
+    pub(super) async fn read(&mut self) -> io::Result<ReadOutcome> {
         if self.draining.is_none() {
             match self.read_until_drain().await? {
                 Some(read) => return Ok(read),
@@ -98,8 +99,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.read_last().await
     }
 
-    /// Returns `None` when the server drains.
-    async fn read_until_drain(&mut self) -> io::Result<Option<Read>> {
+    /// Reads more input, or returns `None` when the server drains.
+    async fn read_until_drain(&mut self) -> io::Result<Option<ReadOutcome>> {
         self.reserve();
         if !self.input.is_empty() && !self.is_in_command {
             self.is_in_command = true;
@@ -109,7 +110,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         poll_fn(|context| {
             if let Poll::Ready(read) = pin!(stream.read_buf(input)).poll(context) {
                 conn.note_activity();
-                return Poll::Ready(read.map(|len| Some(read_of(len))));
+                return Poll::Ready(read.map(|len| Some(outcome_of(len))));
             }
             match drain.is_draining() {
                 true => Poll::Ready(Ok(None)),
@@ -119,13 +120,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         .await
     }
 
-    /// Reads what is on its way.
-    async fn read_last(&mut self) -> io::Result<Read> {
+    /// Reads input that was sent before the drain.
+    async fn read_last(&mut self) -> io::Result<ReadOutcome> {
         self.reserve();
         let Self { stream, input, draining, drain, .. } = self;
-        let Some(Draining { bytes_left, quiet }) = draining else { return Ok(Read::Last) };
+        let Some(Draining { bytes_left, quiet }) = draining else {
+            return Ok(ReadOutcome::Drained);
+        };
         if *bytes_left == 0 {
-            return Ok(Read::Last);
+            return Ok(ReadOutcome::Drained);
         }
         poll_fn(|context| {
             if let Poll::Ready(read) = pin!(stream.read_buf(input)).poll(context) {
@@ -135,40 +138,40 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
                     _ => DRAIN_QUIET,
                 };
                 quiet.as_mut().reset(Instant::now() + wait);
-                return Poll::Ready(read.map(read_of));
+                return Poll::Ready(read.map(outcome_of));
             }
-            quiet.as_mut().poll(context).map(|()| Ok(Read::Last))
+            quiet.as_mut().poll(context).map(|()| Ok(ReadOutcome::Drained))
         })
         .await
     }
 
     fn reserve(&mut self) {
-        if self.input.is_empty() && self.input.capacity() > KEEP {
+        if self.input.is_empty() && self.input.capacity() > RETAINED_MAX {
             self.input = BytesMut::new();
         }
-        // An empty buffer starts at its beginning again, which is still in the processor's cache.
-        if self.input.is_empty() || self.input.capacity() - self.input.len() < READ / 4 {
-            self.input.reserve(READ);
+        // An empty buffer is reused from its beginning, which is still in the CPU cache.
+        if self.input.is_empty() || self.input.capacity() - self.input.len() < READ_SIZE / 4 {
+            self.input.reserve(READ_SIZE);
         }
     }
 
     /// Writes all of the output.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         self.stream.write_all(&self.output).await?;
-        // Over TLS, what was written may still wait to be sent.
+        // TLS may still buffer it.
         self.stream.flush().await?;
         self.conn.note_activity();
         self.output.clear();
-        self.output.shrink_to(KEEP);
+        self.output.shrink_to(RETAINED_MAX);
         Ok(())
     }
 
-    /// Closes the connection so that the client gets what was written.
+    /// Closes the connection after the output has been sent.
     pub(super) async fn close(mut self) -> io::Result<()> {
         self.stream.shutdown().await
     }
 }
 
-fn read_of(len: usize) -> Read {
-    if len == 0 { Read::Closed } else { Read::More }
+fn outcome_of(len: usize) -> ReadOutcome {
+    if len == 0 { ReadOutcome::Closed } else { ReadOutcome::More }
 }

@@ -1,8 +1,8 @@
-//! Replies as people read them.
+//! Formats replies as text.
 
-/// The first reply in these bytes in one line, and what comes after it.
+/// Returns the first reply in one line, and the bytes after it.
 pub(super) fn read(bytes: &[u8]) -> (String, &[u8]) {
-    let end = bytes.windows(2).position(|pair| pair == b"\r\n").expect("a whole reply");
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n").expect("a complete reply");
     let (line, rest) = (std::str::from_utf8(&bytes[1..end]).unwrap(), &bytes[end + 2..]);
     match bytes[0] {
         b'+' | b'-' | b':' | b'#' => (line.to_string(), rest),
@@ -13,13 +13,13 @@ pub(super) fn read(bytes: &[u8]) -> (String, &[u8]) {
             assert_eq!(&rest[len..len + 2], b"\r\n");
             (String::from_utf8_lossy(&rest[..len]).into_owned(), &rest[len + 2..])
         }
-        b'*' => several(rest, line.parse().unwrap(), "[]"),
-        b'%' => several(rest, 2 * line.parse::<usize>().unwrap(), "{}"),
+        b'*' => read_array(rest, line.parse().unwrap(), "[]"),
+        b'%' => read_array(rest, 2 * line.parse::<usize>().unwrap(), "{}"),
         other => panic!("no reply begins with {:?}", char::from(other)),
     }
 }
 
-fn several<'a>(mut rest: &'a [u8], len: usize, brackets: &str) -> (String, &'a [u8]) {
+fn read_array<'a>(mut rest: &'a [u8], len: usize, brackets: &str) -> (String, &'a [u8]) {
     let mut texts = Vec::new();
     for _ in 0..len {
         let (text, after) = read(rest);
@@ -29,7 +29,7 @@ fn several<'a>(mut rest: &'a [u8], len: usize, brackets: &str) -> (String, &'a [
     (format!("{}{}{}", &brackets[..1], texts.join(" "), &brackets[1..]), rest)
 }
 
-/// All replies, one a line.
+/// Returns all replies, one per line.
 pub(super) fn read_all(mut bytes: &[u8]) -> Vec<String> {
     let mut replies = Vec::new();
     while !bytes.is_empty() {

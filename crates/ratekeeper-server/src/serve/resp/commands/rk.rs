@@ -1,0 +1,88 @@
+//! `RK.CHECK` and the other commands of Ratekeeper, which support every algorithm.
+
+use ratekeeper::{Algorithm, Cost, Op};
+
+use super::integer::parse_u64;
+use super::{CommandError, CommandSpec, Handler, quote};
+use crate::serve::resp::codec::Args;
+use crate::serve::resp::limit_cache::{LimitCache, LimitSpec};
+use crate::serve::resp::rate_command::{Action, RateCommand, ReplyFormat};
+
+const USAGE: &str = "key rate [ALGORITHM name] [COST n] [NAME name]";
+
+const fn command(name: &'static str, summary: &'static str, handler: Handler) -> CommandSpec {
+    CommandSpec { name, args: 3..=9, usage: USAGE, summary, before_auth: false, handler }
+}
+
+pub(super) const CHECK: CommandSpec = command(
+    "RK.CHECK",
+    "Charges the cost if the limit allows it.",
+    Handler::Rate(|args, limits| parse(Action::Apply(Op::Check), args, limits)),
+);
+
+pub(super) const PEEK: CommandSpec = command(
+    "RK.PEEK",
+    "Returns the decision of a check without charging anything.",
+    Handler::Rate(|args, limits| parse(Action::Apply(Op::Peek), args, limits)),
+);
+
+pub(super) const CHARGE: CommandSpec = command(
+    "RK.CHARGE",
+    "Charges the cost even if it exceeds the limit; the excess is a debt.",
+    Handler::Rate(|args, limits| parse(Action::Apply(Op::Charge), args, limits)),
+);
+
+pub(super) const REFUND: CommandSpec = command(
+    "RK.REFUND",
+    "Refunds a cost that was charged recently.",
+    Handler::Rate(|args, limits| parse(Action::Apply(Op::refund_latest()), args, limits)),
+);
+
+pub(super) const RESET: CommandSpec = CommandSpec {
+    args: 3..=7,
+    usage: "key rate [ALGORITHM name] [NAME name]",
+    ..command(
+        "RK.RESET",
+        "Deletes the usage of the key.",
+        Handler::Rate(|args, limits| parse(Action::Reset, args, limits)),
+    )
+};
+
+fn parse<'a>(
+    action: Action,
+    args: Args<'a>,
+    limits: &'a mut LimitCache,
+) -> Result<RateCommand<'a>, CommandError> {
+    let mut spec = LimitSpec { rate: args.at(2), algorithm: None, name: None };
+    let mut cost = Cost::ONE;
+    let mut index = 3;
+    while let Some(option) = args.get(index) {
+        let value = args.get(index + 1);
+        let value = value.ok_or_else(|| CommandError::MissingValue(quote(option)))?;
+        if option.eq_ignore_ascii_case(b"ALGORITHM") {
+            spec.algorithm = Some(parse_algorithm(value)?);
+        } else if option.eq_ignore_ascii_case(b"NAME") {
+            spec.name = Some(value);
+        } else if option.eq_ignore_ascii_case(b"COST") && action != Action::Reset {
+            cost = Cost::try_from(parse_u64("the cost", value)?)?;
+        } else {
+            return Err(unknown_option(action, option));
+        }
+        index += 2;
+    }
+    let limit = limits.rate(spec)?;
+    Ok(RateCommand { action, limit, key: args.at(1), cost, format: ReplyFormat::Named })
+}
+
+fn parse_algorithm(text: &[u8]) -> Result<Algorithm, CommandError> {
+    let name = quote(text).to_ascii_lowercase();
+    name.parse().map_err(CommandError::UnknownAlgorithm)
+}
+
+fn unknown_option(action: Action, option: &[u8]) -> CommandError {
+    let known = match action {
+        Action::Reset => "ALGORITHM or NAME",
+        Action::Apply(_) => "ALGORITHM, COST or NAME",
+    };
+    CommandError::UnknownOption { option: quote(option), known }
+}
