@@ -44,15 +44,15 @@ fn single_checks_and_checks_of_several_limits_share_one_limit_exactly() {
     for algorithm in ALGORITHMS {
         let store = MemoryStore::with_capacity(10);
         let shared = limit(*algorithm, "1000/hour").named("shared");
-        let roomy = limit(*algorithm, "1000000/hour").named("roomy");
+        let wide = limit(*algorithm, "1000000/hour").named("wide");
         let now = Micros::new(1);
         let admitted = AtomicU64::new(0);
         thread::scope(|scope| {
             for thread in 0..THREADS {
-                let (store, shared, roomy, admitted) = (&store, &shared, &roomy, &admitted);
+                let (store, shared, wide, admitted) = (&store, &shared, &wide, &admitted);
                 scope.spawn(move || {
                     for _ in 0..1_000 {
-                        let charges = [Charge::new(roomy, "hot"), Charge::new(shared, "hot")];
+                        let charges = [Charge::new(wide, "hot"), Charge::new(shared, "hot")];
                         let allowed = match thread % 2 {
                             0 => store.check(&charges[1], now).allowed(),
                             _ => store.apply_now(Op::Check, &charges, now).unwrap().allowed(),

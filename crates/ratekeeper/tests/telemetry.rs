@@ -35,7 +35,7 @@ const LIMITS: &str = "
 limits:
   - { name: tight, per: ip, rate: 10/hour burst 10, algorithm: token_bucket }
   - { name: wide, rate: 1000/hour }
-  - { name: shadowed, rate: 5/hour, mode: shadow }
+  - { name: trial, rate: 5/hour, mode: shadow }
 ";
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn near_limit_is_counted_for_each_limit() {
     send(&limiter, 4).await;
     let expected = [
         ("tight".into(), [10, 2, 2, 0]),
-        ("shadowed".into(), [5, 1, 0, 5]),
+        ("trial".into(), [5, 1, 0, 5]),
         ("wide".into(), [10, 0, 0, 0]),
     ];
     assert_eq!(stats(&limiter), expected);
@@ -81,7 +81,7 @@ async fn the_decision_hook_receives_the_outcome_of_each_limit() {
         0,
         "a denial is reported for the binding limit only"
     );
-    assert_eq!(count("shadowed", Outcome::ShadowDenied), 5);
+    assert_eq!(count("trial", Outcome::ShadowDenied), 5);
     assert!(decisions[0].1.contains("192.0.2.1"), "{decisions:?}");
 }
 
