@@ -1,4 +1,4 @@
-//! Who takes part: Ratekeeper, its peers, and the floors that nobody can get under.
+//! The contenders: Ratekeeper, its peers, and lower bounds of the cost of a check.
 #![allow(clippy::ptr_arg, reason = "governor wants the very type of its keys")]
 
 use std::collections::HashMap;
@@ -11,16 +11,16 @@ use std::time::{Instant, SystemTime};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::DefaultClock};
 use ratekeeper::{Clock, Limit, Limiter, SystemClock};
 
-/// What all of them are asked: may one more of this key pass? Always in line, so that nobody pays for a
-/// call because he takes part in more than one table.
+/// Checks one request of a key. Always inlined, so that no contender pays for a call because it is in
+/// more than one table.
 pub trait Contender: Sync {
     fn check(&self, key: &String) -> bool;
 }
 
-/// What they are configured with.
+/// The limit that contenders are configured with.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Mode {
-    /// A thousand million a second: everything passes.
+    /// A thousand million a second: every request is allowed.
     Allowed,
     /// One an hour: everything after the first is denied.
     Denied,
@@ -42,7 +42,7 @@ impl Mode {
         }
     }
 
-    /// Nanoseconds between two, and how far ahead they may come.
+    /// Returns the emission interval and the burst tolerance in nanoseconds.
     fn interval_and_burst_ns(self) -> (u64, u64) {
         match self {
             Mode::Allowed => (1, 1_000_000_000),
@@ -51,7 +51,7 @@ impl Mode {
     }
 }
 
-/// The library as people use it: system clock, decision with all its numbers.
+/// The library in its default configuration: system clock, complete decision.
 pub struct Ratekeeper(Limiter);
 
 impl Ratekeeper {
@@ -89,7 +89,7 @@ impl Contender for RatekeeperAll {
     }
 }
 
-/// The same with a clock that somebody else keeps.
+/// The same with a cached clock.
 pub struct CachedClock;
 
 static CACHED_US: AtomicU64 = AtomicU64::new(1_700_000_000_000_000);
@@ -158,7 +158,7 @@ impl Contender for GovernorFold {
     }
 }
 
-/// throttlecrab's library has no locking of its own: behind a mutex, as its server is one thread.
+/// throttlecrab's library, behind a mutex, because it is not thread-safe.
 pub struct Throttlecrab(Mutex<throttlecrab::RateLimiter<throttlecrab::PeriodicStore>>, Mode);
 
 impl Throttlecrab {
@@ -180,7 +180,7 @@ impl Contender for Throttlecrab {
     }
 }
 
-/// What one writes in an afternoon: 64 mutexes around maps of strings.
+/// A simple implementation: 64 mutexes around maps of strings.
 pub struct ShardedMutex {
     shards: Vec<parking_lot::Mutex<HashMap<String, u64, Fold>>>,
     hasher: Fold,
@@ -216,7 +216,7 @@ impl Contender for ShardedMutex {
     }
 }
 
-/// The floor: a hash and one `fetch_add` in an array of 64 MB. It limits nothing.
+/// The lower bound: a hash and one `fetch_add` in an array of 64 MB. It limits nothing.
 pub struct Floor(Vec<AtomicU64>, Fold);
 
 impl Floor {
@@ -250,7 +250,7 @@ pub trait Nanos: Sync {
     fn nanos(&self) -> u64;
 }
 
-/// The time-stamp counter, taken at its word.
+/// The time-stamp counter, without checks.
 pub struct Tsc;
 
 /// Nanoseconds a tick, times 2^32.
@@ -333,7 +333,7 @@ impl<C: Nanos> Contender for BareTable<C> {
     }
 }
 
-/// The price of a look at a clock, for orientation.
+/// Returns the cost of reading each clock.
 pub fn clock_costs() -> Vec<(&'static str, f64)> {
     fn time(mut read: impl FnMut() -> u64) -> f64 {
         let started = Instant::now();

@@ -1,12 +1,12 @@
-//! The gateway against nginx with `limit_req`, both in front of the same upstream, one core each, in
-//! turn. The upstream and the load share the other core. Needs nginx and wrk.
+//! The gateway against nginx with `limit_req`, both in front of the same upstream, one core each,
+//! interleaved. The upstream and the load share the other core. Needs nginx and wrk.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::processes::{
-    Folder, OTHER_CORE, Process, SERVER_CORE, Seen, build, cpu_us, free_port, in_turn, pinned,
-    read_wrk, table,
+    Folder, Measurement, OTHER_CORE, Process, SERVER_CORE, build, cpu_us, free_port, interleaved,
+    pinned, read_wrk, table,
 };
 
 /// How much is measured.
@@ -23,7 +23,7 @@ pub fn report(effort: Effort) {
     let folder = &folder.0;
     let ports = [free_port(), free_port(), free_port()];
     let [upstream_port, nginx_port, gateway_port] = ports;
-    std::fs::write(folder.join("large"), vec![b'x'; 100_000]).expect("a large answer");
+    std::fs::write(folder.join("large"), vec![b'x'; 100_000]).expect("a large response");
     let _upstream = nginx(folder, "upstream", OTHER_CORE, &upstream(folder, upstream_port));
     let nginx = nginx(folder, "nginx", SERVER_CORE, &peer(folder, nginx_port, upstream_port));
     let gateway = gateway(&binary, folder, gateway_port, upstream_port);
@@ -37,7 +37,7 @@ pub fn report(effort: Effort) {
         let load = Load { path, connections, is_new, seconds: effort.seconds };
         let of_nginx = || measure(nginx_port, nginx.pid(), &load);
         let ours = || measure(gateway_port, gateway.pid(), &load);
-        let medians = in_turn(effort.rounds, &[&of_nginx, &ours]);
+        let medians = interleaved(effort.rounds, &[&of_nginx, &ours]);
         table(title, &[("nginx, limit_req", medians[0]), ("**ratekeeper**", medians[1])]);
         let ratio = medians[1].per_second / medians[0].per_second;
         let by_cpu = medians[0].cpu_us / medians[1].cpu_us;
@@ -52,7 +52,7 @@ struct Load {
     seconds: u32,
 }
 
-fn measure(port: u16, pid: u32, load: &Load) -> Seen {
+fn measure(port: u16, pid: u32, load: &Load) -> Measurement {
     let Load { path, connections, is_new, seconds } = load;
     let mut wrk = Command::new("taskset");
     wrk.args(["-c", OTHER_CORE, "wrk", "-t1", "--latency"]);
@@ -94,7 +94,7 @@ fn upstream(folder: &Path, port: u16) -> String {
     )
 }
 
-/// The same headers as the gateway sets, and a limit that is never met.
+/// The same headers as the gateway sets, and a limit that is never reached.
 fn peer(folder: &Path, port: u16, upstream: u16) -> String {
     format!(
         "limit_req_zone $binary_remote_addr zone=a:10m rate=1000000r/s;

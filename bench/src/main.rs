@@ -1,7 +1,7 @@
 //! Ratekeeper and its peers, interleaved in one run on one machine.
 //!
 //! `cargo run --release` prints everything, in about eight minutes; `speed`, `algorithms`, `memory`
-//! or `clocks` one part; `quick` what a change did to speed. `ONLY=name` picks contenders for that.
+//! or `clocks` one part; `quick` a short speed run. `ONLY=name` selects contenders for it.
 //!
 //! `policy` measures what a policy and the layer cost a request, in half a minute.
 //!
@@ -100,7 +100,7 @@ fn contenders(mode: Mode, workload: Workload) -> Vec<Entry> {
     ]
 }
 
-/// One thread, all allowed: enough to see what a change did.
+/// One thread, all allowed: enough to compare two versions.
 fn quick() {
     for workload in WORKLOADS {
         println!("{}", workload.name);
@@ -130,7 +130,7 @@ fn speed() {
     }
 }
 
-/// One workload: everybody in turn, round after round.
+/// Measures all contenders on one workload, interleaved by round.
 fn column(mode: Mode, workload: Workload) -> Vec<Times> {
     let (all, requests) = (workload.all_keys(), workload.requests());
     let mut entries = contenders(mode, workload);
@@ -225,35 +225,35 @@ fn limits_of(workload: Workload) -> [(&'static str, Limit); 7] {
     limits.map(|(name, limit)| (name, limit.unwrap()))
 }
 
-/// Nanoseconds of wall time per check, over all threads: from when the first begins until the last is
-/// done, by their own watches, as nobody else may get a core to look at one.
+/// Returns the wall time per check in nanoseconds, from the start of the first thread to the end of the
+/// last. The threads read the clock themselves, because no other thread may get a core.
 fn run<C: Contender>(contender: &C, requests: &[String], threads: usize) -> f64 {
     let rounds = (CHECKS / requests.len()).max(1);
     let waiting = AtomicUsize::new(threads);
     let work = |thread: usize| {
         let (later, sooner) = requests.split_at(requests.len() / threads * thread);
         let mut allowed = 0u64;
-        // Not asleep, as those who are woken together may begin on one core.
+        // Spins, because threads that are woken together may start on one core.
         waiting.fetch_sub(1, SeqCst);
         while waiting.load(SeqCst) > 0 {
             std::hint::spin_loop();
         }
-        let began = Instant::now();
+        let started = Instant::now();
         for part in [sooner, later].into_iter().cycle().take(2 * rounds) {
             for key in part {
                 allowed += u64::from(contender.check(key));
             }
         }
         std::hint::black_box(allowed);
-        (began, Instant::now())
+        (started, Instant::now())
     };
-    let (began, done): (Vec<_>, Vec<_>) = std::thread::scope(|scope| {
+    let (started, done): (Vec<_>, Vec<_>) = std::thread::scope(|scope| {
         let workers: Vec<_> =
             (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
         workers.into_iter().map(|worker| worker.join().expect("it checks")).unzip()
     });
     let took =
-        done.into_iter().max().zip(began.into_iter().min()).map(|(done, began)| done - began);
+        done.into_iter().max().zip(started.into_iter().min()).map(|(done, started)| done - started);
     took.expect("a thread").as_nanos() as f64 / (rounds * requests.len() * threads) as f64
 }
 
@@ -263,8 +263,7 @@ fn median(times: &[f64]) -> f64 {
     times[times.len() / 2]
 }
 
-/// The median of the ratios of what was measured within a round, in which the machine was the same
-/// to both.
+/// Returns the median of the ratios within each round, in which both had the same conditions.
 fn ratio(these: &[f64], those: &[f64]) -> f64 {
     let ratios: Vec<f64> = these.iter().zip(those).map(|(this, that)| this / that).collect();
     median(&ratios)

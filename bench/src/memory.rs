@@ -1,4 +1,4 @@
-//! Memory a key: what a process grows by, in a process of its own for each.
+//! Memory per key: the growth of a separate process for each contender.
 
 use std::process::Command;
 
@@ -13,8 +13,8 @@ pub fn report() {
     println!(
         "\n## Memory: 1,000,000 keys of 17 bytes, resident bytes a key\n\n| | bytes a key |\n|---|---|"
     );
-    for who in ["ratekeeper", "bare table", "governor", "sharded mutex map", "throttlecrab"] {
-        println!("| {who} | {:.1} |", measure(who) / KEYS as f64);
+    for name in ["ratekeeper", "bare table", "governor", "sharded mutex map", "throttlecrab"] {
+        println!("| {name} | {:.1} |", measure(name) / KEYS as f64);
     }
     let each = measure("log") / LOG_KEYS as f64;
     println!(
@@ -24,23 +24,23 @@ pub fn report() {
     );
 }
 
-/// What a process that fills `who` grows by, in bytes.
-fn measure(who: &str) -> f64 {
+/// Returns the bytes by which a process grows when it fills this contender.
+fn measure(name: &str) -> f64 {
     let this = std::env::current_exe().expect("this program");
-    let output = Command::new(this).args(["memory", who]).output().expect("a process");
+    let output = Command::new(this).args(["memory", name]).output().expect("a process");
     String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number of bytes")
 }
 
-pub fn measure_here(who: &str) {
+pub fn measure_here(name: &str) {
     let mode = Mode::Denied;
-    let bytes = match who {
+    let bytes = match name {
         "ratekeeper" => grown(|| fill(Ratekeeper::new(mode, KEYS))),
         "bare table" => grown(|| fill(BareTable::new(mode, KEYS, CachedClock))),
         "governor" => grown(|| fill(Governor::new(mode))),
         "sharded mutex map" => grown(|| fill(ShardedMutex::new(mode))),
         "throttlecrab" => grown(|| fill(Throttlecrab::new(mode, KEYS))),
         "log" => grown(fill_logs),
-        _ => panic!("nobody of that name: {who}"),
+        _ => panic!("no contender is called {name}"),
     };
     println!("{bytes}");
 }

@@ -8,9 +8,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
 use http::Request;
-use ratekeeper::tower::PeerAddr;
 use ratekeeper::policy::{NoSources, Resolution};
-use ratekeeper::{PolicyLimiter, Policy, RatekeeperLayer};
+use ratekeeper::tower::PeerAddr;
+use ratekeeper::{Policy, PolicyLimiter, RatekeeperLayer};
 use tower::{Service, ServiceExt};
 
 const ROUNDS: usize = 9;
@@ -30,7 +30,7 @@ fn policy(text: &str) -> Policy {
     Policy::parse("bench", text, &NoSources).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// Limits that are told apart by their path, their host or a header, and three that always apply.
+/// A policy of limits that differ in path, host or header, and three that always apply.
 fn many(limits: usize) -> Policy {
     let each = (0..limits).map(|i| {
         let on = match i % 3 {
@@ -108,7 +108,10 @@ fn layer() {
         ("a layer that does nothing", app().layer(tower::layer::layer_fn(|service| service))),
         ("one line: 1000000/s per ip", app().layer(ratekeeper::layer("1000000/s per ip").unwrap())),
         ("a policy, two of three limits apply", limited(PolicyLimiter::new(policy(SHOP)).unwrap())),
-        ("the same without RateLimit headers", limited(PolicyLimiter::new(policy(&quiet)).unwrap())),
+        (
+            "the same without RateLimit headers",
+            limited(PolicyLimiter::new(policy(&quiet)).unwrap()),
+        ),
     ];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut times = vec![Vec::new(); apps.len()];

@@ -1,4 +1,4 @@
-//! Servers that are measured: started on a core of their own, watched, and stopped.
+//! The processes of measured servers, pinned to a core, and their CPU time and memory.
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The core of what is measured, and that of everybody else.
+/// The core of the measured server, and the core of all other processes.
 pub const SERVER_CORE: &str = "0";
 pub const OTHER_CORE: &str = "1";
 
@@ -25,7 +25,7 @@ impl Process {
     pub fn listening_on(self, port: u16) -> Self {
         let started = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(started.elapsed() < START_WITHIN, "nobody listens on {port}");
+            assert!(started.elapsed() < START_WITHIN, "nothing listens on {port}");
             std::thread::sleep(Duration::from_millis(20));
         }
         self
@@ -46,7 +46,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // nginx ends its worker only if it is asked.
+        // nginx stops its worker on SIGTERM, but not on SIGKILL.
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
         let _ = self.0.wait();
     }
@@ -58,7 +58,7 @@ pub fn pinned(core: &str, program: impl AsRef<Path>) -> Command {
     command
 }
 
-/// What a process and its children have used.
+/// Returns the CPU time of a process and its children.
 pub fn cpu_us(pid: u32) -> u64 {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();
@@ -72,7 +72,7 @@ fn ticks(pid: u32) -> u64 {
     fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
-/// What a process has in memory.
+/// Returns the resident memory of a process.
 pub fn resident_kb(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -80,7 +80,7 @@ pub fn resident_kb(pid: u32) -> u64 {
     number.and_then(|number| number.parse().ok()).expect("a process")
 }
 
-/// The command of this tree.
+/// Builds the server of this tree, and returns its path.
 pub fn build() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder above");
     let built = Command::new("cargo")
@@ -96,7 +96,7 @@ pub fn free_port() -> u16 {
     listener.local_addr().expect("a bound port").port()
 }
 
-/// A folder for configurations, gone when this is dropped.
+/// A folder for configurations, deleted on drop.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -113,17 +113,17 @@ impl Drop for Folder {
     }
 }
 
-/// What a load generator has seen of a server.
+/// Throughput, latency and CPU time of a server under load.
 #[derive(Clone, Copy)]
-pub struct Seen {
+pub struct Measurement {
     pub per_second: f64,
     pub p50_us: f64,
     pub p99_us: f64,
     pub cpu_us: f64,
 }
 
-/// Everybody in turn, round after round, and the medians. The first round is for warming up.
-pub fn in_turn(rounds: usize, measures: &[&dyn Fn() -> Seen]) -> Vec<Seen> {
+/// Runs all measurements in every round, and returns their medians. The first round is a warm-up.
+pub fn interleaved(rounds: usize, measures: &[&dyn Fn() -> Measurement]) -> Vec<Measurement> {
     let mut seen = vec![Vec::new(); measures.len()];
     for round in 0..=rounds {
         for (measure, seen) in measures.iter().zip(&mut seen) {
@@ -135,12 +135,12 @@ pub fn in_turn(rounds: usize, measures: &[&dyn Fn() -> Seen]) -> Vec<Seen> {
         }
     }
     eprint!("\r                    \r");
-    let median = |seen: &[Seen], of: fn(&Seen) -> f64| {
+    let median = |seen: &[Measurement], of: fn(&Measurement) -> f64| {
         let mut values: Vec<f64> = seen.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    let medians = |seen: &Vec<Seen>| Seen {
+    let medians = |seen: &Vec<Measurement>| Measurement {
         per_second: median(seen, |seen| seen.per_second),
         p50_us: median(seen, |seen| seen.p50_us),
         p99_us: median(seen, |seen| seen.p99_us),
@@ -149,15 +149,15 @@ pub fn in_turn(rounds: usize, measures: &[&dyn Fn() -> Seen]) -> Vec<Seen> {
     seen.iter().map(medians).collect()
 }
 
-pub fn table(title: &str, rows: &[(&str, Seen)]) {
+pub fn table(title: &str, rows: &[(&str, Measurement)]) {
     println!("{title}:\n\n| | requests/s | p50 | p99 | CPU µs a request |\n|---|---|---|---|---|");
-    for (name, Seen { per_second, p50_us, p99_us, cpu_us }) in rows {
+    for (name, Measurement { per_second, p50_us, p99_us, cpu_us }) in rows {
         println!("| {name} | {per_second:.0} | {p50_us:.0} µs | {p99_us:.0} µs | {cpu_us:.2} |");
     }
     println!();
 }
 
-/// A time as load generators write it: `1.25ms`.
+/// Parses a time as load generators print it: `1.25ms`.
 pub fn micros(text: &str) -> f64 {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     let number: f64 = text[..text.len() - unit.len()].parse().expect("a number");
@@ -169,19 +169,19 @@ pub fn micros(text: &str) -> f64 {
         }
 }
 
-/// What wrk has seen, of a server that has used so much meanwhile.
-pub fn read_wrk(text: &str, used_us: f64) -> Seen {
-    assert!(!text.contains("Non-2xx"), "answers other than 200:\n{text}");
+/// Parses the output of wrk, for a server that used this much CPU time.
+pub fn read_wrk(text: &str, used_us: f64) -> Measurement {
+    assert!(!text.contains("Non-2xx"), "responses other than 200:\n{text}");
     let word_after = |mark: &str| {
         let rest = text.lines().find_map(|line| line.trim().strip_prefix(mark));
         let word = rest.and_then(|rest| rest.split_whitespace().next());
-        word.unwrap_or_else(|| panic!("wrk said:\n{text}")).to_string()
+        word.unwrap_or_else(|| panic!("unexpected output of wrk:\n{text}")).to_string()
     };
     // "264000 requests in 3.00s, 90.00MB read"
     let line = text.lines().find(|line| line.contains(" requests in ")).unwrap_or_default();
     let requests = line.split_whitespace().next().unwrap_or_default();
     let requests: f64 = requests.parse().expect("a number");
-    Seen {
+    Measurement {
         per_second: word_after("Requests/sec:").parse().expect("a number"),
         p50_us: micros(&word_after("50%")),
         p99_us: micros(&word_after("99%")),

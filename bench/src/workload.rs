@@ -1,7 +1,7 @@
-//! Which keys, in which order.
+//! The keys of a workload, in order.
 //!
-//! The requests are laid out in the order in which they come, as the key of a request has just been
-//! read when a limiter sees it: what is measured is the limiter, not the fetching of strings.
+//! The requests are in memory in the order in which they are sent, because a server has just read the key
+//! of a request when it calls the limiter. So the limiter is measured, not cache misses of strings.
 
 /// A way of choosing keys.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ impl Workload {
         (0..self.keys).map(|i| format!("user:{i}")).collect()
     }
 
-    /// The requests, the same for everybody; few where the keys are few, so that they stay in cache.
+    /// Returns the requests, the same for all contenders; few if the keys are few, so that they stay in cache.
     pub fn requests(&self) -> Vec<String> {
         let mut random = SplitMix(42);
         let cumulative = self.skew.map(|skew| {
@@ -34,7 +34,7 @@ impl Workload {
             });
             weights.collect::<Vec<f64>>()
         });
-        // Popular keys are spread over the whole range, as they are in life.
+        // Popular keys are spread over the whole range, as in practice.
         let spread = |rank: usize| (rank as u64 * 7_919 % self.keys as u64) as u32;
         let pick = |random: &mut SplitMix| match &cumulative {
             None => (random.next() % self.keys as u64) as u32,

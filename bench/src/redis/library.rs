@@ -1,4 +1,4 @@
-//! Callers of the library, and of a script over the same client without it.
+//! Load through the library, and through a script over the same client without the library.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use tokio::runtime::{Builder, Runtime};
 use super::KEYS;
 use super::scripts;
 
-/// Nobody is to fail here because the machine is busy.
+/// Long enough that no call fails on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// What callers ask, one thing after the other.
+/// A client that makes one call after the other.
 pub trait Caller: Clone + Send + Sync + 'static {
     fn call(&self, key: &str) -> impl Future<Output = ()> + Send;
 }
@@ -42,7 +42,7 @@ impl Caller for Library {
     }
 }
 
-/// One hot key under a limit that nobody reaches, each time a question to the store or on lease.
+/// One hot key under a limit that is never reached, decided by the store or on lease.
 #[derive(Clone)]
 pub struct HotKey<S> {
     store: S,
@@ -72,7 +72,7 @@ pub fn store(url: &str) -> RedisStore {
 pub struct BareClient {
     connection: MultiplexedConnection,
     hash: Arc<str>,
-    /// What comes before the caller's key, and after it.
+    /// The arguments before and after the caller's key.
     around: (&'static str, &'static str),
     args: Arc<[Vec<u8>]>,
 }
@@ -103,7 +103,7 @@ impl BareClient {
         Self::new(url, scripts::TOKEN_HASH, ("ratelimit:api:", ""), &args).await
     }
 
-    /// With our token bucket, whose answer nobody reads.
+    /// With our token bucket, without reading its reply.
     pub async fn with_our_script(url: &str) -> Self {
         let limits = [scripts::bucket()];
         let (source, terms) = (scripts::source(&limits), scripts::packed(&limits));
@@ -119,12 +119,12 @@ impl Caller for BareClient {
         for arg in &*self.args {
             command.arg(&arg[..]);
         }
-        let answer = command.query_async::<Value>(&mut self.connection.clone()).await;
-        std::hint::black_box(answer.expect("an answer"));
+        let reply = command.query_async::<Value>(&mut self.connection.clone()).await;
+        std::hint::black_box(reply.expect("a reply"));
     }
 }
 
-/// What callers got.
+/// Throughput and latency of the callers.
 #[derive(Clone, Copy)]
 pub struct Served {
     pub per_second: f64,
@@ -132,20 +132,25 @@ pub struct Served {
     pub p99_us: f64,
 }
 
-/// One thread for all callers, which is all that the core they share has use for. It is one of the
-/// kind that servers have: what a task wakes comes next there, so that requests go out while others
-/// are still being written. A `current_thread` runtime gathers them first, and the server waits.
+/// One thread for all callers, because they share one core. It is a multi-thread runtime, as servers
+/// have: a task that is woken runs next, so requests are sent while others are still being written. A
+/// `current_thread` runtime collects them first, and the server waits.
 pub fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }
 
-/// So many callers at once, each of which asks as soon as it has its answer.
+/// Runs this many callers at once, each of which calls again as soon as it has a reply.
 pub async fn serve<C: Caller>(caller: &C, callers: usize, within: Duration) -> Served {
     let keys: Arc<[String]> = (0..KEYS).map(|key| format!("{key:012}")).collect();
     caller.call(&keys[0]).await;
     let (started, mut tasks) = (Instant::now(), Vec::with_capacity(callers));
     for number in 0..callers {
-        tasks.push(tokio::spawn(ask_until(caller.clone(), keys.clone(), number, started + within)));
+        tasks.push(tokio::spawn(call_until(
+            caller.clone(),
+            keys.clone(),
+            number,
+            started + within,
+        )));
     }
     let mut waits = Vec::new();
     for task in tasks {
@@ -157,8 +162,8 @@ pub async fn serve<C: Caller>(caller: &C, callers: usize, within: Duration) -> S
     Served { per_second: waits.len() as f64 / seconds, p50_us: at(0.5), p99_us: at(0.99) }
 }
 
-/// How many nanoseconds each answer took.
-async fn ask_until<C: Caller>(
+/// Returns the latency of each call in nanoseconds.
+async fn call_until<C: Caller>(
     caller: C,
     keys: Arc<[String]>,
     number: usize,

@@ -1,7 +1,6 @@
-//! Redis: our scripts and our store beside what people write, on a server that is started here.
+//! Redis: our scripts and our store compared with common ones, on a server that is started here.
 //!
-//! Everybody takes a turn in every round. The server has one core for itself, and the callers share
-//! another.
+//! Every contender runs in every round. The server has its own core, and the callers share another.
 
 mod library;
 mod scripts;
@@ -31,7 +30,7 @@ pub struct Size {
     rounds: usize,
     /// Of each script in a round.
     requests: usize,
-    /// How long callers of the library ask in a round.
+    /// How long callers of the library run in a round.
     within: Duration,
 }
 
@@ -62,9 +61,9 @@ fn speed_of_leases(server: &mut Server, size: Size) {
     });
     let (exact, leased) = (median(&exact), median(&leased));
     println!("| | requests/s |\n|---|---|");
-    println!("| every request asks | {exact:.0} |\n| leased | {leased:.0} |");
+    println!("| every request calls the store | {exact:.0} |\n| leased | {leased:.0} |");
     bars();
-    at_least("speed of leases over asking every time", leased / exact, 20.0);
+    at_least("speed of leases over calling the store every time", leased / exact, 20.0);
 }
 
 fn speed_of_scripts(server: &mut Server, size: Size) {
@@ -78,7 +77,7 @@ fn speed_of_scripts(server: &mut Server, size: Size) {
     for round in 0..size.rounds {
         eprint!("\rscripts: round {} of {}  ", round + 1, size.rounds);
         for (contender, (total, inside)) in contenders.iter().zip(&mut times) {
-            let (per_second, us) = turn(server, contender, size.requests);
+            let (per_second, us) = measure_script(server, contender, size.requests);
             total.push(1e6 / per_second);
             inside.push(us);
         }
@@ -115,11 +114,11 @@ fn speed_of_scripts(server: &mut Server, size: Size) {
     );
 }
 
-/// Requests a second, and microseconds that the server spends within each command.
-fn turn(server: &mut Server, contender: &Contender, requests: usize) -> (f64, f64) {
-    server.forget_all();
+/// Returns requests per second, and the microseconds that the server spends within each command.
+fn measure_script(server: &mut Server, contender: &Contender, requests: usize) -> (f64, f64) {
+    server.flush_all();
     let hash = match contender.source() {
-        Some(source) => server.ask(&["SCRIPT", "LOAD", source]),
+        Some(source) => server.command(&["SCRIPT", "LOAD", source]),
         None => String::new(),
     };
     let command = contender.command(&hash);
@@ -131,7 +130,7 @@ fn turn(server: &mut Server, contender: &Contender, requests: usize) -> (f64, f6
     if before > 0 {
         server.benchmark(before, keys, &command);
     }
-    server.ask::<()>(&["CONFIG", "RESETSTAT"]);
+    server.command::<()>(&["CONFIG", "RESETSTAT"]);
     let per_second = server.benchmark(requests, keys, &command);
     let stats = server.info("commandstats", &format!("cmdstat_{}", command[0].to_lowercase()));
     let field = |name: &str| {
@@ -163,7 +162,7 @@ fn speed_of_library(server: &mut Server, size: Size) {
     let mut pipelined = Vec::new();
     for round in 0..size.rounds {
         eprint!("\rlibrary: round {} of {}  ", round + 1, size.rounds);
-        pipelined.push(turn(server, bucket, size.requests).0);
+        pipelined.push(measure_script(server, bucket, size.requests).0);
         for (i, (name, served)) in callers(server, size.within).into_iter().enumerate() {
             if round == 0 {
                 rows.push(Row { name, served: Vec::new() });
@@ -192,22 +191,22 @@ fn speed_of_library(server: &mut Server, size: Size) {
     }
 }
 
-/// One turn of everybody who calls.
+/// Runs all kinds of callers once.
 fn callers(server: &mut Server, within: Duration) -> Vec<(String, Served)> {
     let url = server.url();
     let mut all = Vec::new();
     for callers in [64, 512] {
-        // A runtime for each, so that no connection outlives its turn.
-        server.forget_all();
+        // A runtime for each, so that no connection outlives its run.
+        server.flush_all();
         let served =
             runtime().block_on(async { serve(&Library::new(&url), callers, within).await });
         all.push((format!("**ratekeeper**, {callers} callers"), served));
-        server.forget_all();
+        server.flush_all();
         let served = runtime().block_on(async {
             serve(&BareClient::with_our_script(&url).await, callers, within).await
         });
         all.push((format!("bare redis-rs, our script, {callers} callers"), served));
-        server.forget_all();
+        server.flush_all();
         let served = runtime().block_on(async {
             serve(&BareClient::with_naive_hash(&url).await, callers, within).await
         });

@@ -1,4 +1,4 @@
-//! A Redis server of our own, and what it costs it to answer.
+//! A Redis server, and its cost per command.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::{Client, Connection, FromRedisValue, cmd};
 
-/// The core of the server, and that of everybody who calls it.
+/// The core of the server, and the core of its callers.
 const SERVER_CORE: &str = "0";
 const CALLER_CORE: &str = "1";
 /// How long it may take to start.
@@ -27,7 +27,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// On a core of its own if there are several; then this process keeps off it from now on.
+    /// Starts one, pinned to its own core if there are several; this process then uses another one.
     pub fn start() -> Self {
         let are_pinned = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
         if are_pinned {
@@ -47,7 +47,7 @@ impl Server {
         let mut child = command.spawn().expect("redis-server");
         let Some(connection) = connect(port) else {
             let _ = child.kill();
-            panic!("the redis-server that was started does not answer");
+            panic!("the redis-server that was started does not respond");
         };
         Self { child, connection, port }
     }
@@ -56,24 +56,24 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    pub fn ask<T: FromRedisValue>(&mut self, command: &[&str]) -> T {
+    pub fn command<T: FromRedisValue>(&mut self, command: &[&str]) -> T {
         let mut built = cmd(command[0]);
         built.arg(&command[1..]);
         built.query(&mut self.connection).unwrap_or_else(|e| panic!("{command:?}: {e}"))
     }
 
-    pub fn forget_all(&mut self) {
-        self.ask::<()>(&["FLUSHALL", "SYNC"]);
+    pub fn flush_all(&mut self) {
+        self.command::<()>(&["FLUSHALL", "SYNC"]);
     }
 
-    /// One field of a section that `INFO` prints.
+    /// Returns one field of a section of `INFO`.
     pub fn info(&mut self, section: &str, field: &str) -> String {
-        let all: String = self.ask(&["INFO", section]);
+        let all: String = self.command(&["INFO", section]);
         let line = all.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        line.unwrap_or_else(|| panic!("INFO tells nothing of {field}")).to_string()
+        line.unwrap_or_else(|| panic!("INFO has no {field}")).to_string()
     }
 
-    /// Requests a second that `redis-benchmark` gets answered.
+    /// Returns the requests per second of `redis-benchmark`.
     pub fn benchmark(&self, requests: usize, keys: usize, command: &[String]) -> f64 {
         let (port, requests) = (self.port.to_string(), requests.to_string());
         let keys = keys.to_string();
@@ -105,7 +105,7 @@ fn connect(port: u16) -> Option<Connection> {
     None
 }
 
-/// What a program prints.
+/// Returns the output of a program.
 fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output();
     let output = output.unwrap_or_else(|e| panic!("{program}: {e}"));

@@ -9,7 +9,7 @@ use super::library::runtime;
 use super::scripts;
 use super::server::Server;
 
-/// What the caller calls the key.
+/// The caller's key.
 const KEY: &str = "customer:00000001";
 /// When the logs begin.
 const EPOCH_US: u64 = 1_700_000_000_000_000;
@@ -21,7 +21,7 @@ pub const LOG: &str = "**ratekeeper**, sliding log of 100 (100/day)";
 
 /// Names and bytes.
 pub fn measure(server: &mut Server) -> Vec<(&'static str, u64)> {
-    server.forget_all();
+    server.flush_all();
     let hash = by_script(server, scripts::TOKEN_HASH, &scripts::TOKEN_HASH_ARGS);
     let two_keys = by_script(server, scripts::TWO_KEYS, &scripts::TWO_KEYS_ARGS);
     vec![
@@ -34,7 +34,7 @@ pub fn measure(server: &mut Server) -> Vec<(&'static str, u64)> {
             by_library(server, &bucket("100/s burst 1000"))
         }),
         ("**ratekeeper**, fixed window", by_library(server, &scripts::window())),
-        // One window has been seen; the next one takes as much again.
+        // One window is stored; the next one takes the same again.
         ("naive sliding counter: two keys", 2 * two_keys),
         ("**ratekeeper**, sliding counter", by_library(server, &scripts::counter())),
         ("naive sliding log: a sorted set of 100", sorted_set(server)),
@@ -47,12 +47,12 @@ fn bucket(rate: &str) -> Limit {
     Limit::token_bucket(rate).expect("a rate")
 }
 
-/// The bytes of the only key there is, which is then forgotten.
+/// Returns the bytes of the only key, and deletes it.
 fn bytes(server: &mut Server) -> u64 {
-    let keys: Vec<String> = server.ask(&["KEYS", "*"]);
+    let keys: Vec<String> = server.command(&["KEYS", "*"]);
     assert_eq!(keys.len(), 1, "{keys:?}");
-    let bytes = server.ask(&["MEMORY", "USAGE", &keys[0]]);
-    server.forget_all();
+    let bytes = server.command(&["MEMORY", "USAGE", &keys[0]]);
+    server.flush_all();
     bytes
 }
 
@@ -60,7 +60,7 @@ fn bytes(server: &mut Server) -> u64 {
 fn by_script(server: &mut Server, source: &str, args: &[&str]) -> u64 {
     let key = format!("ratelimit:api:{KEY}");
     for _ in 0..3 {
-        server.ask::<Vec<u64>>(&[&["EVAL", source, "1", &key], args].concat());
+        server.command::<Vec<u64>>(&[&["EVAL", source, "1", &key], args].concat());
         std::thread::sleep(Duration::from_millis(3));
     }
     bytes(server)
@@ -86,7 +86,12 @@ fn log(server: &mut Server, rate: &str, window_us: u64) -> u64 {
 fn sorted_set(server: &mut Server) -> u64 {
     for moment in moments(86_400_000_000) {
         let member = format!("{moment}-{:012}", moment % 10_007);
-        server.ask::<u64>(&["ZADD", &format!("ratelimit:api:{KEY}"), &moment.to_string(), &member]);
+        server.command::<u64>(&[
+            "ZADD",
+            &format!("ratelimit:api:{KEY}"),
+            &moment.to_string(),
+            &member,
+        ]);
     }
     bytes(server)
 }

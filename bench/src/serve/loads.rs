@@ -1,4 +1,4 @@
-//! Load: over Redis' protocol from here, and from wrk and h2load.
+//! Load generators: RESP from this process, and wrk and h2load.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::processes::{OTHER_CORE, Seen, cpu_us, micros, pinned, read_wrk};
+use crate::processes::{Measurement, OTHER_CORE, cpu_us, micros, pinned, read_wrk};
 
-/// A server that is asked.
+/// A measured server.
 #[derive(Clone, Copy)]
 pub struct Target {
     pub port: u16,
@@ -22,19 +22,24 @@ fn output(command: &mut Command) -> String {
     text
 }
 
-/// What is sent over Redis' protocol, and how many lines each answer has.
+/// A RESP command, and the number of lines of its reply.
 pub struct Commands<'a> {
     pub words: &'a [&'a str],
-    pub answer_lines: usize,
+    pub reply_lines: usize,
 }
 
-/// So many connections, served in turn: read what the last commands were answered, send the next. That
-/// is cheaper than `redis-benchmark`, which takes as long for a request as the servers do.
+/// Connections used round robin: read the replies to the last commands, send the next ones. That is
+/// cheaper than `redis-benchmark`, which takes as long for a request as the servers do.
 const CONNECTIONS: usize = 50;
-/// Commands are made before, with keys at random out of a hundred thousand.
+/// Commands are prepared with random keys out of a hundred thousand.
 const PREPARED: usize = 8_192;
 
-pub fn ring(target: Target, requests: usize, pipeline: usize, commands: &Commands<'_>) -> Seen {
+pub fn round_robin(
+    target: Target,
+    requests: usize,
+    pipeline: usize,
+    commands: &Commands<'_>,
+) -> Measurement {
     let Target { port, pid } = target;
     let prepared = prepare(commands.words, pipeline);
     let connect = |_| {
@@ -45,24 +50,24 @@ pub fn ring(target: Target, requests: usize, pipeline: usize, commands: &Command
     let mut connections: Vec<_> = (0..CONNECTIONS).map(connect).collect();
     let (mut sent, mut times) = (vec![None; CONNECTIONS], Vec::new());
     let mut buffer = [0; 64 << 10];
-    let (began, before) = (Instant::now(), cpu_us(pid));
-    for turn in 0..requests / pipeline {
-        let at = turn % CONNECTIONS;
+    let (started, before) = (Instant::now(), cpu_us(pid));
+    for i in 0..requests / pipeline {
+        let at = i % CONNECTIONS;
         if let Some(since) = sent[at].replace(Instant::now()) {
-            take(&mut connections[at], commands.answer_lines * pipeline, &mut buffer);
+            take(&mut connections[at], commands.reply_lines * pipeline, &mut buffer);
             times.push(Instant::now().duration_since(since));
             sent[at] = Some(Instant::now());
         }
-        let bytes = &prepared[turn % prepared.len()];
+        let bytes = &prepared[i % prepared.len()];
         connections[at].write_all(bytes).expect("it reads");
     }
     for connection in &mut connections {
-        take(connection, commands.answer_lines * pipeline, &mut buffer);
+        take(connection, commands.reply_lines * pipeline, &mut buffer);
     }
-    let (took, used) = (began.elapsed(), cpu_us(pid) - before);
+    let (took, used) = (started.elapsed(), cpu_us(pid) - before);
     times.sort_unstable();
     let percentile = |part: usize| times[times.len() * part / 100].as_secs_f64() * 1e6;
-    Seen {
+    Measurement {
         per_second: requests as f64 / took.as_secs_f64(),
         p50_us: percentile(50),
         p99_us: percentile(99),
@@ -82,18 +87,18 @@ fn prepare(words: &[&str], pipeline: usize) -> Vec<Vec<u8>> {
     (0..PREPARED).map(|_| (0..pipeline).flat_map(|_| command()).collect()).collect()
 }
 
-/// Reads so many lines.
+/// Reads this many lines.
 fn take(connection: &mut TcpStream, lines: usize, buffer: &mut [u8]) {
     let mut left = lines;
     while left > 0 {
-        let len = connection.read(buffer).expect("an answer");
+        let len = connection.read(buffer).expect("a reply");
         assert!(len > 0, "the server has closed the connection");
         left -= buffer[..len].iter().filter(|byte| **byte == b'\n').count();
     }
 }
 
 /// 50 connections that post one of a thousand bodies.
-pub fn wrk(target: Target, seconds: u32, script: &Path, path: &str) -> Seen {
+pub fn wrk(target: Target, seconds: u32, script: &Path, path: &str) -> Measurement {
     let Target { port, pid } = target;
     let mut program = pinned(OTHER_CORE, "wrk");
     program.args(["-t1", "-c50", "--latency", &format!("-d{seconds}s"), "-s"]).arg(script);
@@ -104,9 +109,9 @@ pub fn wrk(target: Target, seconds: u32, script: &Path, path: &str) -> Seen {
     read_wrk(&text, used)
 }
 
-/// For wrk: bodies with different keys, `KEY` in them.
+/// Returns a wrk script whose bodies have different keys in the place of `KEY`.
 pub fn wrk_script(body: &str) -> String {
-    let (before, after) = body.split_once("KEY").expect("a place for the key");
+    let (before, after) = body.split_once("KEY").expect("KEY in the body");
     format!(
         "local requests, i = {{}}, 0
          init = function()
@@ -120,7 +125,7 @@ pub fn wrk_script(body: &str) -> String {
 }
 
 /// 10 connections of 10 streams each.
-pub fn h2load(target: Target, requests: usize, method: &str, message: &Path) -> Seen {
+pub fn h2load(target: Target, requests: usize, method: &str, message: &Path) -> Measurement {
     let Target { port, pid } = target;
     let mut program = pinned(OTHER_CORE, "h2load");
     program.args(["-c10", "-m10", "-t1", &format!("-n{requests}"), "-d"]).arg(message);
@@ -131,15 +136,15 @@ pub fn h2load(target: Target, requests: usize, method: &str, message: &Path) -> 
     let used = (cpu_us(pid) - before) as f64;
     let words = |mark: &str| -> Vec<String> {
         let rest = text.lines().find_map(|line| line.trim().strip_prefix(mark));
-        let rest = rest.unwrap_or_else(|| panic!("h2load said:\n{text}"));
+        let rest = rest.unwrap_or_else(|| panic!("unexpected output of h2load:\n{text}"));
         rest.split_whitespace().map(|word| word.trim_end_matches(',').to_string()).collect()
     };
     // "finished in 2.5s, 40000.00 req/s, 3.5MB/s" and "requests: 100 total, …, 100 succeeded, …"
     let per_second: f64 = words("finished in")[1].parse().expect("a number");
     assert!(words("requests:").join(" ").contains(&format!("{requests} succeeded")), "{text}");
-    // "time for request:  min  max  mean  sd  +/- sd": h2load tells no percentiles.
+    // "time for request:  min  max  mean  sd  +/- sd": h2load prints no percentiles.
     let times = words("time for request:");
-    Seen {
+    Measurement {
         per_second,
         p50_us: micros(&times[2]),
         p99_us: micros(&times[1]),
@@ -147,24 +152,24 @@ pub fn h2load(target: Target, requests: usize, method: &str, message: &Path) -> 
     }
 }
 
-/// Asks about each key once, over several connections, so many questions at a time.
-pub fn fill(port: u16, keys: usize, at_once: usize, command: &dyn Fn(usize) -> String) {
+/// Sends a command for each key once, over several connections, with this many in a pipeline.
+pub fn fill(port: u16, keys: usize, pipeline: usize, command: &dyn Fn(usize) -> String) {
     let connect = |_| BufReader::new(TcpStream::connect(("127.0.0.1", port)).expect("a server"));
     let mut connections: Vec<_> = (0..CONNECTIONS).map(connect).collect();
     let mut line = String::new();
-    for from in (0..keys).step_by(CONNECTIONS * at_once) {
+    for from in (0..keys).step_by(CONNECTIONS * pipeline) {
         for (i, connection) in connections.iter_mut().enumerate() {
-            let first = from + i * at_once;
-            let commands: String = (first..(first + at_once).min(keys)).map(command).collect();
+            let first = from + i * pipeline;
+            let commands: String = (first..(first + pipeline).min(keys)).map(command).collect();
             connection.get_mut().write_all(commands.as_bytes()).expect("it reads");
         }
         for (i, connection) in connections.iter_mut().enumerate() {
-            let first = from + i * at_once;
-            for _ in first..(first + at_once).min(keys) {
+            let first = from + i * pipeline;
+            for _ in first..(first + pipeline).min(keys) {
                 // An array of five numbers.
                 for _ in 0..6 {
                     line.clear();
-                    connection.read_line(&mut line).expect("an answer");
+                    connection.read_line(&mut line).expect("a reply");
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! The decision server against its peers, door by door: one core for the server, one for the load, in
-//! turn. Needs redis-server, nginx, wrk, h2load and throttlecrab-server.
+//! The decision server against its peers, for each protocol: one core for the server, one for the load,
+//! interleaved. Needs redis-server, nginx, wrk, h2load and throttlecrab-server.
 
 mod loads;
 pub mod peers;
@@ -10,10 +10,10 @@ use std::process::{Command, Stdio};
 use prost::Message;
 
 use crate::processes::{
-    Folder, OTHER_CORE, Process, SERVER_CORE, Seen, build, free_port, in_turn, pinned, resident_kb,
-    table,
+    Folder, Measurement, OTHER_CORE, Process, SERVER_CORE, build, free_port, interleaved, pinned,
+    resident_kb, table,
 };
-use loads::{Commands, Target, h2load, ring, wrk, wrk_script};
+use loads::{Commands, Target, h2load, round_robin, wrk, wrk_script};
 
 /// How much is measured.
 pub struct Effort {
@@ -26,9 +26,9 @@ pub const FULL: Effort = Effort { rounds: 7, seconds: 3, requests: 300_000 };
 pub const QUICK: Effort = Effort { rounds: 3, seconds: 1, requests: 100_000 };
 
 pub fn report(effort: Effort) {
-    stay_off_the_server();
+    leave_server_core();
     let (folder, binary) = (Folder::new(), build());
-    println!("\n## The server, one worker a door, on one core\n");
+    println!("\n## The server, one worker per listener, on one core\n");
     let ours = Ours::start(&binary, &folder.0);
     let crab = Crab::start();
     resp(&effort, &ours, &crab);
@@ -38,14 +38,14 @@ pub fn report(effort: Effort) {
     memory(&binary, &folder.0);
 }
 
-/// This process makes some of the load itself.
-fn stay_off_the_server() {
+/// Moves this process, which generates some of the load, to the other core.
+fn leave_server_core() {
     let pid = std::process::id().to_string();
     let moved = Command::new("taskset").args(["-cp", OTHER_CORE, &pid]).output();
     assert!(moved.is_ok_and(|moved| moved.status.success()), "taskset");
 }
 
-/// Our server with all its doors.
+/// Our server with all listeners.
 struct Ours {
     process: Process,
     http: u16,
@@ -62,8 +62,8 @@ impl Ours {
         std::fs::write(config.join("limits.yaml"), limits).expect("a file");
         let mut command = pinned(SERVER_CORE, binary);
         command.args(["serve", "--workers", "1", "--admin", "off", "--envoy-config"]).arg(config);
-        for (door, port) in [("--http", http), ("--resp", resp), ("--grpc", grpc)] {
-            command.args([door, &format!("127.0.0.1:{port}")]);
+        for (option, port) in [("--http", http), ("--resp", resp), ("--grpc", grpc)] {
+            command.args([option, &format!("127.0.0.1:{port}")]);
         }
         let process = Process::start(command.stderr(Stdio::null())).listening_on(grpc);
         Self { process, http, resp, grpc }
@@ -74,7 +74,7 @@ impl Ours {
     }
 }
 
-/// throttlecrab with all its doors.
+/// throttlecrab with all listeners.
 struct Crab {
     process: Process,
     http: u16,
@@ -88,9 +88,9 @@ impl Crab {
             std::env::var_os("THROTTLECRAB").map_or("throttlecrab-server".into(), PathBuf::from);
         let [http, resp, grpc] = [free_port(), free_port(), free_port()];
         let mut command = pinned(SERVER_CORE, program);
-        for (door, port) in [("http", http), ("redis", resp), ("grpc", grpc)] {
-            command.args([format!("--{door}"), format!("--{door}-port"), port.to_string()]);
-            command.args([format!("--{door}-host"), "127.0.0.1".to_string()]);
+        for (listener, port) in [("http", http), ("redis", resp), ("grpc", grpc)] {
+            command.args([format!("--{listener}"), format!("--{listener}-port"), port.to_string()]);
+            command.args([format!("--{listener}-host"), "127.0.0.1".to_string()]);
         }
         command.args(["--log-level", "error"]).stdout(Stdio::null()).stderr(Stdio::null());
         let process = Process::start(&mut command);
@@ -116,18 +116,18 @@ fn resp(effort: &Effort, ours: &Ours, crab: &Crab) {
     let (_redis, redis) = redis();
     for (pipeline, more) in [(1, 1), (16, 8)] {
         let requests = effort.requests * more;
-        let bench = |target, requests, answer_lines, words: &[&str]| {
-            ring(target, requests, pipeline, &Commands { words, answer_lines })
+        let bench = |target, requests, reply_lines, words: &[&str]| {
+            round_robin(target, requests, pipeline, &Commands { words, reply_lines })
         };
         let ping = || bench(redis, requests, 1, &["PING"]);
         let incr = || bench(redis, requests, 1, &["INCR", "KEY"]);
-        // Pipelined it is so slow that it would take all the time.
+        // With pipelining it is much slower, so it gets fewer requests.
         let crab_requests = if pipeline > 1 { effort.requests / 4 } else { requests };
         let throttle = ["THROTTLE", "KEY", "1000000", "1000000", "1"];
         let crab = || bench(crab.at(crab.resp), crab_requests, 6, &throttle);
         let cell = ["CL.THROTTLE", "KEY", "1000000", "1000000", "1"];
         let own = || bench(ours.at(ours.resp), requests, 6, &cell);
-        let seen = in_turn(effort.rounds, &[&ping, &incr, &crab, &own]);
+        let seen = interleaved(effort.rounds, &[&ping, &incr, &crab, &own]);
         let rows = [
             ("redis-server, PING", seen[0]),
             ("redis-server, INCR", seen[1]),
@@ -145,18 +145,18 @@ fn http(effort: &Effort, ours: &Ours, crab: &Crab, folder: &Path) {
         std::fs::write(&file, wrk_script(body)).expect("a script");
         file
     };
-    let ask = script("ours.lua", r#"{"key":"user:KEY","rate":"1000000/s burst 1000000"}"#);
-    let ask_crab = script(
+    let check = script("ours.lua", r#"{"key":"user:KEY","rate":"1000000/s burst 1000000"}"#);
+    let crab_check = script(
         "crab.lua",
         r#"{"key":"user:KEY","max_burst":1000000,"count_per_period":1000000,"period":1}"#,
     );
     let nginx_port = free_port();
     let nginx = nginx(folder, nginx_port);
     let nginx = Target { port: nginx_port, pid: nginx.pid() };
-    let static_answer = || wrk(nginx, effort.seconds, &ask, "/");
-    let crab = || wrk(crab.at(crab.http), effort.seconds, &ask_crab, "/throttle");
-    let own = || wrk(ours.at(ours.http), effort.seconds, &ask, "/v1/check");
-    let seen = in_turn(effort.rounds, &[&static_answer, &crab, &own]);
+    let static_response = || wrk(nginx, effort.seconds, &check, "/");
+    let crab = || wrk(crab.at(crab.http), effort.seconds, &crab_check, "/throttle");
+    let own = || wrk(ours.at(ours.http), effort.seconds, &check, "/v1/check");
+    let seen = interleaved(effort.rounds, &[&static_response, &crab, &own]);
     let rows = [
         ("nginx, return 200", seen[0]),
         ("throttlecrab", seen[1]),
@@ -188,28 +188,28 @@ fn grpc(effort: &Effort, ours: &Ours, crab: &Crab, folder: &Path) {
         std::fs::write(&file, [&[0], &length[..], &bytes].concat()).expect("a file");
         file
     };
-    let ask = message("ours.bin", peers::question().encode_to_vec());
-    let ask_crab = message("crab.bin", peers::throttle().encode_to_vec());
+    let check = message("ours.bin", peers::rate_limit_request().encode_to_vec());
+    let crab_check = message("crab.bin", peers::throttle_request().encode_to_vec());
     let method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
     let (empty, limitador) = (peer("empty"), peer("limitador"));
     let crab_method = "/throttlecrab.RateLimiter/Throttle";
     for port in [empty.1.port, limitador.1.port, ours.grpc] {
-        peers::assert_envoy_is_answered(port, method);
+        peers::assert_envoy_allows(port, method);
     }
-    peers::assert_throttlecrab_answers(crab.grpc, crab_method);
+    peers::assert_throttlecrab_allows(crab.grpc, crab_method);
     let requests = effort.requests;
-    let of_empty = || h2load(empty.1, requests, method, &ask);
-    let of_limitador = || h2load(limitador.1, requests, method, &ask);
-    let crab = || h2load(crab.at(crab.grpc), requests, crab_method, &ask_crab);
-    let own = || h2load(ours.at(ours.grpc), requests, method, &ask);
-    let seen = in_turn(effort.rounds, &[&of_empty, &crab, &of_limitador, &own]);
+    let of_empty = || h2load(empty.1, requests, method, &check);
+    let of_limitador = || h2load(limitador.1, requests, method, &check);
+    let crab = || h2load(crab.at(crab.grpc), requests, crab_method, &crab_check);
+    let own = || h2load(ours.at(ours.grpc), requests, method, &check);
+    let seen = interleaved(effort.rounds, &[&of_empty, &crab, &of_limitador, &own]);
     let rows = [
         ("an empty tonic service", seen[0]),
         ("throttlecrab", seen[1]),
         ("limitador's library behind tonic", seen[2]),
         ("**ratekeeper**, Envoy's protocol", seen[3]),
     ];
-    println!("(h2load tells means and maxima: they are in the columns p50 and p99.)\n");
+    println!("(h2load prints means and maxima: they are in the columns p50 and p99.)\n");
     table("gRPC, 10 connections of 10 streams", &rows);
     compare(&rows);
 }
@@ -224,8 +224,8 @@ fn peer(name: &str) -> (Process, Target) {
     (process, target)
 }
 
-/// The last one against all others.
-fn compare(rows: &[(&str, Seen)]) {
+/// Compares the last row with all others.
+fn compare(rows: &[(&str, Measurement)]) {
     let Some(((_, own), others)) = rows.split_last() else { return };
     for (name, other) in others {
         let ratio = own.per_second / other.per_second;
@@ -235,7 +235,7 @@ fn compare(rows: &[(&str, Seen)]) {
     println!();
 }
 
-/// What a server takes when it knows a million keys.
+/// Measures the memory of each server with a million keys.
 fn memory(binary: &Path, folder: &Path) {
     const KEYS: usize = 1_000_000;
     println!("Memory with {KEYS} keys:\n\n| | resident MB, new | with the keys |\n|---|---|---|");

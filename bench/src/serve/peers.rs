@@ -1,5 +1,5 @@
-//! Rate limit services over tonic, on one thread: one that answers without thinking, and one that asks
-//! limitador, whose own server is not published as a package.
+//! Rate limit services over tonic, on one thread: an empty one, and one that
+//! calls limitador, whose own server is not published as a package.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ use generated::envoy::service::ratelimit::v3::rate_limit_service_server::{
 };
 use generated::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
-/// What throttlecrab is asked, in its own protocol.
+/// A request in throttlecrab's own protocol.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ThrottleRequest {
     #[prost(string, tag = "1")]
@@ -46,24 +46,24 @@ struct ThrottleResponse {
     allowed: bool,
 }
 
-pub fn throttle() -> ThrottleRequest {
+pub fn throttle_request() -> ThrottleRequest {
     let key = "user:12345".to_string();
     let (max_burst, count_per_period) = (1_000_000, 1_000_000);
     ThrottleRequest { key, max_burst, count_per_period, period: 1, quantity: 1 }
 }
 
-/// A load generator does not see whether an answer makes sense, so one is asked for beforehand.
-pub fn assert_envoy_is_answered(port: u16, method: &'static str) {
-    let answer: RateLimitResponse = ask(port, method, question());
-    assert_eq!(answer.overall_code(), Code::Ok, "{answer:?}");
+/// Asserts that a request is allowed, because load generators do not check responses.
+pub fn assert_envoy_allows(port: u16, method: &'static str) {
+    let response: RateLimitResponse = call(port, method, rate_limit_request());
+    assert_eq!(response.overall_code(), Code::Ok, "{response:?}");
 }
 
-pub fn assert_throttlecrab_answers(port: u16, method: &'static str) {
-    let answer: ThrottleResponse = ask(port, method, throttle());
-    assert!(answer.allowed);
+pub fn assert_throttlecrab_allows(port: u16, method: &'static str) {
+    let response: ThrottleResponse = call(port, method, throttle_request());
+    assert!(response.allowed);
 }
 
-fn ask<Q, A>(port: u16, method: &'static str, question: Q) -> A
+fn call<Q, A>(port: u16, method: &'static str, request: Q) -> A
 where
     Q: prost::Message + Send + Sync + 'static,
     A: prost::Message + Default + Send + Sync + 'static,
@@ -76,13 +76,13 @@ where
         client.ready().await.expect("a server");
         let codec = ProstCodec::<Q, A>::default();
         let method = PathAndQuery::from_static(method);
-        let answered = client.unary(Request::new(question), method, codec).await;
-        answered.expect("an answer").into_inner()
+        let response = client.unary(Request::new(request), method, codec).await;
+        response.expect("a response").into_inner()
     })
 }
 
-/// What Envoy asks.
-pub fn question() -> RateLimitRequest {
+/// Returns a request as Envoy sends it.
+pub fn rate_limit_request() -> RateLimitRequest {
     let entry = Entry { key: "user".into(), value: "user:12345".into() };
     let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
     RateLimitRequest { domain: "bench".into(), descriptors: vec![descriptor], hits_addend: 0 }

@@ -1,9 +1,9 @@
-//! Traces that a server sends, as a collector receives them.
+//! Traces that a server exports, as received by a collector.
 #![cfg(feature = "otel")]
 
 use ratekeeper_testkit::http1 as client;
 #[path = "envoy/grpc.rs"]
-#[allow(dead_code, reason = "the tests of Envoy's door use all of it")]
+#[allow(dead_code, reason = "the tests of the gRPC service use all of it")]
 mod grpc;
 #[path = "observe/page.rs"]
 #[allow(dead_code, reason = "the tests of metrics use all of it")]
@@ -22,7 +22,7 @@ use process::Server;
 use prost::Message;
 use ratekeeper_testkit::{RedisServer, wait_until};
 
-/// As much of OpenTelemetry's messages as matters here.
+/// The fields of OpenTelemetry's messages that these tests use.
 mod otlp {
     use prost::{Message, Oneof};
 
@@ -61,7 +61,7 @@ mod otlp {
         #[prost(string, tag = "5")]
         pub(crate) name: String,
         #[prost(fixed64, tag = "7")]
-        pub(crate) began_ns: u64,
+        pub(crate) started_ns: u64,
         #[prost(fixed64, tag = "8")]
         pub(crate) ended_ns: u64,
         #[prost(message, repeated, tag = "9")]
@@ -91,7 +91,7 @@ mod otlp {
     }
 }
 
-/// Receives what is sent to `/v1/traces`.
+/// A collector that receives `/v1/traces`.
 struct Collector {
     address: SocketAddr,
     received: Arc<Mutex<Vec<otlp::ResourceSpans>>>,
@@ -102,17 +102,17 @@ impl Collector {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let received = Arc::new(Mutex::new(Vec::new()));
-        let into = Arc::clone(&received);
+        let sink = Arc::clone(&received);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let into = Arc::clone(&into);
+                let sink = Arc::clone(&sink);
                 thread::spawn(move || {
                     let mut wire = Wire::new(stream);
                     while let Ok(head) = wire.try_head() {
                         assert!(head.line.starts_with("POST /v1/traces "), "{}", head.line);
                         let body = wire.try_body(&head).unwrap();
                         let request = otlp::Request::decode(&*body).unwrap();
-                        into.lock().unwrap().extend(request.resources);
+                        sink.lock().unwrap().extend(request.resources);
                         wire.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
                     }
                 });
@@ -136,32 +136,32 @@ fn attributes(of: &[otlp::Attribute]) -> BTreeMap<String, String> {
     of.iter().map(|one| (one.key.clone(), text(one).unwrap_or_default())).collect()
 }
 
-/// Door, limit, outcome and whether it was decided without the store; and how many of these.
+/// Counts spans by protocol, limit, outcome and whether the decision was degraded.
 fn tally(spans: &[otlp::Span]) -> BTreeMap<String, usize> {
     let mut tally = BTreeMap::new();
     for span in spans {
-        let told = attributes(&span.attributes);
+        let attributes = attributes(&span.attributes);
         let part =
-            |name: &str| told.get(&format!("ratekeeper.{name}")).cloned().unwrap_or_default();
-        let line = ["door", "limit", "outcome", "degraded"].map(part).join(" ");
+            |name: &str| attributes.get(&format!("ratekeeper.{name}")).cloned().unwrap_or_default();
+        let line = ["protocol", "limit", "outcome", "degraded"].map(part).join(" ");
         *tally.entry(line).or_default() += 1;
     }
     tally
 }
 
 #[test]
-fn every_question_is_a_span_and_the_last_are_sent_at_the_end() {
+fn every_request_is_a_span_and_pending_spans_are_exported_at_shutdown() {
     let collector = Collector::start();
     let url = format!("http://{}", collector.address);
     let mut server = Server::start_with("", &["--otlp", &url]);
-    server.ask_everywhere();
+    server.send_to_every_listener();
     server.program.signal("-TERM");
     assert!(server.program.wait().success());
     let spans = collector.spans();
     let expected = [
-        ("auth  allowed false", 1),
-        ("auth checkout allowed false", 5),
-        ("auth checkout denied false", 1),
+        ("forward_auth  allowed false", 1),
+        ("forward_auth checkout allowed false", 5),
+        ("forward_auth checkout denied false", 1),
         ("grpc  error false", 1),
         ("grpc test.user allowed false", 5),
         ("grpc test.user denied false", 1),
@@ -175,7 +175,7 @@ fn every_question_is_a_span_and_the_last_are_sent_at_the_end() {
     assert_eq!(tally(&spans), expected.map(|(line, n)| (line.to_string(), n)).into());
     for span in &spans {
         assert_eq!(span.name, "ratekeeper.decide");
-        assert!(span.began_ns > 0 && span.began_ns <= span.ended_ns);
+        assert!(span.started_ns > 0 && span.started_ns <= span.ended_ns);
     }
     let received = collector.received.lock().unwrap();
     let resource = attributes(&received[0].resource.as_ref().unwrap().attributes);
@@ -183,17 +183,17 @@ fn every_question_is_a_span_and_the_last_are_sent_at_the_end() {
 }
 
 #[test]
-fn a_span_is_part_of_the_trace_that_the_caller_tells() {
+fn a_span_joins_the_trace_of_its_traceparent() {
     let collector = Collector::start();
     let url = format!("http://{}/", collector.address);
     let mut server = Server::start_with("", &["--otlp", &url]);
     let body = r#"{"key":"ann","rate":"3/hour"}"#;
-    let parents = ["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "nonsense"];
+    let parents = ["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "invalid"];
     for parent in parents {
         let length = body.len();
         let head = format!("POST /v1/check HTTP/1.1\r\nHost: a\r\nTraceparent: {parent}\r\n");
         let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
-        assert_eq!(Client::connect(server.http).ask(&request).status(), 200);
+        assert_eq!(Client::connect(server.http).request(&request).status(), 200);
     }
     server.program.signal("-TERM");
     assert!(server.program.wait().success());
@@ -201,24 +201,24 @@ fn a_span_is_part_of_the_trace_that_the_caller_tells() {
     assert_eq!(spans.len(), 2);
     assert_eq!(spans[0].trace[..4], [0x4b, 0xf9, 0x2f, 0x35]);
     assert_eq!(spans[0].parent, [0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]);
-    assert!(spans[1].parent.is_empty(), "a parent that makes no sense is none");
+    assert!(spans[1].parent.is_empty(), "an invalid parent is ignored");
 }
 
 #[test]
-fn a_decision_without_the_store_says_so() {
+fn a_decision_without_the_store_is_marked_degraded() {
     let (collector, redis) = (Collector::start(), RedisServer::start());
     let url = format!("http://{}", collector.address);
     let store = format!("store: {{ url: '{}', deadline: 2s }}", redis.url());
     let mut server = Server::start_with(&store, &["--otlp", &url]);
-    wait_until("the store answers", || server.page().value("ratekeeper_store_up") == 1.0);
+    wait_until("the store is up", || server.page().value("ratekeeper_store_up") == 1.0);
     redis.kill();
-    wait_until("it is known to be down", || server.page().value("ratekeeper_store_up") == 0.0);
-    server.ask_everywhere();
+    wait_until("the store is down", || server.page().value("ratekeeper_store_up") == 0.0);
+    server.send_to_every_listener();
     server.program.signal("-TERM");
     assert!(server.program.wait().success());
     let tally = tally(&collector.spans());
     for line in [
-        "auth checkout allowed true",
+        "forward_auth checkout allowed true",
         "grpc test.user allowed true",
         "http login allowed true",
         "resp api allowed true",

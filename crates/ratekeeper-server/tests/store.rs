@@ -23,7 +23,7 @@ const RUNS: &[&[&str]] = &[
     &["10/s", "--algorithm", "fixed_window", "--traffic", "boundary", "--keys", "4"],
 ];
 
-fn is_the_same_as_in_memory(url: &str) {
+fn assert_same_as_in_memory(url: &str) {
     for run in RUNS {
         let jsonl = [run, &["--format", "jsonl"][..]].concat();
         let remote = [&jsonl[..], &["--store", url]].concat();
@@ -35,35 +35,35 @@ fn is_the_same_as_in_memory(url: &str) {
 
 #[test]
 fn a_simulation_in_redis_is_the_same_as_in_memory() {
-    is_the_same_as_in_memory(&RedisServer::start().url());
+    assert_same_as_in_memory(&RedisServer::start().url());
 }
 
 #[test]
 fn a_simulation_in_valkey_is_the_same_as_in_memory() {
-    is_the_same_as_in_memory(&RedisServer::valkey().url());
+    assert_same_as_in_memory(&RedisServer::valkey().url());
 }
 
 #[test]
 fn a_simulation_in_a_cluster_is_the_same_as_in_memory() {
-    is_the_same_as_in_memory(&RedisCluster::start().url());
+    assert_same_as_in_memory(&RedisCluster::start().url());
 }
 
 #[test]
-fn a_wrong_address_a_wrong_password_and_an_outage_are_told_apart() {
+fn an_invalid_url_a_wrong_password_and_an_outage_have_different_errors() {
     let server = RedisServer::start_with(&["--requirepass", "secret"]);
     let fail = |url: &str| {
         let output = simulate(&["1/s", "--store", url]);
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let (code, told) = fail("http://127.0.0.1");
-    assert!(code == Some(2) && told.contains("http:// is not known"), "{told}");
-    let (code, told) = fail(&format!("redis://:wrong@127.0.0.1:{}", server.port()));
-    assert!(code == Some(2) && told.contains("check the user, the password"), "{told}");
-    assert!(!told.contains("wrong@"), "no password is shown: {told}");
-    let (code, told) = fail(&format!("redis://127.0.0.1:{}", server.port()));
-    assert!(code == Some(2) && told.contains("check the user, the password"), "{told}");
+    let (code, error) = fail("http://127.0.0.1");
+    assert!(code == Some(2) && error.contains("http:// is not known"), "{error}");
+    let (code, error) = fail(&format!("redis://:wrong@127.0.0.1:{}", server.port()));
+    assert!(code == Some(2) && error.contains("check the user, the password"), "{error}");
+    assert!(!error.contains("wrong@"), "no password is shown: {error}");
+    let (code, error) = fail(&format!("redis://127.0.0.1:{}", server.port()));
+    assert!(code == Some(2) && error.contains("check the user, the password"), "{error}");
     assert!(simulate(&["1/s", "--store", &server.url()]).status.success());
     server.kill();
-    let (code, told) = fail(&server.url());
-    assert!(code == Some(1) && told.contains("cannot be reached"), "{told}");
+    let (code, error) = fail(&server.url());
+    assert!(code == Some(1) && error.contains("cannot be reached"), "{error}");
 }

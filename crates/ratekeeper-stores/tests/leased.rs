@@ -1,4 +1,4 @@
-//! Leases: never over the limit, and hardly under it.
+//! Leases never exceed the limit, and use nearly all of it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -30,7 +30,7 @@ ratekeeper_stores::conformance!(
 );
 ratekeeper_stores::conformance!(redis, over_redis(), block_on);
 
-/// Virtual time: nothing is given back in the background while a test runs.
+/// Runs a future in virtual time, so that no lease is returned in the background unless a test sleeps.
 fn in_virtual_time<F: Future>(future: F) -> F::Output {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().start_paused(true).build().unwrap().block_on(future)
@@ -51,26 +51,26 @@ async fn is_admitted(node: &impl Store, limit: &Limit, cost: u64, now: u64) -> b
     node.apply(Op::Check, &[charge], Micros::new(now)).await.unwrap().allowed()
 }
 
-/// What happens next: after how long, at which node, at what cost; or the node dies, or gives back.
+/// A request at a node some time after the previous event, the crash of a node, or the return of its leases.
 #[derive(Clone, Debug)]
 enum Event {
     Request { after_us: u64, node: usize, cost: u64 },
-    Death { node: usize },
+    Crash { node: usize },
     Return { node: usize },
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let request = (prop_oneof![9 => 0..300u64, 1 => 0..300_000u64], 0..3usize, 1..4u64)
         .prop_map(|(after_us, node, cost)| Event::Request { after_us, node, cost });
-    let death = (0..3usize).prop_map(|node| Event::Death { node });
-    let giving_back = (0..3usize).prop_map(|node| Event::Return { node });
-    prop::collection::vec(prop_oneof![200 => request, 1 => death, 1 => giving_back], 1..3_000)
+    let crash = (0..3usize).prop_map(|node| Event::Crash { node });
+    let returning = (0..3usize).prop_map(|node| Event::Return { node });
+    prop::collection::vec(prop_oneof![200 => request, 1 => crash, 1 => returning], 1..3_000)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Whatever the nodes admitted, the core alone would have admitted each of them at its time.
+    /// The core alone admits every request that the nodes admit, at the same time.
     #[test]
     fn the_nodes_together_never_exceed_the_limit(
         events in events(),
@@ -83,7 +83,7 @@ proptest! {
             in_virtual_time(async {
                 let shared = Arc::new(MemoryStore::with_capacity(100));
                 let mut nodes = nodes(3, &shared);
-                let mut truth = Snapshot::fresh(&limit);
+                let mut model = Snapshot::fresh(&limit);
                 let mut now = START;
                 for event in &events {
                     match *event {
@@ -91,11 +91,11 @@ proptest! {
                             now += after_us;
                             if is_admitted(&nodes[node], &limit, cost, now).await {
                                 let cost = Cost::new(cost).unwrap();
-                                let decision = truth.check(&limit, cost, Micros::new(now));
+                                let decision = model.check(&limit, cost, Micros::new(now));
                                 assert!(decision.allowed(), "{limit} at {}", now - START);
                             }
                         }
-                        Event::Death { node } => nodes[node] = LeasedStore::new(shared.clone()),
+                        Event::Crash { node } => nodes[node] = LeasedStore::new(shared.clone()),
                         Event::Return { node } => nodes[node].return_all(Micros::new(now)).await,
                     }
                 }
@@ -104,8 +104,8 @@ proptest! {
     }
 }
 
-/// Nodes that ask this often in a second, for this long: what they admitted together.
-async fn crowd(limit: &Limit, rates: &[u64], seconds: u64) -> (u64, Nodes) {
+/// Sends requests at nodes with these rates per second, and returns how many were admitted in total.
+async fn send_at_rates(limit: &Limit, rates: &[u64], seconds: u64) -> (u64, Nodes) {
     let shared = Arc::new(MemoryStore::with_capacity(100));
     let nodes = nodes(rates.len(), &shared);
     let mut arrivals: Vec<(u64, usize)> = Vec::new();
@@ -121,12 +121,12 @@ async fn crowd(limit: &Limit, rates: &[u64], seconds: u64) -> (u64, Nodes) {
 }
 
 #[test]
-fn nodes_of_very_different_rates_get_nearly_all_of_the_limit_together() {
+fn nodes_of_very_different_rates_use_nearly_the_whole_limit() {
     for algorithm in LEASABLE {
         let limit = Limit::new("1000/s".parse().unwrap(), algorithm).unwrap();
         in_virtual_time(async {
-            let (admitted, nodes) = crowd(&limit, &[100, 1_000, 10_000], 20).await;
-            // A bucket begins full, and lets its burst pass in addition to the flow.
+            let (admitted, nodes) = send_at_rates(&limit, &[100, 1_000, 10_000], 20).await;
+            // A bucket starts full, so it admits its burst in addition to its rate.
             let most = match algorithm {
                 Algorithm::TokenBucket => 20_000 + 1_000,
                 _ => 20_000,
@@ -144,7 +144,7 @@ fn nodes_of_very_different_rates_get_nearly_all_of_the_limit_together() {
 }
 
 #[test]
-fn a_node_holds_back_no_more_than_the_bound() {
+fn a_node_leases_no_more_than_the_bound() {
     for algorithm in LEASABLE {
         let limit = Limit::new("10000/s".parse().unwrap(), algorithm).unwrap();
         let bound = LeasedStore::<MemoryStore>::unspent_max(&limit);
@@ -164,7 +164,7 @@ fn a_node_holds_back_no_more_than_the_bound() {
 }
 
 #[test]
-fn what_is_unspent_comes_back() {
+fn unspent_leases_are_returned() {
     for algorithm in LEASABLE {
         let limit = Limit::new("1000/hour".parse().unwrap(), algorithm).unwrap();
         in_virtual_time(async {
@@ -175,7 +175,7 @@ fn what_is_unspent_comes_back() {
             }
             let held = nodes[0].stats(Micros::new(START + 100)).unspent;
             assert!(held > 0, "{algorithm}: the key is leased");
-            // Nobody asks for a while; what is unspent is given back in the background.
+            // Without requests, unspent leases are returned in the background.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let later = Micros::new(START + 1_000_100);
             assert_eq!(nodes[0].stats(later).keys, 0);
@@ -188,7 +188,7 @@ fn what_is_unspent_comes_back() {
 }
 
 #[test]
-fn a_denial_is_remembered_until_its_exact_time_and_no_longer() {
+fn a_denial_is_cached_until_exactly_its_retry_after() {
     let limit = Limit::token_bucket("100/s").unwrap();
     in_virtual_time(async {
         let node = LeasedStore::new(Arc::new(MemoryStore::with_capacity(100)));
@@ -207,7 +207,7 @@ fn a_denial_is_remembered_until_its_exact_time_and_no_longer() {
 }
 
 #[test]
-fn a_reset_leaves_nothing_to_be_spent_in_addition() {
+fn a_reset_discards_unspent_leases() {
     let limit = Limit::token_bucket("1000/hour").unwrap();
     in_virtual_time(async {
         let node = LeasedStore::new(Arc::new(MemoryStore::with_capacity(100)));

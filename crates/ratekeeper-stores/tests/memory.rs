@@ -1,4 +1,4 @@
-//! The memory store: the suite of all stores, and what only it promises.
+//! The memory store: the conformance suite of all stores, and properties of its own.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use ratekeeper_core::{ALGORITHMS, Algorithm, Cost, Limit, Micros};
 use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op, conformance};
 
 ratekeeper_stores::conformance!(memory, MemoryStore::with_capacity(1_000), conformance::block_on);
-// A table this small has every key away from home.
+// In a table this small, every key is outside its home line.
 ratekeeper_stores::conformance!(crowded, MemoryStore::with_capacity(150), conformance::block_on);
 
 const THREADS: u64 = 4;
@@ -44,16 +44,16 @@ fn single_checks_and_checks_of_several_limits_share_one_limit_exactly() {
     for algorithm in ALGORITHMS {
         let store = MemoryStore::with_capacity(10);
         let shared = limit(*algorithm, "1000/hour").named("shared");
-        let roomy = limit(*algorithm, "1000000/hour").named("roomy");
+        let wide = limit(*algorithm, "1000000/hour").named("wide");
         let now = Micros::new(1);
         let admitted = AtomicU64::new(0);
         thread::scope(|scope| {
-            for turn in 0..THREADS {
-                let (store, shared, roomy, admitted) = (&store, &shared, &roomy, &admitted);
+            for thread in 0..THREADS {
+                let (store, shared, wide, admitted) = (&store, &shared, &wide, &admitted);
                 scope.spawn(move || {
                     for _ in 0..1_000 {
-                        let charges = [Charge::new(roomy, "hot"), Charge::new(shared, "hot")];
-                        let allowed = match turn % 2 {
+                        let charges = [Charge::new(wide, "hot"), Charge::new(shared, "hot")];
+                        let allowed = match thread % 2 {
                             0 => store.check(&charges[1], now).allowed(),
                             _ => store.apply_now(Op::Check, &charges, now).unwrap().allowed(),
                         };
@@ -67,7 +67,7 @@ fn single_checks_and_checks_of_several_limits_share_one_limit_exactly() {
 }
 
 #[test]
-fn threads_that_meet_where_windows_begin_admit_exactly_the_limit_of_each() {
+fn threads_at_the_start_of_a_window_admit_exactly_its_limit() {
     const WINDOWS: u64 = 1_000;
     const KEYS: u64 = 50;
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingCounter] {
@@ -77,7 +77,7 @@ fn threads_that_meet_where_windows_begin_admit_exactly_the_limit_of_each() {
             for _ in 0..THREADS {
                 scope.spawn(|| {
                     for window in 1..=WINDOWS {
-                        // Every third, so that nothing is left of the one before.
+                        // Every third window, so that the previous count is zero.
                         let now = Micros::new(window * 3_000_000 + window);
                         begin.wait();
                         for key in (0..KEYS).flat_map(|key| [key, key]) {
@@ -94,8 +94,8 @@ fn threads_that_meet_where_windows_begin_admit_exactly_the_limit_of_each() {
 }
 
 #[test]
-fn threads_on_many_new_keys_admit_exactly_the_limit_of_each() {
-    // All threads meet each key at about the same time, as its first callers.
+fn threads_on_many_new_keys_admit_exactly_the_limit_of_each_key() {
+    // All threads insert each key at about the same time.
     for algorithm in ALGORITHMS {
         let (store, limit) = (MemoryStore::with_capacity(20_000), limit(*algorithm, "3/hour"));
         let admitted = AtomicU64::new(0);
@@ -129,13 +129,13 @@ fn several_limits_are_all_or_none_under_contention() {
     let pairs = [(0u8, 1u8), (1, 2), (2, 3), (3, 0)];
     let admitted: [AtomicU64; 4] = Default::default();
     thread::scope(|scope| {
-        for turn in 0..THREADS as usize {
+        for thread in 0..THREADS as usize {
             let (store, per_key, log, admitted) = (&store, &per_key, &log, &admitted);
             scope.spawn(move || {
                 for i in 0..2_000 {
-                    let pair = (i + turn) % pairs.len();
+                    let pair = (i + thread) % pairs.len();
                     let (a, b) =
-                        if turn % 2 == 0 { pairs[pair] } else { (pairs[pair].1, pairs[pair].0) };
+                        if thread % 2 == 0 { pairs[pair] } else { (pairs[pair].1, pairs[pair].0) };
                     let (a, b) = ([a], [b]);
                     let charges = [
                         Charge::new(per_key, &a),
@@ -166,7 +166,7 @@ fn several_limits_are_all_or_none_under_contention() {
 }
 
 #[test]
-fn as_many_usages_as_one_step_takes_are_all_or_none_under_contention() {
+fn charges_max_charges_are_all_or_none_under_contention() {
     // Each thread charges all keys, in an order of its own, of a table in which lines are shared.
     let store = MemoryStore::with_capacity(CHARGES_MAX);
     let limit = limit(Algorithm::SlidingCounter, "100/hour");
@@ -193,7 +193,7 @@ fn as_many_usages_as_one_step_takes_are_all_or_none_under_contention() {
 }
 
 #[test]
-fn a_full_house_pushes_nobody_out() {
+fn keys_up_to_the_capacity_are_never_evicted() {
     let (store, limit) =
         (MemoryStore::with_capacity(50_000), limit(Algorithm::FixedWindow, "1/hour"));
     let now = Micros::new(1);
@@ -208,12 +208,12 @@ fn a_full_house_pushes_nobody_out() {
 }
 
 #[test]
-fn a_flood_of_new_keys_stays_in_bounds_and_spares_the_busy() {
+fn a_flood_of_new_keys_keeps_memory_bounded_and_busy_keys_limited() {
     for algorithm in ALGORITHMS {
         let (store, limit) = (MemoryStore::with_capacity(1_000), limit(*algorithm, "100/minute"));
         let at = |i: u64| Micros::new(1_000_000 + i * 10);
         let table = store.stats(at(0)).memory_bytes;
-        // One key is hammered for a second, and mostly denied, while new ones pour in.
+        // One key is busy for a second, and mostly denied, while new keys are inserted.
         let mut admitted = 0;
         for i in 0..100_000u64 {
             store.check(&Charge::new(&limit, &i.to_be_bytes()), at(i));
@@ -230,7 +230,7 @@ fn a_flood_of_new_keys_stays_in_bounds_and_spares_the_busy() {
 }
 
 #[test]
-fn keys_that_have_become_fresh_make_room_without_anyones_help() {
+fn expired_keys_are_replaced_without_evictions() {
     let (store, limit) =
         (MemoryStore::with_capacity(1_000), limit(Algorithm::SlidingCounter, "5/s"));
     for second in 0..200u64 {
@@ -245,17 +245,17 @@ fn keys_that_have_become_fresh_make_room_without_anyones_help() {
 }
 
 #[test]
-fn a_clock_that_goes_back_after_state_was_dropped_admits_no_more() {
+fn a_clock_that_goes_back_after_expiry_admits_no_more() {
     for algorithm in ALGORITHMS {
         let (store, limit) = (MemoryStore::with_capacity(1), limit(*algorithm, "10/10s"));
         let charge = |key| Charge::new(&limit, key);
         let second = |s: u64| Micros::new(s * 1_000_000);
         assert!(store.check(&charge("k").cost(Cost::new(10).unwrap()), second(100)).allowed());
-        // Others take its place once it is fresh, all over this small table.
+        // Its slot is reused by other keys after it has expired.
         for other in 0..5_000u64 {
             store.check(&Charge::new(&limit, &other.to_be_bytes()), second(1_000));
         }
-        // Back to a time at which it was not. A key without a past would admit ten here, and ten
+        // The clock goes back to before its expiry. A key without state would admit ten here, and ten
         // more in the next window.
         let back = (0..20).filter(|_| store.check(&charge("k"), second(105)).allowed()).count();
         let later = (0..20).filter(|_| store.check(&charge("k"), second(110)).allowed()).count();
@@ -264,7 +264,7 @@ fn a_clock_that_goes_back_after_state_was_dropped_admits_no_more() {
 }
 
 #[test]
-fn the_entries_of_logs_stay_in_bounds() {
+fn the_memory_of_logs_is_bounded() {
     let store = MemoryStore::with_capacity(10_000).with_log_bytes_max(1 << 20);
     let limit = limit(Algorithm::SlidingLog, "1000/hour");
     for key in 0..2_000u64 {
@@ -279,10 +279,10 @@ fn the_entries_of_logs_stay_in_bounds() {
 }
 
 #[test]
-fn a_million_keys_have_a_million_cells() {
+fn a_million_keys_do_not_collide() {
     let (store, limit) = (MemoryStore::new(), limit(Algorithm::FixedWindow, "1/hour"));
     let check = |key: u64| store.check(&Charge::new(&limit, &key.to_be_bytes()), Micros::new(1));
     let shared = (0..1_000_000).filter(|key| !check(*key).allowed()).count();
-    // By the hash, one pair in 5,000 such runs; two pairs in one of 50 million.
-    assert!(shared <= 1, "{shared} keys met another's cell");
+    // Expected hash collisions: one pair in 5,000 such runs, two pairs in 50 million.
+    assert!(shared <= 1, "{shared} keys share a slot with another");
 }

@@ -11,7 +11,7 @@ static REDIS: LazyLock<RedisServer> = LazyLock::new(RedisServer::start);
 static VALKEY: LazyLock<RedisServer> = LazyLock::new(RedisServer::valkey);
 static CLUSTER: LazyLock<RedisCluster> = LazyLock::new(RedisCluster::start);
 
-/// A store with keys of its own, for times of the test's making.
+/// Opens a store with its own key prefix, whose time the test sets.
 fn fresh(url: &str) -> RedisStore {
     static STORES: AtomicU64 = AtomicU64::new(0);
     let number = STORES.fetch_add(1, Ordering::Relaxed);

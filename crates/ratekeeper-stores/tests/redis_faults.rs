@@ -1,5 +1,5 @@
-//! The Redis store when the network or the servers fail: every call ends in time with an error that
-//! says what is wrong, nothing panics, and when the fault is gone all is well by itself.
+//! The Redis store when the network or the servers fail: every call ends by its deadline with a precise
+//! error, nothing panics, and the store recovers by itself.
 
 mod redis_support;
 
@@ -11,29 +11,31 @@ use ratekeeper_core::Limit;
 use ratekeeper_stores::redis::ConnectionStats;
 use ratekeeper_stores::{Charge, Op, RedisConfig, RedisStore, Store, StoreError, Verdict};
 use ratekeeper_testkit::{Fault, FaultProxy, RedisCluster, RedisSentinel, RedisServer, TIMEOUT};
-use redis_support::{ACL, ACL_SENTINEL, NO_TIME, as_user, block_on, make_user, patient, used};
+use redis_support::{
+    ACL, ACL_SENTINEL, NO_TIME, as_user, block_on, make_user, store_with_long_deadline, used,
+};
 use tokio::task::JoinHandle;
 
-/// How long any call may take, whatever happens. The deadlines here are far below.
+/// The time limit of any call, far above the deadlines of the stores.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_millis(200);
 
-fn hasty(url: &str) -> RedisStore {
+fn store_with_short_deadline(url: &str) -> RedisStore {
     RedisConfig::new(url).with_deadline(DEADLINE).open().unwrap()
 }
 
-fn roomy() -> Limit {
+fn large_limit() -> Limit {
     Limit::sliding_counter("1000000/day").unwrap()
 }
 
-/// One check, which ends whatever happens.
+/// Sends one check, and panics if it does not end in time.
 async fn check(store: &RedisStore, limit: &Limit, key: &str) -> Result<Verdict, StoreError> {
     let charge = [Charge::new(limit, key)];
     let call = store.apply(Op::Check, &charge, NO_TIME);
     tokio::time::timeout(CALL_LIMIT, call).await.expect("a call ends in time")
 }
 
-/// Checks until one succeeds: nothing else is done to recover.
+/// Sends checks until one succeeds.
 async fn recover(store: &RedisStore, limit: &Limit, key: &str) -> Verdict {
     let recovered = async {
         loop {
@@ -47,27 +49,27 @@ async fn recover(store: &RedisStore, limit: &Limit, key: &str) -> Verdict {
 }
 
 async fn within_limit<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(TIMEOUT, future).await.expect("what should happen happens")
+    tokio::time::timeout(TIMEOUT, future).await.expect("the expected event within the timeout")
 }
 
-/// A server behind a network that fails, and a store that has been there before.
-struct Shaky {
+/// A server behind a faulty network, and a store that is connected to it.
+struct FaultySetup {
     proxy: FaultProxy,
     store: RedisStore,
     limit: Limit,
     _server: RedisServer,
 }
 
-impl Shaky {
-    fn start() -> Shaky {
+impl FaultySetup {
+    fn start() -> FaultySetup {
         let server = RedisServer::start();
         let proxy = FaultProxy::start(server.port());
-        let (store, limit) = (hasty(&proxy.url()), roomy());
+        let (store, limit) = (store_with_short_deadline(&proxy.url()), large_limit());
         let _ = block_on(recover(&store, &limit, "ann"));
-        Shaky { proxy, store, limit, _server: server }
+        FaultySetup { proxy, store, limit, _server: server }
     }
 
-    /// What goes wrong under a fault, several times over.
+    /// Returns the errors of several checks under a fault.
     fn errors(&self, fault: Fault) -> Vec<StoreError> {
         self.proxy.set(fault);
         let check = |_| block_on(check(&self.store, &self.limit, "ann")).unwrap_err();
@@ -77,69 +79,70 @@ impl Shaky {
     fn recovers(&self) -> ConnectionStats {
         let _ = block_on(recover(&self.store, &self.limit, "ann"));
         for _ in 0..20 {
-            let _ = block_on(check(&self.store, &self.limit, "ann")).expect("it is well again");
+            let _ =
+                block_on(check(&self.store, &self.limit, "ann")).expect("the store has recovered");
         }
         self.store.connection_stats()
     }
 }
 
 #[test]
-fn a_network_that_is_too_slow_is_a_missed_deadline() {
-    let shaky = Shaky::start();
-    for error in shaky.errors(Fault::Delay(4 * DEADLINE)) {
+fn a_slow_network_exceeds_the_deadline() {
+    let setup = FaultySetup::start();
+    for error in setup.errors(Fault::Delay(4 * DEADLINE)) {
         assert_eq!(error, StoreError::Deadline(DEADLINE));
     }
-    shaky.proxy.set(Fault::None);
-    shaky.recovers();
+    setup.proxy.set(Fault::None);
+    setup.recovers();
 }
 
 #[test]
-fn a_cut_connection_is_told_and_made_anew() {
-    let shaky = Shaky::start();
-    for error in shaky.errors(Fault::Cut) {
+fn a_closed_connection_is_unreachable_and_reconnected() {
+    let setup = FaultySetup::start();
+    for error in setup.errors(Fault::Cut) {
         assert!(matches!(error, StoreError::Unreachable(_)), "{error:?}");
     }
-    shaky.proxy.set(Fault::None);
-    let stats = shaky.recovers();
+    setup.proxy.set(Fault::None);
+    let stats = setup.recovers();
     assert_eq!((stats.connected, stats.lost), (2, 1), "{stats:?}");
     assert!(stats.refused >= 3, "{stats:?}");
 }
 
 #[test]
-fn a_black_hole_is_a_missed_deadline_and_the_connection_given_up() {
-    let shaky = Shaky::start();
-    for error in shaky.errors(Fault::BlackHole) {
+fn a_black_hole_exceeds_the_deadline_and_drops_the_connection() {
+    let setup = FaultySetup::start();
+    for error in setup.errors(Fault::BlackHole) {
         assert_eq!(error, StoreError::Deadline(DEADLINE));
     }
-    shaky.proxy.set(Fault::None);
-    let stats = shaky.recovers();
+    setup.proxy.set(Fault::None);
+    let stats = setup.recovers();
     assert_eq!((stats.connected, stats.lost), (2, 1), "{stats:?}");
 }
 
 #[test]
-fn garbage_is_an_error_and_the_connection_given_up() {
-    let shaky = Shaky::start();
-    for error in shaky.errors(Fault::Garbage) {
+fn garbage_is_an_error_and_drops_the_connection() {
+    let setup = FaultySetup::start();
+    for error in setup.errors(Fault::Garbage) {
         assert!(matches!(error, StoreError::Unreachable(_)), "{error:?}");
     }
-    shaky.proxy.set(Fault::None);
-    let stats = shaky.recovers();
+    setup.proxy.set(Fault::None);
+    let stats = setup.recovers();
     assert_eq!((stats.connected, stats.lost), (2, 1), "{stats:?}");
 }
 
 #[test]
-fn a_connection_that_is_only_half_there_is_replaced() {
-    let shaky = Shaky::start();
-    shaky.proxy.set(Fault::HalfOpen);
-    let stats = shaky.recovers();
+fn a_half_open_connection_is_replaced() {
+    let setup = FaultySetup::start();
+    setup.proxy.set(Fault::HalfOpen);
+    let stats = setup.recovers();
     assert_eq!((stats.connected, stats.lost, stats.refused), (2, 1, 0), "{stats:?}");
-    assert_eq!(shaky.proxy.connections(), 2);
+    assert_eq!(setup.proxy.connections(), 2);
 }
 
 #[test]
-fn a_server_that_hangs_is_a_missed_deadline() {
+fn a_paused_server_exceeds_the_deadline() {
     let server = RedisServer::start();
-    let (store, limit) = (hasty(&server.url()), roomy());
+    let (store, limit) = (store_with_short_deadline(&server.url()), large_limit());
     let _ = block_on(recover(&store, &limit, "ann"));
     server.pause();
     for _ in 0..6 {
@@ -151,11 +154,11 @@ fn a_server_that_hangs_is_a_missed_deadline() {
 }
 
 #[test]
-fn a_moments_silence_under_load_does_not_cost_the_connection() {
-    let shaky = Shaky::start();
-    shaky.proxy.set(Fault::BlackHole);
+fn a_short_stall_under_load_keeps_the_connection() {
+    let setup = FaultySetup::start();
+    setup.proxy.set(Fault::BlackHole);
     let calls = (0..50).map(|_| {
-        let (store, limit) = (shaky.store.clone(), shaky.limit.clone());
+        let (store, limit) = (setup.store.clone(), setup.limit.clone());
         async move { check(&store, &limit, "ann").await.unwrap_err() }
     });
     block_on(async {
@@ -164,29 +167,29 @@ fn a_moments_silence_under_load_does_not_cost_the_connection() {
             assert_eq!(call.await.unwrap(), StoreError::Deadline(DEADLINE));
         }
     });
-    assert_eq!(shaky.store.connection_stats().lost, 0);
+    assert_eq!(setup.store.connection_stats().lost, 0);
 }
 
 #[test]
-fn what_is_wrong_is_told_even_if_it_takes_longer_than_the_deadline_to_find_out() {
+fn a_connection_error_found_after_the_deadline_is_still_reported() {
     let server = RedisServer::start_with(&["--requirepass", "right"]);
     let proxy = FaultProxy::start(server.port());
     proxy.set(Fault::Delay(3 * DEADLINE));
-    let store = hasty(&format!("redis://:wrong@127.0.0.1:{}", proxy.port()));
-    let told = async {
+    let store = store_with_short_deadline(&format!("redis://:wrong@127.0.0.1:{}", proxy.port()));
+    let reported = async {
         while !matches!(
-            check(&store, &roomy(), "ann").await.unwrap_err(),
+            check(&store, &large_limit(), "ann").await.unwrap_err(),
             StoreError::Misconfigured(_)
         ) {}
     };
-    block_on(within_limit(told));
+    block_on(within_limit(reported));
 }
 
 #[test]
-fn a_store_outlives_the_runtime_that_was_connecting_it() {
+fn a_store_outlives_the_runtime_that_connects_it() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let (store, limit) = (hasty(&proxy.url()), roomy());
+    let (store, limit) = (store_with_short_deadline(&proxy.url()), large_limit());
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     proxy.set(Fault::BlackHole);
     assert!(runtime().block_on(check(&store, &limit, "ann")).is_err());
@@ -195,9 +198,9 @@ fn a_store_outlives_the_runtime_that_was_connecting_it() {
     let _ = runtime().block_on(recover(&store, &limit, "ann"));
 }
 
-/// Tasks that check one key as fast as they can, and what becomes of it.
+/// Tasks that check one key continuously, and the counts of their outcomes.
 struct Load {
-    is_over: Arc<AtomicBool>,
+    is_done: Arc<AtomicBool>,
     admitted: Arc<AtomicU64>,
     denied: Arc<AtomicU64>,
     errors: Arc<std::sync::Mutex<Vec<StoreError>>>,
@@ -207,7 +210,7 @@ struct Load {
 impl Load {
     fn start(store: &RedisStore, limit: &Limit, key: &'static str) -> Load {
         let mut load = Load {
-            is_over: Arc::default(),
+            is_done: Arc::default(),
             admitted: Arc::default(),
             denied: Arc::default(),
             errors: Arc::default(),
@@ -220,9 +223,9 @@ impl Load {
     fn task(&self, store: &RedisStore, limit: &Limit, key: &'static str) -> JoinHandle<()> {
         let (store, limit) = (store.clone(), limit.clone());
         let (admitted, denied) = (self.admitted.clone(), self.denied.clone());
-        let (is_over, errors) = (self.is_over.clone(), self.errors.clone());
+        let (is_done, errors) = (self.is_done.clone(), self.errors.clone());
         tokio::spawn(async move {
-            while !is_over.load(Ordering::Relaxed) {
+            while !is_done.load(Ordering::Relaxed) {
                 match check(&store, &limit, key).await {
                     Ok(verdict) if verdict.allowed() => admitted.fetch_add(1, Ordering::Relaxed),
                     Ok(_) => denied.fetch_add(1, Ordering::Relaxed),
@@ -236,18 +239,18 @@ impl Load {
         })
     }
 
-    /// Waits until so many more requests were let through.
+    /// Waits until this many more requests are admitted.
     fn wait_for(&self, more: u64) {
-        wait_for("requests are let through", &self.admitted, more);
+        wait_for("requests are admitted", &self.admitted, more);
     }
 
     fn wait_for_denials(&self) {
         wait_for("the limit is reached", &self.denied, 20);
     }
 
-    /// How many requests were let through, and what went wrong.
+    /// Ends the load, and returns the number of admitted requests and the errors.
     fn end(self) -> (u64, Vec<StoreError>) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.is_done.store(true, Ordering::Relaxed);
         block_on(async {
             for task in self.tasks {
                 task.await.unwrap();
@@ -264,9 +267,9 @@ fn wait_for(what: &str, count: &AtomicU64, more: u64) {
 }
 
 #[test]
-fn forgotten_scripts_are_sent_again_and_nobody_notices() {
+fn flushed_scripts_are_loaded_again_without_errors() {
     let server = RedisServer::start();
-    let (store, limit) = (patient(&server.url(), "ratekeeper"), roomy());
+    let (store, limit) = (store_with_long_deadline(&server.url(), "ratekeeper"), large_limit());
     let load = Load::start(&store, &limit, "ann");
     for _ in 0..10 {
         load.wait_for(20);
@@ -280,9 +283,10 @@ fn forgotten_scripts_are_sent_again_and_nobody_notices() {
 }
 
 #[test]
-fn a_server_that_lost_its_data_counts_anew() {
+fn a_server_that_lost_its_data_starts_from_zero() {
     let server = RedisServer::start();
-    let (store, limit) = (hasty(&server.url()), Limit::sliding_log("5/day").unwrap());
+    let (store, limit) =
+        (store_with_short_deadline(&server.url()), Limit::sliding_log("5/day").unwrap());
     block_on(async {
         for _ in 0..5 {
             assert!(recover(&store, &limit, "ann").await.allowed());
@@ -299,30 +303,31 @@ fn a_server_that_lost_its_data_counts_anew() {
 }
 
 #[test]
-fn a_full_server_refuses_until_there_is_room() {
+fn a_server_out_of_memory_is_an_error_until_memory_is_freed() {
     let full = ["--maxmemory", "4mb", "--maxmemory-policy", "noeviction"];
     let server = RedisServer::start_with(&full);
-    let (store, limit) = (hasty(&server.url()), Limit::token_bucket("1/day").unwrap());
+    let (store, limit) =
+        (store_with_short_deadline(&server.url()), Limit::token_bucket("1/day").unwrap());
     assert!(block_on(recover(&store, &limit, "ann")).allowed());
     let big = "x".repeat(100_000);
     let is_full = |i: u32| server.command(&["SET", &format!("big{i}"), &big]).contains("OOM");
     assert!((0..100).any(is_full));
-    // What is left is filled by the states themselves.
+    // The remaining memory is filled by limiter states.
     let fill = async |i: u32| check(&store, &limit, &format!("bob{i}")).await.err();
-    let error = (0..100_000).find_map(|i| block_on(fill(i))).expect("it is full");
+    let error = (0..100_000).find_map(|i| block_on(fill(i))).expect("it is out of memory");
     assert!(matches!(&error, StoreError::Refused(why) if why.contains("OOM")), "{error:?}");
-    assert!(!block_on(check(&store, &limit, "ann")).unwrap().allowed(), "a denial needs no room");
+    assert!(!block_on(check(&store, &limit, "ann")).unwrap().allowed(), "a denial needs no memory");
     server.command(&["FLUSHALL"]);
     assert!(block_on(check(&store, &limit, "bob")).unwrap().allowed());
-    assert_eq!(store.connection_stats().lost, 0, "the connection is not at fault");
+    assert_eq!(store.connection_stats().lost, 0, "the connection stays open");
 }
 
 #[test]
-fn a_replica_refuses_until_it_is_promoted() {
+fn a_read_only_replica_is_an_error_until_it_is_promoted() {
     let master = RedisServer::start();
     let of = ["--replicaof", "127.0.0.1", &master.port().to_string()];
     let replica = RedisServer::start_with(&of);
-    let (store, limit) = (hasty(&replica.url()), roomy());
+    let (store, limit) = (store_with_short_deadline(&replica.url()), large_limit());
     let refusal = async {
         loop {
             match check(&store, &limit, "ann").await.unwrap_err() {
@@ -336,27 +341,27 @@ fn a_replica_refuses_until_it_is_promoted() {
     let _ = block_on(recover(&store, &limit, "ann"));
 }
 
-/// A limit of which a few hundred requests a second leave something for after a failover.
+/// A quota large enough that some of it remains after a failover under load.
 const DAILY: u64 = 3_000;
 
 fn daily() -> Limit {
     Limit::token_bucket("3000/day").unwrap()
 }
 
-/// At most the limit on the old master, and at most the limit on the new one, which may have missed
-/// the last charges.
+/// Asserts that at most the limit was admitted on the old master, and at most the limit on the new one,
+/// to which the last charges may not have been replicated.
 fn assert_bounded(admitted: u64, errors: &[StoreError]) {
-    println!("admitted {admitted} of {DAILY} with {} errors on the way", errors.len());
+    println!("admitted {admitted} of {DAILY} with {} errors", errors.len());
     assert!(admitted <= 2 * DAILY, "{admitted}");
-    let is_passing = |error: &StoreError| !error.is_permanent();
-    assert!(errors.iter().all(is_passing), "{errors:?}");
+    let is_transient = |error: &StoreError| !error.is_permanent();
+    assert!(errors.iter().all(is_transient), "{errors:?}");
 }
 
 #[test]
-fn a_master_that_dies_under_load_is_followed_to_the_next_one() {
+fn the_store_follows_a_sentinel_failover_under_load() {
     let sentinel = RedisSentinel::start();
     sentinel.servers().iter().for_each(|server| make_user(server, &[ACL, ACL_SENTINEL]));
-    let (store, limit) = (hasty(&as_user(&sentinel.url())), daily());
+    let (store, limit) = (store_with_short_deadline(&as_user(&sentinel.url())), daily());
     let _ = block_on(recover(&store, &limit, "ann"));
     let load = Load::start(&store, &limit, "ann");
     load.wait_for(100);
@@ -373,7 +378,7 @@ fn slot_of(cluster: &RedisCluster, key: &str) -> u16 {
     cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", &format!("{{={key}}}")]).parse().unwrap()
 }
 
-/// A cluster whose nodes go on when another is gone.
+/// Starts a cluster whose nodes keep serving when another one is down.
 fn independent_nodes() -> RedisCluster {
     let cluster = RedisCluster::start();
     for node in cluster.nodes() {
@@ -382,24 +387,24 @@ fn independent_nodes() -> RedisCluster {
     cluster
 }
 
-/// The node where a key lives, and a key that lives elsewhere.
+/// Returns the node of this key, and a key of another node.
 fn two_shards(cluster: &RedisCluster, key: &str) -> (usize, &'static str) {
     let home = |key: &str| cluster.master_of_slot(slot_of(cluster, key));
     let node = home(key);
-    let people = ["bob", "carl", "dora", "emil", "frida"];
-    (node, people.into_iter().find(|key| home(key) != node).expect("somebody lives elsewhere"))
+    let keys = ["bob", "carl", "dora", "emil", "frida"];
+    (node, keys.into_iter().find(|key| home(key) != node).expect("a key on another node"))
 }
 
 #[test]
-fn a_node_that_dies_under_load_is_followed_to_its_replica_while_the_others_go_on() {
+fn the_store_follows_a_cluster_failover_while_other_shards_keep_serving() {
     let cluster = independent_nodes();
-    let (store, limit) = (hasty(&cluster.url()), daily());
-    let (doomed, other) = two_shards(&cluster, "ann");
+    let (store, limit) = (store_with_short_deadline(&cluster.url()), daily());
+    let (killed, other) = two_shards(&cluster, "ann");
     let _ = block_on(recover(&store, &limit, "ann"));
     let load = Load::start(&store, &limit, "ann");
-    let others = Load::start(&store, &roomy(), other);
+    let others = Load::start(&store, &large_limit(), other);
     load.wait_for(100);
-    cluster.kill_node(doomed);
+    cluster.kill_node(killed);
     let before = others.admitted.load(Ordering::Relaxed);
     load.wait_for(100);
     let meanwhile = others.admitted.load(Ordering::Relaxed) - before;
@@ -412,14 +417,14 @@ fn a_node_that_dies_under_load_is_followed_to_its_replica_while_the_others_go_on
 }
 
 #[test]
-fn a_node_that_hangs_is_followed_to_its_replica_while_the_others_go_on() {
+fn the_store_follows_the_failover_of_a_paused_node_while_other_shards_keep_serving() {
     let cluster = independent_nodes();
-    let (store, limit) = (hasty(&cluster.url()), roomy());
-    let (hung, other) = two_shards(&cluster, "ann");
+    let (store, limit) = (store_with_short_deadline(&cluster.url()), large_limit());
+    let (paused, other) = two_shards(&cluster, "ann");
     let _ = block_on(recover(&store, &limit, "ann"));
     let _ = block_on(recover(&store, &limit, other));
     let others = Load::start(&store, &limit, other);
-    cluster.nodes()[hung].pause();
+    cluster.nodes()[paused].pause();
     let _ = block_on(recover(&store, &limit, "ann"));
     others.wait_for(100);
     let (admitted, errors) = others.end();
@@ -428,14 +433,14 @@ fn a_node_that_hangs_is_followed_to_its_replica_while_the_others_go_on() {
         errors.len(),
         store.connection_stats()
     );
-    assert_eq!(errors, [], "a shard that hangs holds up no other");
+    assert_eq!(errors, [], "a paused shard does not delay the others");
     assert!(store.connection_stats().lost >= 1, "{:?}", store.connection_stats());
 }
 
 #[test]
 fn a_slot_that_moves_under_load_loses_no_charge() {
     let cluster = RedisCluster::start();
-    let (store, limit) = (patient(&cluster.url(), "ratekeeper"), daily());
+    let (store, limit) = (store_with_long_deadline(&cluster.url(), "ratekeeper"), daily());
     let slot = slot_of(&cluster, "ann");
     let _ = block_on(recover(&store, &limit, "ann"));
     let load = Load::start(&store, &limit, "ann");
@@ -450,19 +455,19 @@ fn a_slot_that_moves_under_load_loses_no_charge() {
     load.wait_for_denials();
     let (admitted, errors) = load.end();
     assert_eq!(errors, []);
-    assert_eq!(admitted, DAILY - 1, "one was let through before");
+    assert_eq!(admitted, DAILY - 1, "one was admitted before");
 }
 
 #[test]
-fn the_deadline_is_for_the_whole_decision_and_not_for_each_of_its_steps() {
-    let Shaky { proxy, store, _server, .. } = Shaky::start();
+fn the_deadline_covers_all_steps_of_a_decision() {
+    let FaultySetup { proxy, store, _server, .. } = FaultySetup::start();
     let log = Limit::sliding_log("1000/day").unwrap();
     block_on(async {
         let admitted = check(&store, &log, "ann").await.unwrap();
         let refund = Op::Refund { charged_at: admitted.at() };
         let charges = [Charge::new(&log, "ann")];
-        assert!(store.apply(refund, &charges, NO_TIME).await.is_ok(), "the scripts are known");
-        // Each step answers within the deadline, but a refund of a log takes two of them.
+        assert!(store.apply(refund, &charges, NO_TIME).await.is_ok(), "the scripts are loaded");
+        // Each step ends within the deadline, but a refund of a log takes two steps.
         proxy.set(Fault::Delay(DEADLINE * 3 / 5));
         assert!(check(&store, &log, "ann").await.is_ok(), "one step is in time");
         let late = store.apply(refund, &charges, NO_TIME).await;

@@ -1,4 +1,4 @@
-//! Many processes and one limit: together they are let through exactly as often as one would be.
+//! Many processes that share a limit: together they admit exactly as many requests as one would.
 
 mod redis_support;
 
@@ -9,17 +9,19 @@ use std::sync::LazyLock;
 use ratekeeper_core::{ALGORITHMS, Limit};
 use ratekeeper_stores::{CHARGES_MAX, Charge, Op, RedisStore};
 use ratekeeper_testkit::{RedisCluster, RedisServer};
-use redis_support::{ACL, ACL_CLUSTER, apply, as_user, block_on, make_user, patient, used};
+use redis_support::{
+    ACL, ACL_CLUSTER, apply, as_user, block_on, make_user, store_with_long_deadline, used,
+};
 
 static REDIS: LazyLock<RedisServer> = LazyLock::new(RedisServer::start);
 static CLUSTER: LazyLock<RedisCluster> = LazyLock::new(RedisCluster::start);
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 4;
-/// More than enough for all of them to run into the limit.
-const TURNS: usize = 60;
+/// Checks of each task: enough to exceed the limit.
+const CHECKS: usize = 60;
 
-/// Limits that give nothing back while a test runs, and whom they are for.
+/// Returns limits that do not refill noticeably while a test runs, with their keys.
 fn limits_of(case: &str) -> Vec<(Limit, &'static str)> {
     let bucket = |rate: &str| Limit::token_bucket(rate).unwrap();
     let counter = |rate: &str| Limit::sliding_counter(rate).unwrap();
@@ -41,15 +43,15 @@ fn limits_of(case: &str) -> Vec<(Limit, &'static str)> {
     }
 }
 
-/// Checks again and again, with one limit left out in turns where there are several. Returns how
-/// often each limit was charged by requests that were let through.
+/// Sends checks, each without another one of the limits if there are several. Returns how often each
+/// limit was charged by admitted requests.
 async fn check_often(store: RedisStore, case: String, task: usize) -> Vec<u64> {
     let limits = limits_of(&case);
     let mut charged = vec![0; limits.len()];
-    for turn in 0..TURNS {
-        let left_out = (turn + task) % (limits.len() + 1);
-        let chosen = |i: &usize| limits.len() == 1 || *i != left_out;
-        let chosen: Vec<_> = (0..limits.len()).filter(chosen).collect();
+    for i in 0..CHECKS {
+        let omitted = (i + task) % (limits.len() + 1);
+        let is_chosen = |i: &usize| limits.len() == 1 || *i != omitted;
+        let chosen: Vec<_> = (0..limits.len()).filter(is_chosen).collect();
         let charges: Vec<_> =
             chosen.iter().map(|i| Charge::new(&limits[*i].0, limits[*i].1)).collect();
         if apply(&store, Op::Check, &charges).await.unwrap().allowed() {
@@ -76,12 +78,12 @@ fn added(sum: &[u64], more: Vec<u64>) -> Vec<u64> {
 const URL: &str = "RATEKEEPER_FLEET_URL";
 const CASE: &str = "RATEKEEPER_FLEET_CASE";
 
-/// One process of the fleet: says when it is ready, and begins when it is told to.
+/// One process of the fleet: prints when it is ready, and starts when it reads a line.
 #[test]
-#[ignore = "run by the other tests, in processes of their own"]
-fn one_of_the_fleet() {
+#[ignore = "run by the other tests, as a separate process"]
+fn fleet_process() {
     let (Ok(url), Ok(case)) = (std::env::var(URL), std::env::var(CASE)) else { return };
-    let store = patient(&url, &case);
+    let store = store_with_long_deadline(&url, &case);
     block_on(store.ping()).unwrap();
     println!("\nready");
     std::io::stdin().read_line(&mut String::new()).unwrap();
@@ -99,7 +101,7 @@ struct Member {
 impl Member {
     fn start(url: &str, case: &str) -> Member {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "one_of_the_fleet", "--ignored", "--nocapture"])
+            .args(["--exact", "fleet_process", "--ignored", "--nocapture"])
             .env(URL, url)
             .env(CASE, case)
             .stdin(Stdio::piped())
@@ -111,37 +113,37 @@ impl Member {
         Member { process, stdin, stdout }
     }
 
-    /// What follows the word on the line that begins with it.
-    fn hear(&mut self, word: &str) -> String {
+    /// Returns the rest of the next line that starts with this word.
+    fn read_after(&mut self, word: &str) -> String {
         let mut lines = (&mut self.stdout).lines().map(Result::unwrap);
         let rest = lines.find_map(|line| line.strip_prefix(word).map(ToString::to_string));
-        rest.unwrap_or_else(|| panic!("a process ended without a word of {word}"))
+        rest.unwrap_or_else(|| panic!("a process ended without printing {word}"))
     }
 }
 
-/// How often each limit was charged by requests that a fleet of processes was let through.
+/// Runs a fleet of processes, and returns how often each limit was charged by admitted requests.
 fn run_fleet(url: &str, case: &str) -> Vec<u64> {
     let mut fleet: Vec<_> = (0..PROCESSES).map(|_| Member::start(url, case)).collect();
-    fleet.iter_mut().for_each(|member| drop(member.hear("ready")));
+    fleet.iter_mut().for_each(|member| drop(member.read_after("ready")));
     fleet.iter_mut().for_each(|member| member.stdin.write_all(b"\n").unwrap());
     let charged = fleet.iter_mut().map(|member| {
-        let numbers = member.hear("charged ");
+        let numbers = member.read_after("charged ");
         assert!(member.process.wait().unwrap().success());
         numbers.split(' ').map(|n| n.parse().unwrap()).collect()
     });
     charged.fold(Vec::new(), |sum, more| added(&sum, more))
 }
 
-/// What the server counts is what was let through, for every limit and to the last request.
+/// Asserts that the counts on the server equal the admitted requests of every limit.
 fn assert_exact(url: &str, case: &str, charged: &[u64]) {
-    let store = patient(url, case);
+    let store = store_with_long_deadline(url, case);
     for ((limit, key), charged) in limits_of(case).iter().zip(charged) {
         assert_eq!(block_on(used(&store, Charge::new(limit, *key))), *charged, "{limit} of {key}");
     }
 }
 
 #[test]
-fn a_fleet_is_let_through_exactly_as_often_as_the_limit_says() {
+fn a_fleet_admits_exactly_the_limit() {
     for algorithm in ALGORITHMS {
         let case = algorithm.to_string();
         assert_eq!(run_fleet(&REDIS.url(), &case), [500], "{case}");
@@ -149,12 +151,12 @@ fn a_fleet_is_let_through_exactly_as_often_as_the_limit_says() {
 }
 
 #[test]
-fn a_fleet_in_a_cluster_is_let_through_exactly_as_often_as_the_limit_says() {
+fn a_fleet_on_a_cluster_admits_exactly_the_limit() {
     assert_eq!(run_fleet(&CLUSTER.url(), "token_bucket"), [500]);
 }
 
 #[test]
-fn several_limits_at_once_are_all_charged_or_none_in_a_fleet() {
+fn several_limits_are_charged_all_or_none_by_a_fleet() {
     let url = REDIS.url();
     let charged = run_fleet(&url, "several");
     assert_exact(&url, "several", &charged);
@@ -163,7 +165,7 @@ fn several_limits_at_once_are_all_charged_or_none_in_a_fleet() {
 }
 
 #[test]
-fn limits_in_different_slots_are_all_charged_or_none_in_a_fleet() {
+fn limits_in_different_slots_are_charged_all_or_none_by_a_fleet() {
     let url = CLUSTER.url();
     let charged = run_fleet(&url, "slots");
     assert_exact(&url, "slots", &charged);
@@ -171,16 +173,16 @@ fn limits_in_different_slots_are_all_charged_or_none_in_a_fleet() {
 }
 
 #[test]
-fn a_denial_leaves_no_charge_behind_in_any_slot() {
-    let store = patient(&CLUSTER.url(), "denial");
-    let roomy = Limit::token_bucket("100/day").unwrap();
+fn a_denial_charges_nothing_in_any_slot() {
+    let store = store_with_long_deadline(&CLUSTER.url(), "denial");
+    let wide = Limit::token_bucket("100/day").unwrap();
     let tight = Limit::sliding_counter("1/day").unwrap();
-    let people = ["ann", "bob", "carl", "dora", "emil"];
-    let mut charges: Vec<_> = people.iter().map(|key| Charge::new(&roomy, *key)).collect();
+    let keys = ["ann", "bob", "carl", "dora", "emil"];
+    let mut charges: Vec<_> = keys.iter().map(|key| Charge::new(&wide, *key)).collect();
     charges.insert(3, Charge::new(&tight, "frida"));
-    for turn in 0..20 {
+    for i in 0..20 {
         let verdict = block_on(apply(&store, Op::Check, &charges)).unwrap();
-        assert_eq!(verdict.allowed(), turn == 0);
+        assert_eq!(verdict.allowed(), i == 0);
         assert_eq!(verdict.binding(), 3);
     }
     for charge in charges {
@@ -188,19 +190,19 @@ fn a_denial_leaves_no_charge_behind_in_any_slot() {
     }
 }
 
-/// As many keys as one step takes, each in a slot of its own or nearly so.
+/// `CHARGES_MAX` keys, nearly all of them in different slots.
 #[test]
-fn a_denial_leaves_no_charge_behind_with_as_many_keys_as_there_may_be() {
+fn a_denial_of_charges_max_charges_charges_nothing() {
     for url in [REDIS.url(), CLUSTER.url()] {
-        let store = patient(&url, "many");
-        let roomy = Limit::token_bucket("100/day").unwrap();
+        let store = store_with_long_deadline(&url, "many");
+        let wide = Limit::token_bucket("100/day").unwrap();
         let tight = Limit::sliding_counter("2/day").unwrap();
         let keys: Vec<_> = (0..CHARGES_MAX).map(|i| format!("user:{i}")).collect();
-        let mut charges: Vec<_> = keys.iter().map(|key| Charge::new(&roomy, key)).collect();
+        let mut charges: Vec<_> = keys.iter().map(|key| Charge::new(&wide, key)).collect();
         charges[200] = Charge::new(&tight, &keys[200]);
-        for turn in 0..4 {
+        for i in 0..4 {
             let verdict = block_on(apply(&store, Op::Check, &charges)).unwrap();
-            assert_eq!(verdict.allowed(), turn < 2);
+            assert_eq!(verdict.allowed(), i < 2);
             assert_eq!(verdict.binding(), 200);
         }
         let peeked = block_on(apply(&store, Op::Peek, &charges)).unwrap();
@@ -214,7 +216,7 @@ fn a_denial_leaves_no_charge_behind_with_as_many_keys_as_there_may_be() {
 #[test]
 fn a_user_of_a_cluster_needs_the_documented_rights() {
     CLUSTER.nodes().iter().for_each(|node| make_user(node, &[ACL, ACL_CLUSTER]));
-    let store = patient(&as_user(&CLUSTER.url()), "ratekeeper");
+    let store = store_with_long_deadline(&as_user(&CLUSTER.url()), "ratekeeper");
     let limit = Limit::sliding_log("5/day").unwrap();
     for key in ["ann", "bob", "carl", "dora", "emil", "frida"] {
         let verdict = block_on(apply(&store, Op::Check, &[Charge::new(&limit, key)]));

@@ -1,4 +1,4 @@
-//! What the Redis store leaves on the server, and for how long; and whom it lets in.
+//! The keys that the Redis store writes, their expiry and size, and its authentication.
 
 mod redis_support;
 
@@ -13,7 +13,8 @@ use ratekeeper_stores::{
 };
 use ratekeeper_testkit::{RedisServer, wait_until};
 use redis_support::{
-    ACL, ACL_FLEET, NO_TIME, apply, as_user, block_on, check, make_user, patient, used,
+    ACL, ACL_FLEET, NO_TIME, apply, as_user, block_on, check, make_user, store_with_long_deadline,
+    used,
 };
 
 static REDIS: LazyLock<RedisServer> = LazyLock::new(RedisServer::start);
@@ -24,7 +25,7 @@ fn fresh_prefix() -> String {
 }
 
 fn fresh() -> RedisStore {
-    patient(&REDIS.url(), &fresh_prefix())
+    store_with_long_deadline(&REDIS.url(), &fresh_prefix())
 }
 
 fn limit(algorithm: Algorithm, rate: &str) -> Limit {
@@ -40,37 +41,37 @@ fn keys_of(prefix: &str) -> Vec<String> {
     keys.lines().filter(|key| !key.is_empty()).map(ToString::to_string).collect()
 }
 
-/// The only key of that prefix.
+/// Returns the only key of that prefix.
 fn key_of(prefix: &str) -> String {
     let keys = keys_of(prefix);
     assert_eq!(keys.len(), 1, "{keys:?}");
     keys[0].clone()
 }
 
-/// When the server drops a key, in microseconds of its clock.
-fn dropped_at(key: &str) -> Option<u64> {
+/// Returns when the server expires a key, in microseconds of its clock.
+fn expires_at(key: &str) -> Option<u64> {
     match REDIS.command(&["PEXPIRETIME", key]).parse::<i64>().unwrap() {
-        -1 => panic!("{key} is kept forever"),
+        -1 => panic!("{key} has no expiry"),
         -2 => None,
         ms => Some(ms as u64 * 1_000),
     }
 }
 
-/// One key of a prefix, and what it would decide at any time.
-struct Kept {
+/// The state of one key, which can be evaluated at any time.
+struct StoredState {
     prefix: String,
     store: RedisStore,
     in_given_time: RedisStore,
     limit: Limit,
 }
 
-impl Kept {
-    fn new(algorithm: Algorithm, rate: &str) -> Kept {
+impl StoredState {
+    fn new(algorithm: Algorithm, rate: &str) -> StoredState {
         let prefix = fresh_prefix();
-        let store = patient(&REDIS.url(), &prefix);
+        let store = store_with_long_deadline(&REDIS.url(), &prefix);
         let config = RedisConfig::new(&REDIS.url()).with_prefix(&prefix).with_given_time();
         let in_given_time = config.with_deadline(Duration::from_secs(10)).open().unwrap();
-        Kept { prefix, store, in_given_time, limit: limit(algorithm, rate) }
+        StoredState { prefix, store, in_given_time, limit: limit(algorithm, rate) }
     }
 
     fn act(&self, op: Op, n: u64) -> Verdict {
@@ -83,22 +84,22 @@ impl Kept {
         block_on(self.in_given_time.apply(Op::Peek, &charge, Micros::new(us))).unwrap()
     }
 
-    /// The state is kept until it decides like none, and not much longer.
-    fn is_kept_as_long_as_it_matters(&self, verdict: &Verdict) {
-        // It may have run out by now.
-        let Some(until) = keys_of(&self.prefix).first().and_then(|key| dropped_at(key)) else {
+    /// Asserts that the state expires when it decides like a missing one, and not much later.
+    fn assert_expiry(&self, verdict: &Verdict) {
+        // It may have expired by now.
+        let Some(until) = keys_of(&self.prefix).first().and_then(|key| expires_at(key)) else {
             return;
         };
         let (now, what) = (verdict.at().get(), &self.limit);
-        let matters_until = now + verdict.reset_after().as_micros() as u64;
-        assert!(until >= matters_until, "{what}: dropped {} us early", matters_until - until);
+        let needed_until = now + verdict.reset_after().as_micros() as u64;
+        assert!(until >= needed_until, "{what}: expires {} us early", needed_until - until);
         let window = self.limit.rate().period().as_micros() as u64;
-        let most = matters_until + window + window / 16 + 5_000_000;
-        assert!(until <= most, "{what}: kept {} us too long", until - most);
+        let most = needed_until + window + window / 16 + 5_000_000;
+        assert!(until <= most, "{what}: expires {} us late", until - most);
         assert_eq!(
             self.peek_at("ann", until).decisions(),
-            self.peek_at("nobody", until).decisions(),
-            "{what} when it is dropped"
+            self.peek_at("new key", until).decisions(),
+            "{what} when it expires"
         );
     }
 }
@@ -106,39 +107,39 @@ impl Kept {
 const RATES: [&str; 5] = ["2/50ms", "3/s", "10/minute", "7/3h", "5/day"];
 
 #[test]
-fn every_state_is_kept_as_long_as_it_matters_and_never_forever() {
+fn every_state_expires_when_it_is_no_longer_needed() {
     for algorithm in ALGORITHMS {
         for rate in RATES {
-            let kept = Kept::new(*algorithm, rate);
+            let state = StoredState::new(*algorithm, rate);
             for n in [1, 1, 2, 1] {
-                let verdict = kept.act(Op::Check, n);
-                kept.is_kept_as_long_as_it_matters(&verdict);
+                let verdict = state.act(Op::Check, n);
+                state.assert_expiry(&verdict);
             }
         }
     }
 }
 
 #[test]
-fn a_debt_is_kept_until_it_is_paid_and_a_refund_shortens_nothing_that_matters() {
+fn debts_and_refunds_set_the_expiry_that_the_state_needs() {
     for algorithm in ALGORITHMS {
         for rate in RATES {
-            let kept = Kept::new(*algorithm, rate);
-            let first = kept.act(Op::Check, 1);
-            let debt = kept.act(Op::Charge, 9);
-            kept.is_kept_as_long_as_it_matters(&debt);
-            let refund = kept.act(Op::Refund { charged_at: debt.at() }, 9);
-            kept.is_kept_as_long_as_it_matters(&refund);
-            let _ = kept.act(Op::Refund { charged_at: first.at() }, 1);
-            let again = kept.act(Op::Check, 1);
-            kept.is_kept_as_long_as_it_matters(&again);
+            let state = StoredState::new(*algorithm, rate);
+            let first = state.act(Op::Check, 1);
+            let debt = state.act(Op::Charge, 9);
+            state.assert_expiry(&debt);
+            let refund = state.act(Op::Refund { charged_at: debt.at() }, 9);
+            state.assert_expiry(&refund);
+            let _ = state.act(Op::Refund { charged_at: first.at() }, 1);
+            let again = state.act(Op::Check, 1);
+            state.assert_expiry(&again);
         }
     }
 }
 
 #[test]
-fn several_limits_on_one_key_are_each_kept_as_long_as_they_matter() {
+fn each_of_several_limits_on_one_key_has_its_own_expiry() {
     let prefix = fresh_prefix();
-    let store = patient(&REDIS.url(), &prefix);
+    let store = store_with_long_deadline(&REDIS.url(), &prefix);
     let limits: Vec<_> = ALGORITHMS
         .iter()
         .flat_map(|algorithm| RATES[2..].iter().map(|rate| limit(*algorithm, rate)))
@@ -151,21 +152,21 @@ fn several_limits_on_one_key_are_each_kept_as_long_as_they_matter() {
         assert_eq!(keys.len(), limits.len());
         for (limit, decision) in limits.iter().zip(verdict.decisions()) {
             let key = keys.iter().find(|key| key.ends_with(limit.name())).unwrap();
-            let matters_until = verdict.at().get() + decision.reset_after().as_micros() as u64;
-            assert!(dropped_at(key).is_some_and(|until| until >= matters_until), "{limit}");
+            let needed_until = verdict.at().get() + decision.reset_after().as_micros() as u64;
+            assert!(expires_at(key).is_some_and(|until| until >= needed_until), "{limit}");
         }
     }
 }
 
 #[test]
-fn a_state_that_has_run_out_is_gone_and_its_key_as_good_as_new() {
+fn an_expired_state_is_removed_and_its_key_starts_fresh() {
     let prefix = fresh_prefix();
-    let store = patient(&REDIS.url(), &prefix);
+    let store = store_with_long_deadline(&REDIS.url(), &prefix);
     let limits: Vec<_> = ALGORITHMS.iter().map(|one| limit(*one, "1/50ms")).collect();
     for limit in &limits {
         assert!(block_on(check(&store, Charge::new(limit, "ann"))).unwrap().allowed());
     }
-    wait_until("the server drops the states", || keys_of(&prefix).is_empty());
+    wait_until("the server expires the states", || keys_of(&prefix).is_empty());
     for limit in &limits {
         let verdict = block_on(check(&store, Charge::new(limit, "ann"))).unwrap();
         assert!(verdict.allowed() && verdict.remaining() == 0, "{limit}");
@@ -176,17 +177,17 @@ fn memory_of(key: &str) -> u64 {
     REDIS.command(&["MEMORY", "USAGE", key, "SAMPLES", "0"]).parse().unwrap()
 }
 
-/// Commands that keep something under a key, or several that begin with it.
-type Keep = fn(&str) -> Vec<Vec<String>>;
+/// Commands that write an alternative state under a key, or under several with that prefix.
+type Alternative = fn(&str) -> Vec<Vec<String>>;
 
-/// The bytes of a state after so many checks of 1, and those of another way to keep the same under
-/// the same name.
-fn sizes(limit: &Limit, checks: u64, other: Keep) -> [u64; 2] {
+/// Returns the bytes of a state after this many checks with cost 1, and the bytes of an alternative
+/// representation under the same key.
+fn sizes(limit: &Limit, checks: u64, other: Alternative) -> [u64; 2] {
     let prefix = fresh_prefix();
     let config = RedisConfig::new(&REDIS.url()).with_prefix(&prefix).with_given_time();
     let store = config.with_deadline(Duration::from_secs(10)).open().unwrap();
     for i in 0..checks {
-        // Spread over most of a minute, as they would be.
+        // Spread over most of a minute.
         let now = Micros::new(1_721_894_400_123_456 + i * 592_345);
         let charge = [Charge::new(limit, "user:12345")];
         assert!(block_on(store.apply(Op::Check, &charge, now)).unwrap().allowed());
@@ -205,14 +206,14 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(ToString::to_string).collect()
 }
 
-/// What most limiters keep for a token bucket.
+/// What most limiters store for a token bucket.
 fn hash(key: &str) -> Vec<Vec<String>> {
     let mut command = words("HSET KEY tokens 4.2319871234 ts 1721894400.123456");
     command[1] = key.to_string();
     vec![command]
 }
 
-/// What most limiters keep for a sliding counter: a counter for each window.
+/// What most limiters store for a sliding counter: a counter for each window.
 fn two_counters(key: &str) -> Vec<Vec<String>> {
     let counter = |window: &str| vec!["SET".to_string(), format!("{key}:{window}"), "57".into()];
     vec![counter("28698240"), counter("28698241")]
@@ -222,7 +223,7 @@ fn one_counter(key: &str) -> Vec<Vec<String>> {
     vec![vec!["SET".to_string(), format!("{key}:28698240"), "57".into()]]
 }
 
-/// What most limiters keep for a log: a member for each request, made unique.
+/// What most limiters store for a log: a member for each request, made unique.
 fn sorted_set(key: &str) -> Vec<Vec<String>> {
     let mut command = vec!["ZADD".to_string(), key.to_string()];
     for i in 0..100 {
@@ -233,7 +234,7 @@ fn sorted_set(key: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn states_are_small() {
+fn states_are_smaller_than_the_usual_ones() {
     let bucket = |rate: &str| Limit::token_bucket(rate).unwrap().named("api");
     let window = Limit::fixed_window("100/minute").unwrap().named("api");
     let counter = Limit::sliding_counter("100/minute").unwrap().named("api");
@@ -246,7 +247,7 @@ fn states_are_small() {
         ("fixed window", "counter", sizes(&window, 1, one_counter)),
         ("log of 100", "sorted set", sizes(&log, 100, sorted_set)),
     ];
-    println!("| state | bytes | instead | bytes |\n|---|---|---|---|");
+    println!("| state | bytes | alternative | bytes |\n|---|---|---|---|");
     for (name, other, sizes) in &rows {
         println!("| {name} | {} | {other} | {} |", sizes[0], sizes[1]);
     }
@@ -260,18 +261,18 @@ fn states_are_small() {
 }
 
 #[test]
-fn prefixes_keep_fleets_apart() {
+fn prefixes_separate_fleets() {
     let one = Limit::token_bucket("1/day").unwrap();
     for prefix in [fresh_prefix(), fresh_prefix()] {
-        let store = patient(&REDIS.url(), &prefix);
+        let store = store_with_long_deadline(&REDIS.url(), &prefix);
         assert!(block_on(check(&store, Charge::new(&one, "ann"))).unwrap().allowed());
         assert!(!block_on(check(&store, Charge::new(&one, "ann"))).unwrap().allowed());
         key_of(&prefix);
     }
 }
 
-/// Puts something else where a state should be.
-fn spoil(key: &str, how: &str) {
+/// Overwrites a state with an invalid value.
+fn corrupt(key: &str, how: &str) {
     REDIS.command(&["DEL", key]);
     match how {
         "list" => REDIS.command(&["RPUSH", key, "1"]),
@@ -280,11 +281,11 @@ fn spoil(key: &str, how: &str) {
 }
 
 #[test]
-fn a_state_that_makes_no_sense_is_an_error_until_it_is_reset() {
+fn an_invalid_state_is_an_error_until_it_is_reset() {
     for algorithm in ALGORITHMS {
         let (prefix, limit) = (fresh_prefix(), limit(*algorithm, "5/minute"));
         let other = Limit::fixed_window("9/minute").unwrap().named("other");
-        let store = patient(&REDIS.url(), &prefix);
+        let store = store_with_long_deadline(&REDIS.url(), &prefix);
         let charge = Charge::new(&limit, "ann");
         assert!(block_on(check(&store, charge)).unwrap().allowed());
         let key = key_of(&prefix);
@@ -293,24 +294,32 @@ fn a_state_that_makes_no_sense_is_an_error_until_it_is_reset() {
             let fresh = Charge::new(&other, "ann");
             for op in [Op::Check, Op::Peek, Op::Charge, Op::Refund { charged_at: NO_TIME }] {
                 for charges in [&charges[..1], &charges[..]] {
-                    spoil(&key, how);
-                    let answer = block_on(apply(&store, op, charges));
+                    corrupt(&key, how);
+                    let result = block_on(apply(&store, op, charges));
                     assert!(
-                        matches!(answer, Err(StoreError::InvalidResponse(_))),
-                        "{limit} {how} {op:?}: {answer:?}"
+                        matches!(result, Err(StoreError::InvalidResponse(_))),
+                        "{limit} {how} {op:?}: {result:?}"
                     );
                 }
             }
-            assert_eq!(block_on(used(&store, fresh)), 0, "{limit} {how}: none is charged alone");
+            assert_eq!(
+                block_on(used(&store, fresh)),
+                0,
+                "{limit} {how}: the other limit is not charged"
+            );
             block_on(store.reset(&charge)).unwrap();
-            let healed = block_on(check(&store, charge)).unwrap();
-            assert_eq!((healed.allowed(), healed.remaining()), (true, 4), "{limit} after {how}");
+            let after_reset = block_on(check(&store, charge)).unwrap();
+            assert_eq!(
+                (after_reset.allowed(), after_reset.remaining()),
+                (true, 4),
+                "{limit} after {how}"
+            );
         }
     }
 }
 
 #[test]
-fn the_servers_clock_decides_whatever_time_the_callers_think_it_is() {
+fn the_servers_clock_decides_whatever_the_callers_clocks_show() {
     const HOUR: u64 = 3_600_000_000;
     for algorithm in ALGORITHMS {
         let (limit, store) = (limit(*algorithm, "20/day"), fresh());
@@ -327,8 +336,8 @@ fn the_servers_clock_decides_whatever_time_the_callers_think_it_is() {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// All that a store does.
-async fn everything(store: &RedisStore) -> Result<(), StoreError> {
+/// Uses every operation of a store.
+async fn use_every_operation(store: &RedisStore) -> Result<(), StoreError> {
     let limits: Vec<_> = ALGORITHMS.iter().map(|one| limit(*one, "50/minute")).collect();
     let charges: Vec<_> = limits.iter().map(|limit| Charge::new(limit, "ann")).collect();
     store.ping().await?;
@@ -356,39 +365,45 @@ fn a_user_needs_the_documented_rights_and_no_others() {
     let try_with = |rights: &[&str]| {
         server.command(&["SCRIPT", "FLUSH"]);
         make_user(&server, rights);
-        block_on(everything(&patient(&as_user(&server.url()), "ratekeeper")))
+        block_on(use_every_operation(&store_with_long_deadline(
+            &as_user(&server.url()),
+            "ratekeeper",
+        )))
     };
     try_with(&rights).unwrap();
     for right in rights.iter().filter(|right| right.starts_with(['+', '~'])) {
         let fewer: Vec<_> = rights.iter().copied().filter(|other| other != right).collect();
-        let answer = try_with(&fewer);
-        assert!(matches!(answer, Err(StoreError::Misconfigured(_))), "{right}: {answer:?}");
+        let result = try_with(&fewer);
+        assert!(matches!(result, Err(StoreError::Misconfigured(_))), "{right}: {result:?}");
     }
 }
 
 #[test]
-fn a_wrong_user_or_password_is_for_somebody_to_repair() {
+fn a_wrong_user_or_password_is_a_misconfiguration() {
     let server = RedisServer::start_with(&["--requirepass", "right"]);
     let limit = Limit::token_bucket("5/s").unwrap();
-    for login in ["", ":wrong@", "nobody:right@"] {
-        let store = patient(&format!("redis://{login}127.0.0.1:{}", server.port()), "ratekeeper");
-        let answer = block_on(check(&store, Charge::new(&limit, "ann")));
-        assert!(matches!(answer, Err(StoreError::Misconfigured(_))), "{login:?}: {answer:?}");
+    for login in ["", ":wrong@", "unknown:right@"] {
+        let store = store_with_long_deadline(
+            &format!("redis://{login}127.0.0.1:{}", server.port()),
+            "ratekeeper",
+        );
+        let result = block_on(check(&store, Charge::new(&limit, "ann")));
+        assert!(matches!(result, Err(StoreError::Misconfigured(_))), "{login:?}: {result:?}");
     }
-    let store = patient(&server.url(), "ratekeeper");
+    let store = store_with_long_deadline(&server.url(), "ratekeeper");
     assert!(block_on(check(&store, Charge::new(&limit, "ann"))).unwrap().allowed());
 }
 
 #[test]
-fn tls_works_with_the_authority_that_signed_and_with_no_other() {
+fn tls_accepts_only_a_certificate_of_the_configured_ca() {
     let server = RedisServer::start_tls();
     let limit = Limit::token_bucket("5/s").unwrap();
     let config = || RedisConfig::new(&server.url()).with_deadline(Duration::from_secs(10));
     let trusting = config().with_ca_pem(server.ca_pem()).open().unwrap();
     assert!(block_on(check(&trusting, Charge::new(&limit, "ann"))).unwrap().allowed());
     let another = RedisServer::start_tls();
-    for wary in [config(), config().with_ca_pem(another.ca_pem())] {
-        let answer = block_on(check(&wary.open().unwrap(), Charge::new(&limit, "ann")));
-        assert!(matches!(answer, Err(StoreError::Misconfigured(_))), "{answer:?}");
+    for distrusting in [config(), config().with_ca_pem(another.ca_pem())] {
+        let result = block_on(check(&distrusting.open().unwrap(), Charge::new(&limit, "ann")));
+        assert!(matches!(result, Err(StoreError::Misconfigured(_))), "{result:?}");
     }
 }

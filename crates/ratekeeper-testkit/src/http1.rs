@@ -185,14 +185,14 @@ pub struct Client(
 );
 
 /// A response with its body.
-pub struct Answer {
+pub struct Response {
     /// The head.
     pub head: Head,
     /// The body, as text.
     pub body: String,
 }
 
-impl Answer {
+impl Response {
     /// Returns the status code.
     pub fn status(&self) -> u16 {
         self.head.status()
@@ -215,25 +215,45 @@ impl Client {
     /// # Errors
     ///
     /// If the connection is closed.
-    pub fn try_answer(&mut self) -> io::Result<Answer> {
+    pub fn try_response(&mut self) -> io::Result<Response> {
         let head = self.0.try_head()?;
         let body = self.0.try_body(&head)?;
-        Ok(Answer { head, body: String::from_utf8_lossy(&body).into_owned() })
+        Ok(Response { head, body: String::from_utf8_lossy(&body).into_owned() })
     }
 
     /// Reads a response.
-    pub fn answer(&mut self) -> Answer {
-        self.try_answer().expect("a response")
+    pub fn response(&mut self) -> Response {
+        self.try_response().expect("a response")
     }
 
     /// Sends a GET request, and reads the response.
-    pub fn get(&mut self, path: &str) -> Answer {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"))
+    pub fn get(&mut self, path: &str) -> Response {
+        self.request(&format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"))
     }
 
     /// Sends a request, and reads the response.
-    pub fn ask(&mut self, request: &str) -> Answer {
+    pub fn request(&mut self, request: &str) -> Response {
         self.send(request);
-        self.answer()
+        self.response()
     }
 }
+
+// BEGIN former names
+#[doc(hidden)]
+pub type Answer = Response;
+
+#[doc(hidden)]
+impl Client {
+    pub fn try_answer(&mut self) -> io::Result<Response> {
+        self.try_response()
+    }
+
+    pub fn answer(&mut self) -> Response {
+        self.response()
+    }
+
+    pub fn ask(&mut self, request: &str) -> Response {
+        self.request(request)
+    }
+}
+// END former names

@@ -55,7 +55,7 @@ impl Backend {
 
     /// Starts one that responds to every request with the same text.
     pub fn says(text: &'static str) -> Self {
-        Self::start(move |head, wire| wire.try_body(&head).is_ok() && answer(wire, text))
+        Self::start(move |head, wire| wire.try_body(&head).is_ok() && respond(wire, text))
     }
 
     /// Starts one that responds with what it has received: the head, and then the body.
@@ -68,7 +68,7 @@ impl Backend {
             }
             text += "\n";
             text += &String::from_utf8_lossy(&body);
-            answer(wire, &text)
+            respond(wire, &text)
         })
     }
 
@@ -94,7 +94,7 @@ impl Backend {
 }
 
 /// Sends a response with this body, and returns whether the connection is still open.
-pub fn answer(wire: &mut Wire, text: &str) -> bool {
+pub fn respond(wire: &mut Wire, text: &str) -> bool {
     let length = text.len();
     wire.try_send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{text}")).is_ok()
 }

@@ -14,7 +14,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use ratekeeper::RatekeeperLayer;
 
-/// Who is logged in. Here a header says so; an app would look into its sessions.
+/// The logged-in user, taken from a header here; a real app would use its session store.
 #[derive(Clone)]
 struct Session {
     user: String,
@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .route("/", get(|| async { "hello\n" }))
         .route("/checkout", post(|| async { "sold\n" }))
         .route("/healthz", get(|| async { "ok\n" }))
-        .layer(limits) // after the session is known: the last layer is asked first
+        .layer(limits) // runs after `log_in`: the layer added last runs first
         .layer(middleware::from_fn(log_in));
 
     let address = std::env::var("LISTEN").unwrap_or("127.0.0.1:3000".into());
@@ -48,7 +48,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!(
         "  for i in $(seq 12); do curl -si -X POST -H 'x-session: ann' http://{address}/checkout | head -1; done"
     );
-    println!("and see what is left:");
+    println!("and see the remaining quota:");
     println!("  curl -si -H 'x-api-key: k-partner' http://{address}/ | grep -i ratelimit");
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())

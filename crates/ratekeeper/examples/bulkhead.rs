@@ -1,5 +1,5 @@
-//! A bulkhead around a dependency: at most three calls to it at a time, so that a slow one cannot take
-//! every task down with it.
+//! A bulkhead around a dependency: at most three calls to it at a time, so that a slow
+//! dependency cannot block every task.
 //!
 //! ```sh
 //! cargo run -p ratekeeper --example bulkhead --features tokio
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for request in 1..=12 {
         let (bulkhead, in_flight, most) = (bulkhead.clone(), in_flight.clone(), most.clone());
         tasks.spawn(async move {
-            // Half a second is worth waiting; a page without recommendations is better than none.
+            // After half a second, render the page without recommendations.
             match bulkhead.acquire("recommendations", Duration::from_millis(500)).await {
                 Some(_permit) => {
                     recommendations(&in_flight, &most).await;

@@ -1,5 +1,5 @@
-//! A leaky queue in front of a database writer: whatever comes at once is written evenly spaced, and
-//! what would wait for too long is turned away at the door.
+//! A leaky queue in front of a database writer: a burst is written evenly spaced, and
+//! records that would wait for too long are rejected at once.
 //!
 //! ```sh
 //! cargo run -p ratekeeper --example queue_writer --features tokio
@@ -11,7 +11,7 @@ use ratekeeper::{Limit, Limiter};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// A database that bears fifty writes a second.
+/// A database that sustains fifty writes a second.
 async fn write(record: u32, start: Instant) {
     tokio::time::sleep(Duration::from_millis(2)).await;
     println!("{:4} ms  wrote {record}", start.elapsed().as_millis());
@@ -19,7 +19,7 @@ async fn write(record: u32, start: Instant) {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Fifty a second out, and room for twenty that wait.
+    // Fifty writes a second, and a queue of twenty.
     let writes = Limiter::new(Limit::leaky_bucket("50/s burst 20")?)?;
     let start = Instant::now();
     let mut tasks = JoinSet::new();
@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 Ok(_) => write(record, start).await,
                 Err(denied) => {
                     let wait = denied.retry_after().unwrap_or_default();
-                    println!("   full  record {record}: there is room in {wait:?}");
+                    println!("   full  record {record}: retry in {wait:?}");
                 }
             }
         });

@@ -1,4 +1,4 @@
-//! A gRPC service behind a limit, and a client that meets it.
+//! A gRPC service behind a limit, and a client that exceeds it.
 //!
 //! ```sh
 //! cargo run -p ratekeeper --example tonic_service --features tonic

@@ -1,4 +1,4 @@
-//! A check takes no memory from the allocator.
+//! A check does not allocate.
 #![allow(unsafe_code, reason = "an allocator that counts is unsafe by its trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -12,7 +12,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: hands every call on to the system's allocator as it came.
+// SAFETY: forwards every call unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|n| n.set(n.get() + 1));
@@ -50,7 +50,7 @@ fn a_check_allocates_nothing() {
         let limiter = Limiter::builder(limit.clone()).unwrap().capacity(1_000).build();
         limiter.check("the clock is set up by the first one");
         let checks = allocations_of(|| {
-            // New keys and old ones, allowed and denied, more than there is room for.
+            // New keys and old ones, allowed and denied, more keys than the capacity.
             for i in 0..20_000u32 {
                 limiter.check(&(i % 5_000).to_be_bytes());
                 limiter.key("k").cost(Cost::of(2)).check();

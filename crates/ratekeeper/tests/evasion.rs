@@ -1,4 +1,4 @@
-//! Spellings of one request count as one in an axum app behind the layer.
+//! Different spellings of one request share a quota in an axum app behind the layer.
 #![cfg(feature = "tower")]
 
 use axum::Router;
@@ -34,37 +34,37 @@ fn with_authority(spelling: &Spelling) -> Option<Request<Body>> {
     request(&format!("http://{}{}", spelling.host, spelling.target), None, spelling)
 }
 
-fn answer(app: &Router, request: Request<Body>) -> Response<Body> {
+fn send(app: &Router, request: Request<Body>) -> Response<Body> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(app.clone().oneshot(request)).unwrap()
 }
 
 #[test]
-fn every_spelling_is_counted_as_the_same() {
+fn every_spelling_shares_one_quota() {
     for write in [with_header, with_authority] {
         let app = app();
         count_as_one(|spelling| {
-            let answer = answer(&app, write(spelling)?);
-            Some(answer.headers().get("ratelimit")?.to_str().unwrap().to_string())
+            let response = send(&app, write(spelling)?);
+            Some(response.headers().get("ratelimit")?.to_str().unwrap().to_string())
         });
     }
 }
 
 #[test]
-fn a_request_whose_host_is_not_clear_is_refused() {
+fn a_request_with_an_ambiguous_host_is_rejected() {
     let app = app();
     for spelling in malformed() {
         for request in [with_header(&spelling), with_authority(&spelling)].into_iter().flatten() {
-            assert_eq!(answer(&app, request).status(), 400, "{spelling:?}");
+            assert_eq!(send(&app, request).status(), 400, "{spelling:?}");
         }
     }
     let plain = Spelling { method: "GET", target: "/", host: "a", headers: Vec::new() };
-    let ask = |host| answer(&app, request("http://a/", Some(host), &plain).unwrap()).status();
-    assert_eq!([ask("b"), ask("A:80")], [400, 200]);
+    let status = |host| send(&app, request("http://a/", Some(host), &plain).unwrap()).status();
+    assert_eq!([status("b"), status("A:80")], [400, 200]);
     let mut twice = with_header(&plain).unwrap();
     twice.headers_mut().append("host", HeaderValue::from_static("a"));
-    assert_eq!(answer(&app, twice).status(), 400);
+    assert_eq!(send(&app, twice).status(), 400);
     let mut none = with_header(&plain).unwrap();
     none.headers_mut().remove("host");
-    assert_eq!(answer(&app, none).status(), 200);
+    assert_eq!(send(&app, none).status(), 200);
 }

@@ -1,4 +1,4 @@
-//! The layer where people use it: axum, tonic and plain hyper, over real connections.
+//! The layer in axum, tonic and plain hyper, over real connections.
 #![cfg(all(feature = "axum", feature = "tonic"))]
 
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ async fn get(addr: SocketAddr, path: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn one_line_limits_an_axum_app_by_address() {
+async fn one_line_limits_an_axum_app_by_ip() {
     let app = axum::Router::new()
         .route("/", axum::routing::get(|| async { "hello" }))
         .layer(ratekeeper::layer("2/hour per ip").unwrap());
@@ -46,7 +46,7 @@ async fn one_line_limits_an_axum_app_by_address() {
 }
 
 #[tokio::test]
-async fn without_an_address_all_callers_of_an_axum_app_count_as_one() {
+async fn without_a_peer_address_all_callers_share_one_quota() {
     let app = axum::Router::new()
         .route("/", axum::routing::get(|| async { "hello" }))
         .layer(ratekeeper::layer("1/hour per ip").unwrap());
@@ -58,7 +58,7 @@ async fn without_an_address_all_callers_of_an_axum_app_count_as_one() {
 }
 
 #[tokio::test]
-async fn a_tonic_service_is_limited_with_the_code_that_its_callers_expect() {
+async fn a_tonic_service_refuses_with_resource_exhausted() {
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
 
@@ -90,7 +90,7 @@ limits:
 }
 
 #[tokio::test]
-async fn plain_hyper_takes_the_layer_too() {
+async fn the_layer_works_with_plain_hyper() {
     let hello = |_: Request<hyper::body::Incoming>| async {
         Ok::<_, std::convert::Infallible>(http::Response::new(Full::<Bytes>::from("hello")))
     };

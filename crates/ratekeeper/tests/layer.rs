@@ -1,4 +1,4 @@
-//! The tower layer, in virtual time, over a service that says what it sees.
+//! The tower layer, in virtual time, over a service that echoes.
 #![cfg(feature = "tower")]
 
 use std::convert::Infallible;
@@ -24,7 +24,7 @@ fn limiter(policy: &str) -> (PolicyLimiter, ManualClock) {
     (PolicyLimiter::with_clock(policy, clock.clone()).unwrap(), clock)
 }
 
-/// Answers with the status and headers that the request asks for.
+/// Responds with the status and headers that the request names in its `want-*` headers.
 async fn echo(request: Request<Body>) -> Result<Response<Body>, Infallible> {
     let wanted = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap());
     let mut response = Response::new(Full::from("served"));
@@ -53,31 +53,31 @@ fn request(line: &str) -> Request<Body> {
     request
 }
 
-struct Answer {
+struct Reply {
     status: StatusCode,
     headers: http::HeaderMap,
     body: String,
 }
 
-impl Answer {
+impl Reply {
     fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 }
 
-async fn ask(limiter: &PolicyLimiter, line: &str) -> Answer {
+async fn send(limiter: &PolicyLimiter, line: &str) -> Reply {
     let service = RatekeeperLayer::new(limiter.clone()).layer(service_fn(echo));
     let response = service.oneshot(request(line)).await.unwrap();
     let (parts, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     let body = String::from_utf8(body.to_vec()).unwrap();
-    Answer { status: parts.status, headers: parts.headers, body }
+    Reply { status: parts.status, headers: parts.headers, body }
 }
 
 async fn statuses(limiter: &PolicyLimiter, line: &str, times: usize) -> Vec<u16> {
     let mut statuses = Vec::new();
     for _ in 0..times {
-        statuses.push(ask(limiter, line).await.status.as_u16());
+        statuses.push(send(limiter, line).await.status.as_u16());
     }
     statuses
 }
@@ -89,10 +89,10 @@ responses: { headers: [ratelimit, x-ratelimit] }
 ";
 
 #[tokio::test]
-async fn a_refusal_tells_the_true_wait() {
+async fn retry_after_of_a_refusal_is_exact() {
     let (limiter, clock) = limiter(CHECKOUT);
     assert_eq!(statuses(&limiter, "POST /checkout", 10).await, [200; 10]);
-    let refused = ask(&limiter, "POST /checkout").await;
+    let refused = send(&limiter, "POST /checkout").await;
     assert_eq!(refused.status, 429);
     assert_eq!(refused.header("retry-after"), "1");
     assert_eq!(refused.header("ratelimit-policy"), "\"checkout\";q=10;w=2");
@@ -105,38 +105,38 @@ async fn a_refusal_tells_the_true_wait() {
     assert_eq!(body["limit"], "checkout");
     assert_eq!(body["retry_after_ms"], 200);
     clock.advance(Duration::from_micros(199_999));
-    assert_eq!(ask(&limiter, "POST /checkout").await.status, 429);
+    assert_eq!(send(&limiter, "POST /checkout").await.status, 429);
     clock.advance(Duration::from_micros(1));
-    assert_eq!(ask(&limiter, "POST /checkout").await.status, 200);
+    assert_eq!(send(&limiter, "POST /checkout").await.status, 200);
 }
 
 #[tokio::test]
-async fn allowed_answers_tell_what_is_left() {
+async fn allowed_responses_report_the_remaining_quota() {
     let (limiter, _) = limiter(CHECKOUT);
-    let answer = ask(&limiter, "POST /checkout").await;
-    assert_eq!(answer.header("ratelimit"), "\"checkout\";r=9;t=1");
-    assert_eq!(answer.header("x-ratelimit-remaining"), "9");
-    assert_eq!(answer.header("retry-after"), "");
-    let other = ask(&limiter, "GET /elsewhere").await;
+    let response = send(&limiter, "POST /checkout").await;
+    assert_eq!(response.header("ratelimit"), "\"checkout\";r=9;t=1");
+    assert_eq!(response.header("x-ratelimit-remaining"), "9");
+    assert_eq!(response.header("retry-after"), "");
+    let other = send(&limiter, "GET /elsewhere").await;
     assert_eq!(other.header("ratelimit"), "");
 }
 
 #[tokio::test]
-async fn headers_are_those_that_were_asked_for() {
+async fn only_the_configured_headers_are_sent() {
     let none = CHECKOUT.replace("[ratelimit, x-ratelimit]", "none");
     let (quiet, _) = limiter(&none);
-    let answer = ask(&quiet, "POST /checkout").await;
-    assert!(answer.headers.is_empty());
+    let response = send(&quiet, "POST /checkout").await;
+    assert!(response.headers.is_empty());
     statuses(&quiet, "POST /checkout", 9).await;
-    let refused = ask(&quiet, "POST /checkout").await;
+    let refused = send(&quiet, "POST /checkout").await;
     assert_eq!((refused.header("retry-after"), refused.header("ratelimit")), ("1", ""));
     let (on_refusals, _) =
         limiter(&CHECKOUT.replace("responses: {", "responses: { on_allowed: false,"));
-    assert!(ask(&on_refusals, "POST /checkout").await.headers.is_empty());
+    assert!(send(&on_refusals, "POST /checkout").await.headers.is_empty());
 }
 
 #[tokio::test]
-async fn the_tightest_limit_speaks_and_a_refusal_charges_none() {
+async fn the_binding_limit_sets_the_headers_and_a_refusal_charges_no_limit() {
     let (limiter, clock) = limiter(
         "
 limits:
@@ -144,26 +144,26 @@ limits:
   - { name: all, rate: 100/hour }
 ",
     );
-    assert_eq!(ask(&limiter, "GET /").await.header("ratelimit"), "\"user\";r=2;t=1");
+    assert_eq!(send(&limiter, "GET /").await.header("ratelimit"), "\"user\";r=2;t=1");
     assert_eq!(statuses(&limiter, "GET /", 5).await, [200, 200, 429, 429, 429]);
-    // The three that were refused took nothing of the hour's hundred.
+    // The three refused requests were not charged to the hourly limit.
     clock.advance(Duration::from_secs(10));
-    let (_, denied) = (ask(&limiter, "GET /").await, limiter.telemetry().limits());
+    let (_, denied) = (send(&limiter, "GET /").await, limiter.telemetry().limits());
     assert_eq!(
         denied.iter().map(|s| (&*s.name, s.allowed, s.denied)).collect::<Vec<_>>(),
         [("all", 4, 0), ("user", 4, 3)]
     );
     let (limiter, _) = self::limiter("limits: [{ name: all, rate: 100/hour burst 100 }]");
-    assert_eq!(ask(&limiter, "GET /").await.header("ratelimit"), "\"all\";r=99;t=36");
+    assert_eq!(send(&limiter, "GET /").await.header("ratelimit"), "\"all\";r=99;t=36");
 }
 
 #[tokio::test]
-async fn bodies_are_of_the_kind_and_with_the_message_that_was_asked_for() {
+async fn the_body_has_the_configured_format_and_message() {
     let limit = "limits: [{ name: a, rate: 1/minute burst 1 }]\n";
-    let refused = async |answers: &str| {
-        let (limiter, _) = limiter(&format!("{limit}responses: {answers}"));
-        ask(&limiter, "GET /").await;
-        ask(&limiter, "GET /").await
+    let refused = async |responses: &str| {
+        let (limiter, _) = limiter(&format!("{limit}responses: {responses}"));
+        send(&limiter, "GET /").await;
+        send(&limiter, "GET /").await
     };
     let problem = refused("{ body: problem, status: 503 }").await;
     assert_eq!(problem.status, 503);
@@ -175,20 +175,20 @@ async fn bodies_are_of_the_kind_and_with_the_message_that_was_asked_for() {
 }
 
 #[tokio::test]
-async fn a_request_that_must_tell_who_it_is_gets_401() {
+async fn a_request_without_a_required_identity_gets_401() {
     let (limiter, _) = limiter(
         "
 identify: { user: { header: x-user, missing: deny } }
 limits: [{ name: a, per: user, rate: 1/minute }]
 ",
     );
-    assert_eq!(ask(&limiter, "GET /").await.status, 401);
+    assert_eq!(send(&limiter, "GET /").await.status, 401);
     assert_eq!(statuses(&limiter, "GET / x-user=ann", 2).await, [200, 429]);
-    assert_eq!(ask(&limiter, "GET / x-user=bob").await.status, 200);
+    assert_eq!(send(&limiter, "GET / x-user=bob").await.status, 200);
 }
 
 #[tokio::test]
-async fn answers_that_should_not_count_are_given_back() {
+async fn responses_with_a_refunded_status_are_not_charged() {
     let (limiter, _) = limiter("limits: [{ name: a, rate: 2/minute, refund: [304, 5xx] }]");
     assert_eq!(statuses(&limiter, "GET / want-status=304", 5).await, [304; 5]);
     assert_eq!(statuses(&limiter, "GET / want-status=503", 5).await, [503; 5]);
@@ -196,20 +196,20 @@ async fn answers_that_should_not_count_are_given_back() {
 }
 
 #[tokio::test]
-async fn a_cost_that_is_known_afterwards_is_charged_afterwards() {
+async fn a_cost_in_a_response_header_is_charged_after_the_response() {
     let policy = "limits: [{ name: a, rate: 10/minute burst 10, cost: { response_header: x-cost, max: 8 } }]";
-    let (dear, _) = limiter(policy);
-    assert_eq!(statuses(&dear, "GET / want-cost=8", 3).await, [200, 200, 429]);
+    let (expensive, _) = limiter(policy);
+    assert_eq!(statuses(&expensive, "GET / want-cost=8", 3).await, [200, 200, 429]);
     let (free, _) = limiter(policy);
     assert_eq!(statuses(&free, "GET / want-cost=0", 30).await, [200; 30]);
-    let (silent, _) = limiter(policy);
-    assert_eq!(statuses(&silent, "GET /", 11).await.last(), Some(&429));
-    let (lying, _) = limiter(policy);
-    assert_eq!(statuses(&lying, "GET / want-cost=1000000", 3).await, [200, 200, 429]);
+    let (without_header, _) = limiter(policy);
+    assert_eq!(statuses(&without_header, "GET /", 11).await.last(), Some(&429));
+    let (above_max, _) = limiter(policy);
+    assert_eq!(statuses(&above_max, "GET / want-cost=1000000", 3).await, [200, 200, 429]);
 }
 
 #[tokio::test]
-async fn a_handler_may_say_what_a_request_cost() {
+async fn a_handler_can_set_the_actual_cost() {
     let (limiter, _) = limiter("limits: [{ name: a, rate: 10/minute }]");
     assert_eq!(statuses(&limiter, "GET / want-actual=0", 30).await, [200; 30]);
     assert_eq!(statuses(&limiter, "GET / want-actual=10", 2).await, [200, 429]);
@@ -220,18 +220,18 @@ async fn shadow_limits_count_and_refuse_nothing() {
     let (limiter, _) = limiter(
         "
 limits:
-  - { name: watched, rate: 2/minute, mode: shadow }
-  - { name: kept, rate: 4/minute }
+  - { name: shadowed, rate: 2/minute, mode: shadow }
+  - { name: enforced, rate: 4/minute }
 ",
     );
     assert_eq!(statuses(&limiter, "GET /", 5).await, [200, 200, 200, 200, 429]);
     let stats = limiter.telemetry().limits();
-    let watched = stats.iter().find(|stats| &*stats.name == "watched").unwrap();
-    assert_eq!((watched.allowed, watched.denied, watched.shadow_denied), (2, 0, 2));
+    let shadowed = stats.iter().find(|stats| &*stats.name == "shadowed").unwrap();
+    assert_eq!((shadowed.allowed, shadowed.denied, shadowed.shadow_denied), (2, 0, 2));
 }
 
 #[tokio::test]
-async fn a_class_leaves_room_for_the_others() {
+async fn a_priority_class_uses_no_more_than_its_share() {
     let (limiter, _) = limiter(
         "
 priorities: [{ class: batch, match: { header: { x-job: true } } }]
@@ -243,13 +243,13 @@ limits: [{ name: a, rate: 10/minute, shares: { batch: 30% } }]
 }
 
 #[tokio::test]
-async fn more_limits_than_one_step_takes_are_still_all_or_none() {
+async fn more_limits_than_fit_one_store_call_are_charged_all_or_none() {
     let limits: String = (0..40)
         .map(|i| format!("  - {{ name: l{i}, rate: {}/hour }}\n", if i == 39 { 2 } else { 5 }))
         .collect();
     let (limiter, _) = limiter(&format!("limits:\n{limits}"));
     assert_eq!(statuses(&limiter, "GET /", 6).await, [200, 200, 429, 429, 429, 429]);
-    // Had the refused ones been charged to the first limits, these would refuse by now.
+    // If refused requests had been charged to the first limits, these would be exhausted by now.
     let raised = (0..40).map(|i| format!("  - {{ name: l{i}, rate: 5/hour }}\n"));
     let text = format!("version: 1\nlimits:\n{}", raised.collect::<String>());
     limiter.policy().replace(Policy::parse("p", &text, &NoSources).unwrap()).unwrap();
@@ -257,7 +257,7 @@ async fn more_limits_than_one_step_takes_are_still_all_or_none() {
 }
 
 #[tokio::test]
-async fn usage_survives_a_new_policy_and_a_bad_one_changes_nothing() {
+async fn usage_survives_a_reload_and_an_invalid_policy_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.yaml");
     let write = |rate: &str| {
@@ -283,7 +283,7 @@ async fn usage_survives_a_new_policy_and_a_bad_one_changes_nothing() {
 }
 
 #[tokio::test]
-async fn another_store_takes_a_restart() {
+async fn a_policy_with_another_store_is_rejected_until_restart() {
     let (limiter, _) = limiter("limits: [{ name: a, rate: 1/hour }]");
     let moved =
         "version: 1\nstore: { url: 'redis://127.0.0.1:1' }\nlimits: [{ name: a, rate: 1/hour }]";
@@ -296,18 +296,18 @@ async fn a_queue_holds_requests_instead_of_refusing_them() {
     let (limiter, _) =
         limiter("limits: [{ name: writes, rate: 10/s, when_limited: { queue: 300ms } }]");
     let start = tokio::time::Instant::now();
-    let mut asked = tokio::task::JoinSet::new();
+    let mut requests = tokio::task::JoinSet::new();
     for _ in 0..6 {
         let limiter = limiter.clone();
-        asked.spawn(async move {
-            let status = ask(&limiter, "POST /").await.status.as_u16();
+        requests.spawn(async move {
+            let status = send(&limiter, "POST /").await.status.as_u16();
             (status, start.elapsed().as_millis())
         });
     }
-    let mut answers = asked.join_all().await;
-    answers.sort_unstable();
-    // One at once, and as many as leave in 300 ms; nobody waits for longer.
-    let (served, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(|(s, _)| *s == 200);
+    let mut responses = requests.join_all().await;
+    responses.sort_unstable();
+    // One is served at once, and as many as the rate allows in 300 ms; no request waits for longer.
+    let (served, refused): (Vec<_>, Vec<_>) = responses.into_iter().partition(|(s, _)| *s == 200);
     assert_eq!(served.iter().map(|(_, at)| at / 10).collect::<Vec<_>>(), [0, 10, 20]);
     assert_eq!(refused, [(429, 0); 3]);
 }
@@ -318,17 +318,17 @@ async fn a_request_is_in_flight_until_its_body_is_read() {
     let service = RatekeeperLayer::new(limiter.clone()).layer(service_fn(echo));
     let first = service.clone().oneshot(request("GET /")).await.unwrap();
     let second = service.clone().oneshot(request("GET /")).await.unwrap();
-    let refused = ask(&limiter, "GET /").await;
+    let refused = send(&limiter, "GET /").await;
     assert_eq!((refused.status.as_u16(), refused.header("retry-after")), (429, ""));
     assert!(refused.body.contains("TOO_MANY_IN_FLIGHT"));
     first.into_body().collect().await.unwrap();
-    assert_eq!(ask(&limiter, "GET /").await.status, 200);
+    assert_eq!(send(&limiter, "GET /").await.status, 200);
     drop(second);
     assert_eq!(statuses(&limiter, "GET /", 3).await, [200; 3]);
 }
 
 #[tokio::test]
-async fn permits_taken_by_a_request_that_is_refused_come_back() {
+async fn a_refused_request_releases_its_permits() {
     let (limiter, _) = limiter(
         "
 limits:
@@ -337,12 +337,12 @@ limits:
 ",
     );
     assert_eq!(statuses(&limiter, "GET /", 4).await, [200, 429, 429, 429]);
-    let refused = ask(&limiter, "GET /").await;
+    let refused = send(&limiter, "GET /").await;
     assert!(refused.body.contains("\"limit\":\"rate\""), "{}", refused.body);
 }
 
 #[tokio::test]
-async fn what_the_program_knows_can_be_an_identity() {
+async fn a_request_extension_can_be_an_identity() {
     #[derive(Clone)]
     struct Session(&'static str);
     let (limiter, _) = limiter(
@@ -353,19 +353,19 @@ limits: [{ name: a, per: user, rate: 1/hour }]
     );
     let layer = RatekeeperLayer::new(limiter);
     let layer = layer.identify("user", |parts| Some(parts.extensions.get::<Session>()?.0));
-    let ask = async |session: Option<Session>| {
+    let send = async |session: Option<Session>| {
         let mut request = request("GET /");
         session.map(|session| request.extensions_mut().insert(session));
         layer.layer(service_fn(echo)).oneshot(request).await.unwrap().status().as_u16()
     };
-    assert_eq!(ask(Some(Session("ann"))).await, 200);
-    assert_eq!(ask(Some(Session("ann"))).await, 429);
-    assert_eq!(ask(Some(Session("bob"))).await, 200);
-    assert_eq!(ask(None).await, 401);
+    assert_eq!(send(Some(Session("ann"))).await, 200);
+    assert_eq!(send(Some(Session("ann"))).await, 429);
+    assert_eq!(send(Some(Session("bob"))).await, 200);
+    assert_eq!(send(None).await, 401);
 }
 
 #[tokio::test]
-async fn errors_of_the_service_pass_untouched() {
+async fn errors_of_the_inner_service_are_passed_through() {
     let service = service_fn(|_: Request<Body>| async { Err::<Response<Body>, _>("broken") });
     let (limiter, _) = limiter("limits: [{ name: a, rate: 1/hour }]");
     let layer = RatekeeperLayer::new(limiter);
@@ -374,22 +374,22 @@ async fn errors_of_the_service_pass_untouched() {
     assert_eq!(layer.layer(service).oneshot(request("GET /")).await.unwrap().status(), 429);
 }
 
-/// Counts how often it was asked whether it is ready, and insists on having been.
+/// A service that counts calls of `poll_ready`, and panics if it is called before it is ready.
 #[derive(Clone)]
-struct Insists {
+struct ReadyCheck {
     is_ready: bool,
-    asked: Arc<AtomicUsize>,
+    polls: Arc<AtomicUsize>,
 }
 
-impl Service<Request<Body>> for Insists {
+impl Service<Request<Body>> for ReadyCheck {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = std::future::Ready<Result<Response<Body>, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.is_ready = true;
-        // Not ready the first time: whoever calls has to wait for it.
-        match self.asked.fetch_add(1, Ordering::Relaxed) {
+        // Pending the first time, so the caller has to poll again.
+        match self.polls.fetch_add(1, Ordering::Relaxed) {
             0 => Poll::Pending,
             _ => Poll::Ready(Ok(())),
         }
@@ -403,12 +403,12 @@ impl Service<Request<Body>> for Insists {
 
 #[tokio::test(start_paused = true)]
 async fn only_a_service_that_is_ready_is_called() {
-    // In a queue too, where the call comes later than the question.
+    // The second limit queues requests, so the call comes later than `poll_ready`.
     for policy in ["{ name: a, rate: 9/s }", "{ name: a, rate: 9/s, when_limited: { queue: 1s } }"]
     {
         let (limiter, _) = limiter(&format!("limits: [{policy}]"));
-        let insists = Insists { is_ready: false, asked: Arc::default() };
-        let mut service = RatekeeperLayer::new(limiter).layer(insists);
+        let inner = ReadyCheck { is_ready: false, polls: Arc::default() };
+        let mut service = RatekeeperLayer::new(limiter).layer(inner);
         let is_ready = service.poll_ready(&mut Context::from_waker(std::task::Waker::noop()));
         assert!(is_ready.is_pending(), "backpressure passes through");
         for _ in 0..5 {
@@ -419,18 +419,18 @@ async fn only_a_service_that_is_ready_is_called() {
 }
 
 #[tokio::test]
-async fn gates_refuse_grpc_calls_as_grpc_has_it() {
+async fn a_grpc_call_is_refused_with_a_grpc_status() {
     let (limiter, _) =
         limiter("limits: [{ name: a, rate: 1/hour, message: 'zu viel für {limit}' }]");
-    ask(&limiter, "POST / content-type=application/grpc").await;
-    let refused = ask(&limiter, "POST / content-type=application/grpc").await;
+    send(&limiter, "POST / content-type=application/grpc").await;
+    let refused = send(&limiter, "POST / content-type=application/grpc").await;
     assert_eq!(refused.status, 200);
     assert_eq!(refused.header("grpc-status"), "8");
     assert_eq!(refused.header("grpc-message"), "zu viel f%C3%BCr a");
 }
 
 #[tokio::test]
-async fn a_policy_that_is_watched_is_taken_up_when_it_changes() {
+async fn a_watched_policy_is_reloaded_when_its_file_changes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.yaml");
     let write = |rate: &str| {
@@ -441,15 +441,15 @@ async fn a_policy_that_is_watched_is_taken_up_when_it_changes() {
     };
     write("1/hour");
     let limiter = PolicyLimiter::open(&path).unwrap();
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-    limiter.policy().watch(&path, move |reloaded| tell.send(reloaded.is_ok()).unwrap());
+    let (sender, mut reloads) = tokio::sync::mpsc::unbounded_channel();
+    limiter.policy().watch(&path, move |reloaded| sender.send(reloaded.is_ok()).unwrap());
     assert_eq!(statuses(&limiter, "GET /", 2).await, [200, 429]);
     write("no rate at all");
-    assert_eq!(told.recv().await, Some(false));
-    assert_eq!(ask(&limiter, "GET /").await.status, 429);
+    assert_eq!(reloads.recv().await, Some(false));
+    assert_eq!(send(&limiter, "GET /").await.status, 429);
     write("30/hour");
-    assert_eq!(told.recv().await, Some(true));
-    assert_eq!(ask(&limiter, "GET /").await.status, 200);
+    assert_eq!(reloads.recv().await, Some(true));
+    assert_eq!(send(&limiter, "GET /").await.status, 200);
     drop(limiter);
-    assert_eq!(told.recv().await, None, "the watch ends with the limiter");
+    assert_eq!(reloads.recv().await, None, "the watch ends with the limiter");
 }

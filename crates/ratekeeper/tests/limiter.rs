@@ -1,4 +1,4 @@
-//! The limiter as people use it: text in, decisions out.
+//! The public API of the in-memory limiter.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn manual(limit: Limit) -> (Limiter<ManualClock>, ManualClock) {
 }
 
 #[test]
-fn keys_are_strings_bytes_or_arrays_and_do_not_share() {
+fn keys_are_strings_bytes_or_arrays_and_have_separate_quotas() {
     let limiter = Limiter::new("1/hour").unwrap();
     assert!(limiter.check("user:42").allowed());
     assert!(!limiter.check(&String::from("user:42")).allowed());
@@ -24,14 +24,14 @@ fn keys_are_strings_bytes_or_arrays_and_do_not_share() {
 }
 
 #[test]
-fn a_bad_rate_is_an_error_with_a_remedy() {
+fn the_error_of_an_invalid_rate_lists_valid_periods() {
     let error = Limiter::new("100/fortnight").unwrap_err();
     assert!(matches!(error, LimitError::Rate(_)));
     assert!(error.to_string().contains("periods are ms, s"), "{error}");
 }
 
 #[test]
-fn a_decision_says_all_there_is_to_say() {
+fn a_decision_reports_remaining_reset_and_retry_after() {
     let (limiter, clock) = manual(Limit::token_bucket("5/s burst 10").unwrap());
     let decision = limiter.key("k").cost(Cost::of(10)).check();
     assert!(decision.allowed() && decision.remaining() == 0 && decision.limit() == 10);
@@ -50,7 +50,7 @@ fn a_decision_says_all_there_is_to_say() {
 }
 
 #[test]
-fn clones_and_limiters_over_one_store_share_what_has_the_same_name() {
+fn limits_of_the_same_name_on_one_store_are_shared() {
     let store = std::sync::Arc::new(MemoryStore::with_capacity(100));
     let named = |rate, name| {
         let limit: Limit = Limit::fixed_window(rate).unwrap().named(name);
@@ -64,7 +64,7 @@ fn clones_and_limiters_over_one_store_share_what_has_the_same_name() {
 }
 
 #[test]
-fn a_reservation_settles_within_its_deadline_only() {
+fn a_reservation_settles_only_within_its_deadline() {
     for algorithm in ALGORITHMS {
         let limit = Limit::new("10/minute".parse().unwrap(), *algorithm).unwrap();
         let (limiter, clock) = manual(limit);
@@ -81,12 +81,12 @@ fn a_reservation_settles_within_its_deadline_only() {
         let late = reserve(4).unwrap();
         clock.advance(Duration::from_micros(5_000_001));
         assert_eq!(late.settle(0).unwrap_err().charged, Cost::of(4), "{algorithm}");
-        assert!(limiter.key("k").peek().remaining() < 10, "{algorithm}: it keeps its charge");
+        assert!(limiter.key("k").peek().remaining() < 10, "{algorithm}: the charge stays");
     }
 }
 
 #[test]
-fn several_limits_are_apart_from_the_limiters_own() {
+fn check_all_does_not_charge_the_limiters_own_limit() {
     let (limiter, _) = manual(Limit::token_bucket("1/hour").unwrap());
     let other = Limit::token_bucket("2/hour").unwrap();
     assert!(limiter.check("k").allowed());
@@ -95,7 +95,7 @@ fn several_limits_are_apart_from_the_limiters_own() {
 }
 
 #[test]
-fn permits_come_back_when_dropped_also_by_a_panic() {
+fn a_permit_is_released_when_its_holder_panics() {
     let bulkhead = ConcurrencyLimit::new(1).unwrap();
     let panicked = std::thread::scope(|scope| {
         let bulkhead = &bulkhead;

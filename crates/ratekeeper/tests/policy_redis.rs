@@ -1,4 +1,4 @@
-//! A policy over a real Redis: fleets, outages, corrections.
+//! A policy over a real Redis: fleets, outages, refunds.
 #![cfg(all(feature = "policy", feature = "redis"))]
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn limiter(url: &str, rest: &str) -> PolicyLimiter {
     PolicyLimiter::new(policy).unwrap()
 }
 
-async fn ask(limiter: &PolicyLimiter, path: &str) -> Admission {
+async fn decide(limiter: &PolicyLimiter, path: &str) -> Admission {
     let request = RequestAttributes {
         peer: Some([192, 0, 2, 1].into()),
         ..RequestAttributes::new("GET", path)
@@ -26,29 +26,29 @@ async fn ask(limiter: &PolicyLimiter, path: &str) -> Admission {
 async fn admitted(limiter: &PolicyLimiter, path: &str, times: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..times {
-        admitted += usize::from(ask(limiter, path).await.is_admitted());
+        admitted += usize::from(decide(limiter, path).await.is_admitted());
     }
     admitted
 }
 
-/// Asks until the outcome is as wished.
+/// Sends requests until a decision is as expected.
 async fn until(
     limiter: &PolicyLimiter,
     path: &str,
-    wish: impl Fn(&Admission) -> bool,
+    expected: impl Fn(&Admission) -> bool,
 ) -> Admission {
     for _ in 0..1_000 {
-        let admission = ask(limiter, path).await;
-        if wish(&admission) {
+        let admission = decide(limiter, path).await;
+        if expected(&admission) {
             return admission;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("it never came: {:?}", limiter.engine().store_state());
+    panic!("never decided as expected: {:?}", limiter.engine().store_state());
 }
 
 #[tokio::test]
-async fn gates_that_share_a_store_share_every_limit() {
+async fn limiters_on_one_store_share_every_limit() {
     let redis = RedisServer::start();
     let limits = "
 limits:
@@ -62,7 +62,7 @@ limits:
 }
 
 #[tokio::test]
-async fn each_limit_does_without_its_store_what_it_was_told() {
+async fn each_limit_follows_its_failure_mode_without_the_store() {
     let limits = "
 limits:
   - { name: local, match: { path: /local }, rate: 3/hour }
@@ -76,36 +76,38 @@ limits:
     assert_eq!(admitted(&limiter, "/allow", 5).await, 5);
     assert_eq!(admitted(&limiter, "/deny", 5).await, 0);
     assert_eq!(admitted(&limiter, "/flight", 5).await, 5, "one after another");
-    let held = [ask(&limiter, "/flight").await, ask(&limiter, "/flight").await];
+    let held = [decide(&limiter, "/flight").await, decide(&limiter, "/flight").await];
     assert!(held.iter().all(Admission::is_admitted));
     assert_eq!(admitted(&limiter, "/flight", 1).await, 0, "a third at a time");
     assert_eq!(admitted(&limiter, "/grounded", 1).await, 0);
-    let Admission::Admitted(degraded) = ask(&limiter, "/allow").await else { panic!("allowed") };
+    let Admission::Admitted(degraded) = decide(&limiter, "/allow").await else { panic!("allowed") };
     assert!(degraded.is_degraded);
 }
 
 #[tokio::test]
-async fn a_fleet_has_no_more_in_flight_than_a_limit_says() {
+async fn a_fleet_shares_one_concurrency_limit() {
     let redis = RedisServer::start();
     let limits = "limits: [{ name: exports, per: ip, concurrency: 2 }]";
     let (one, two) = (limiter(&redis.url(), limits), limiter(&redis.url(), limits));
-    let held = [ask(&one, "/").await, ask(&two, "/").await];
+    let held = [decide(&one, "/").await, decide(&two, "/").await];
     assert!(held.iter().all(Admission::is_admitted));
-    let Admission::Refused(refusal) = ask(&one, "/").await else { panic!("a third in flight") };
+    let Admission::Refused(refusal) = decide(&one, "/").await else { panic!("a third in flight") };
     assert!(matches!(refusal.reason, RefusalReason::TooManyInFlight { max: 2 }));
     drop(held);
     let _ = until(&two, "/", Admission::is_admitted).await;
 }
 
 #[tokio::test]
-async fn corrections_reach_the_store() {
+async fn refunds_are_written_to_the_store() {
     let redis = RedisServer::start();
     let limits = "limits: [{ name: a, rate: 10/hour burst 10, refund: 5xx }]";
     let limiter = limiter(&redis.url(), limits);
     let headers: Vec<(String, String)> = Vec::new();
-    let Admission::Admitted(mut failed) = ask(&limiter, "/").await else { panic!("there is room") };
+    let Admission::Admitted(mut failed) = decide(&limiter, "/").await else {
+        panic!("within the quota")
+    };
     failed.settle(503, &headers);
-    // The correction goes on in the background: the tenth fits once it has been made.
+    // The refund is made in the background: the tenth request is admitted after it.
     let mut total = 0;
     for _ in 0..1_000 {
         total += admitted(&limiter, "/", 1).await;
@@ -119,7 +121,7 @@ async fn corrections_reach_the_store() {
 }
 
 #[tokio::test]
-async fn a_gate_comes_back_to_its_store() {
+async fn a_limiter_recovers_when_its_store_does() {
     let redis = RedisServer::start();
     let limiter = limiter(&redis.url(), "limits: [{ name: a, rate: 100000/hour }]");
     let is_degraded = |admission: &Admission| matches!(admission, Admission::Admitted(admitted) if admitted.is_degraded);
@@ -131,7 +133,7 @@ async fn a_gate_comes_back_to_its_store() {
 }
 
 #[tokio::test]
-async fn hot_keys_may_be_served_from_leases() {
+async fn hot_keys_are_decided_from_leases() {
     let redis = RedisServer::start();
     let text = format!(
         "version: 1\nstore: {{ url: '{}', deadline: 2s, leased: true }}\nlimits: [{{ name: a, rate: 500/hour burst 500 }}]",
@@ -143,7 +145,7 @@ async fn hot_keys_may_be_served_from_leases() {
 }
 
 #[tokio::test]
-async fn a_shared_store_is_timed_and_its_breaker_and_leases_can_be_seen() {
+async fn store_calls_breaker_and_leases_are_reported() {
     let redis = RedisServer::start();
     let text = format!(
         "version: 1\nstore: {{ url: '{}', deadline: 2s, leased: true }}\nlimits: [{{ name: all, rate: 100000/hour }}]",
@@ -161,8 +163,8 @@ async fn a_shared_store_is_timed_and_its_breaker_and_leases_can_be_seen() {
         if limiter.engine().breaker_state() == Some(BreakerState::Open) {
             return;
         }
-        let _ = ask(&limiter, "/").await;
+        let _ = decide(&limiter, "/").await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("it never opened");
+    panic!("the breaker never opened");
 }

@@ -1,4 +1,4 @@
-//! A limiter over a real Redis, and what it does when that is slow or gone.
+//! A limiter over a real Redis, and its fallback when Redis is slow or down.
 #![cfg(feature = "redis")]
 
 use std::sync::{Arc, Mutex};
@@ -26,9 +26,9 @@ async fn check(limiter: &SharedLimiter, key: &str) -> Applied {
 }
 
 /// Checks until the result is as expected.
-async fn until(limiter: &SharedLimiter, what: &str, wish: impl Fn(&Applied) -> bool) {
+async fn until(limiter: &SharedLimiter, what: &str, expected: impl Fn(&Applied) -> bool) {
     for _ in 0..1_000 {
-        if wish(&check(limiter, "until").await) {
+        if expected(&check(limiter, "until").await) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -62,10 +62,11 @@ async fn a_reservation_settles_in_the_store() {
     let redis = RedisServer::start();
     let limiter = limiter("100/hour", &redis.url());
     let reserve = |n| limiter.key("k").cost(Cost::of(n)).reserve();
-    let reservation = reserve(60).await.unwrap_or_else(|_| panic!("there is room"));
-    assert!(reserve(60).await.is_err(), "not for another");
+    let reservation = reserve(60).await.unwrap_or_else(|_| panic!("within the quota"));
+    assert!(reserve(60).await.is_err(), "above the quota");
     assert_eq!(reservation.settle(20).await.unwrap().remaining(), 80);
-    let reservation = reserve(60).await.unwrap_or_else(|_| panic!("now there is"));
+    let reservation =
+        reserve(60).await.unwrap_or_else(|_| panic!("within the quota after the refund"));
     assert_eq!(reservation.cancel().await.unwrap().remaining(), 80);
     let _ = limiter.key("k").cost(Cost::of(150)).charge().await;
     assert!(!limiter.key("k").peek().await.allowed(), "a debt");
@@ -74,7 +75,7 @@ async fn a_reservation_settles_in_the_store() {
 }
 
 #[tokio::test]
-async fn a_black_hole_costs_a_deadline_and_then_nothing() {
+async fn an_open_breaker_spares_calls_the_deadline() {
     let redis = RedisServer::start();
     let proxy = FaultProxy::start(redis.port());
     let limiter = limiter("10/hour", &proxy.url());
@@ -95,7 +96,7 @@ async fn a_black_hole_costs_a_deadline_and_then_nothing() {
     }
     let after = limiter.stats();
     assert_eq!(after.local, before.local + 1_000);
-    assert!(after.deadlines <= before.deadlines + 20, "only the probe still asks");
+    assert!(after.deadlines <= before.deadlines + 20, "only the probe still calls the store");
     assert!(matches!(limiter.state(), StoreState::Down(_)));
 
     proxy.set(Fault::None);
@@ -105,7 +106,7 @@ async fn a_black_hole_costs_a_deadline_and_then_nothing() {
 }
 
 #[tokio::test]
-async fn every_fault_has_an_answer_and_passes() {
+async fn every_fault_falls_back_and_recovers() {
     let redis = RedisServer::start();
     let proxy = FaultProxy::start(redis.port());
     let limiter = limiter("1000000/hour", &proxy.url());
@@ -113,7 +114,7 @@ async fn every_fault_has_an_answer_and_passes() {
         until(&limiter, "up", |applied| applied.degraded().is_none()).await;
         proxy.set(fault);
         for _ in 0..20 {
-            assert!(check(&limiter, "k").await.allowed(), "by the share of one node");
+            assert!(check(&limiter, "k").await.allowed(), "by the local fallback");
         }
         proxy.set(Fault::None);
     }
@@ -127,10 +128,10 @@ async fn every_fault_has_an_answer_and_passes() {
 }
 
 #[tokio::test]
-async fn a_fleet_without_its_store_still_holds_the_total() {
+async fn a_fleet_without_its_store_still_enforces_the_total() {
     let redis = RedisServer::start();
     let nodes: Vec<_> = (0..4).map(|_| limiter("100/hour", &redis.url())).collect();
-    // Everybody hears of everybody.
+    // Every node learns the size of the fleet.
     for node in &nodes {
         node.start();
     }
@@ -150,7 +151,7 @@ async fn a_fleet_without_its_store_still_holds_the_total() {
 }
 
 #[tokio::test]
-async fn a_choice_for_each_limit_and_each_request() {
+async fn the_failure_mode_is_set_for_each_limit_and_request() {
     let gone = format!("redis://127.0.0.1:{}", RedisServer::start().port());
     let limiter = limiter("2/hour", &gone).with_nodes(1);
     open_breaker(&limiter).await;
@@ -164,7 +165,7 @@ async fn a_choice_for_each_limit_and_each_request() {
     assert!(two_local.iter().all(|applied| applied.allowed()));
     assert!(!check(&limiter, "k").await.allowed());
 
-    // What one denies is charged to none.
+    // A denial by one charge leaves the other uncharged.
     let limit = limiter.limit();
     let mixed = [
         Charge::new(limit, "a").on_failure(FailureMode::Local),
@@ -177,11 +178,11 @@ async fn a_choice_for_each_limit_and_each_request() {
 }
 
 #[tokio::test]
-async fn it_starts_without_a_store_and_says_so() {
+async fn a_limiter_starts_without_its_store_and_reports_state_changes() {
     let redis = RedisServer::start();
     redis.kill();
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let listener = heard.clone();
+    let states = Arc::new(Mutex::new(Vec::new()));
+    let listener = states.clone();
     let limiter = limiter("10/hour", &redis.url()).on_change(move |state| {
         listener.lock().unwrap().push(format!("{state:?}"));
     });
@@ -190,14 +191,14 @@ async fn it_starts_without_a_store_and_says_so() {
     redis.restart();
     until(&limiter, "up", |applied| applied.degraded().is_none()).await;
     until(&limiter, "closed", |_| limiter.breaker_state() == BreakerState::Closed).await;
-    let heard = heard.lock().unwrap();
-    assert!(heard[0].starts_with("Down"), "{heard:?}");
-    assert_eq!(heard.last().map(String::as_str), Some("Up"));
-    assert!(heard.windows(2).all(|two| two[0] != two[1]), "only news is told: {heard:?}");
+    let states = states.lock().unwrap();
+    assert!(states[0].starts_with("Down"), "{states:?}");
+    assert_eq!(states.last().map(String::as_str), Some("Up"));
+    assert!(states.windows(2).all(|two| two[0] != two[1]), "a state is reported once: {states:?}");
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_not_an_outage() {
+async fn a_wrong_password_is_reported_as_misconfiguration() {
     let redis = RedisServer::start_with(&["--requirepass", "secret"]);
     let limiter = limiter("10/hour", &format!("redis://:wrong@127.0.0.1:{}", redis.port()));
     open_breaker(&limiter).await;
@@ -207,9 +208,9 @@ async fn a_wrong_password_is_not_an_outage() {
     assert!(limiter.stats().misconfigured > 0);
 }
 
-/// Four nodes ask all the time while the store stalls for two fifths of it.
+/// Four nodes send requests continuously while the store is stalled two fifths of the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_stalls_again_and_again_adds_two_bursts_to_the_limit_at_most() {
+async fn a_flapping_store_adds_at_most_two_bursts() {
     let redis = RedisServer::start();
     let limit = || Limit::token_bucket("400/s burst 100").unwrap().named("flapping");
     let nodes: Vec<_> = (0..4)
@@ -218,15 +219,15 @@ async fn a_store_that_stalls_again_and_again_adds_two_bursts_to_the_limit_at_mos
             SharedLimiter::new(limit(), store).unwrap().with_nodes(4)
         })
         .collect();
-    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let began = SystemClock.now();
+    let is_done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let started = SystemClock.now();
     let callers: Vec<_> = nodes
         .iter()
         .map(|node| {
-            let (node, is_over) = (node.clone(), is_over.clone());
+            let (node, is_done) = (node.clone(), is_done.clone());
             tokio::spawn(async move {
                 let mut admitted = 0_u64;
-                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
                     admitted += u64::from(check(&node, "k").await.allowed());
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
@@ -240,19 +241,19 @@ async fn a_store_that_stalls_again_and_again_adds_two_bursts_to_the_limit_at_mos
         tokio::time::sleep(Duration::from_millis(100)).await;
         redis.resume();
     }
-    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    is_done.store(true, std::sync::atomic::Ordering::Relaxed);
     let mut admitted = 0;
     for caller in callers {
         admitted += caller.await.unwrap();
     }
-    let took_ms = SystemClock.now().since(began).as_millis() as u64;
+    let took_ms = SystemClock.now().since(started).as_millis() as u64;
     println!("{admitted} admitted in {took_ms} ms");
     let local: u64 = nodes.iter().map(|node| node.stats().local).sum();
     assert!(local > 0, "the store stalled");
     assert!(admitted <= took_ms * 400 / 1_000 + 300, "{admitted} in {took_ms} ms");
 }
 
-/// A key that lives on this node of the cluster.
+/// Returns a key whose slot is on this node of the cluster.
 fn key_of_node(cluster: &RedisCluster, node: usize) -> String {
     let slot_of = |key: &str| {
         let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", &format!("{{={key}}}")]);
@@ -263,26 +264,26 @@ fn key_of_node(cluster: &RedisCluster, node: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_shard_degrades_no_key_of_another() {
+async fn a_failed_shard_degrades_only_its_own_keys() {
     let cluster = RedisCluster::start();
     for node in cluster.nodes() {
         node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
-    let (doomed, other) = (key_of_node(&cluster, 0), key_of_node(&cluster, 1));
+    let (on_failed, other) = (key_of_node(&cluster, 0), key_of_node(&cluster, 1));
     let limiter = limiter("1000000/hour", &cluster.url());
-    for key in [&doomed, &other] {
+    for key in [&on_failed, &other] {
         assert!(check(&limiter, key).await.degraded().is_none());
     }
     cluster.nodes()[0].pause();
     while limiter.breaker_state() != BreakerState::Open {
-        assert!(check(&limiter, &doomed).await.degraded().is_some());
+        assert!(check(&limiter, &on_failed).await.degraded().is_some());
         assert!(check(&limiter, &other).await.degraded().is_none());
     }
     assert!(matches!(limiter.state(), StoreState::Partial { shards_down: 1, .. }));
     // Until the replica has taken over, and its breaker is closed again.
     let mut recovered = 0;
     while limiter.breaker_state() != BreakerState::Closed || recovered < 10 {
-        recovered += u32::from(check(&limiter, &doomed).await.degraded().is_none());
+        recovered += u32::from(check(&limiter, &on_failed).await.degraded().is_none());
         let applied = check(&limiter, &other).await;
         assert!(applied.degraded().is_none(), "{applied:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,4 +1,4 @@
-//! Permits and leases that a fleet shares, on a real Redis; and what a holder that is killed leaves.
+//! Permits and leases shared by a fleet, on a real Redis, also when their holder is killed.
 #![cfg(feature = "redis")]
 
 use std::io::{BufRead, BufReader};
@@ -20,7 +20,7 @@ fn permits(url: &str) -> SharedConcurrencyLimit {
     SharedConcurrencyLimit::new("jobs", 3, store(url)).with_ttl(Duration::from_millis(900))
 }
 
-/// Asks until there is one.
+/// Tries until a permit is granted.
 async fn acquire(of: &SharedConcurrencyLimit, key: &str) -> SharedPermit {
     for _ in 0..1_000 {
         if let Ok(permit) = of.acquire(key).await {
@@ -28,7 +28,7 @@ async fn acquire(of: &SharedConcurrencyLimit, key: &str) -> SharedPermit {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("no permit came back");
+    panic!("no permit was released");
 }
 
 /// Waits until the server's clock has passed every deadline that permits have now.
@@ -55,14 +55,14 @@ async fn wait_until_expired(redis: &RedisServer) {
 }
 
 #[tokio::test]
-async fn the_fleet_holds_no_more_permits_than_there_are() {
+async fn a_fleet_shares_one_set_of_permits() {
     let redis = RedisServer::start();
     let (one, two) = (permits(&redis.url()), permits(&redis.url()));
     let held = [acquire(&one, "k").await, acquire(&two, "k").await, acquire(&one, "k").await];
     assert!(matches!(two.acquire("k").await, Err(AcquireError::NoPermits { max: 3, .. })));
     assert!(two.acquire("another key").await.is_ok());
 
-    // They are renewed, and so outlive the deadlines that they have now.
+    // Permits in use are renewed, so they outlive their present deadlines.
     wait_until_expired(&redis).await;
     assert!(two.acquire("k").await.is_err());
     assert!(held.iter().all(|permit| !permit.is_lost()));
@@ -72,7 +72,7 @@ async fn the_fleet_holds_no_more_permits_than_there_are() {
 }
 
 #[tokio::test]
-async fn permits_of_a_killed_holder_come_back() {
+async fn permits_of_a_killed_holder_expire() {
     let redis = RedisServer::start();
     let mut child = holder(&redis, "holds_permits");
     let here = permits(&redis.url());
@@ -80,12 +80,12 @@ async fn permits_of_a_killed_holder_come_back() {
     child.kill().unwrap();
     child.wait().unwrap();
     let back = [acquire(&here, "k").await, acquire(&here, "k").await, acquire(&here, "k").await];
-    assert!(here.acquire("k").await.is_err(), "and no more than there are");
+    assert!(here.acquire("k").await.is_err(), "no more than the limit");
     drop(back);
 }
 
 #[tokio::test]
-async fn a_permit_that_is_held_for_a_time_is_released_by_whoever_knows_its_id() {
+async fn a_permit_is_released_by_its_id_from_any_node() {
     let redis = RedisServer::start();
     let (one, two) = (permits(&redis.url()), permits(&redis.url()));
     let hour = Duration::from_secs(3_600);
@@ -102,9 +102,9 @@ async fn a_permit_that_is_held_for_a_time_is_released_by_whoever_knows_its_id() 
     assert!("+123456789abcdef0123456789abcdef".parse::<PermitId>().is_err());
 }
 
-/// Whoever asked has not got its id, so nobody could release it for as long as it is valid.
+/// The caller has no id of such a permit, so only the limiter can release it before it expires.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_permit_that_was_granted_too_late_is_released() {
+async fn a_permit_granted_after_the_deadline_is_released() {
     let redis = RedisServer::start();
     let config = RedisConfig::new(&redis.url()).with_deadline(Duration::from_millis(200));
     let of = SharedConcurrencyLimit::new("jobs", 1, config.open().unwrap());
@@ -112,7 +112,7 @@ async fn a_permit_that_was_granted_too_late_is_released() {
     let hour = Duration::from_secs(3_600);
     redis.command(&["CLIENT", "PAUSE", "500", "ALL"]);
     assert!(matches!(of.hold("k", hour).await, Err(AcquireError::Store(_))));
-    // Once the server goes on, it grants the permit, and then it is released.
+    // When the server resumes, it grants the permit, which is then released.
     let count = |key: &str| redis.command(&["INFO", "commandstats"]).contains(key);
     wait_until("it is granted", || count("cmdstat_zadd:calls=2"));
     let held = ["EVAL", "return redis.call('ZCARD', redis.call('KEYS', '*k}*')[1] or '')", "0"];
@@ -121,12 +121,12 @@ async fn a_permit_that_was_granted_too_late_is_released() {
 }
 
 #[tokio::test]
-async fn a_killed_lease_holder_leaves_no_more_than_the_limit() {
+async fn a_killed_lease_holder_cannot_exceed_the_limit() {
     let redis = RedisServer::start();
     let mut child = holder(&redis, "holds_leases");
     child.kill().unwrap();
     child.wait().unwrap();
-    // The child admitted 200 and had more on lease.
+    // The child admitted 200 and had leased more.
     let here = leased(&redis.url());
     let mut admitted = 200;
     while here.check("hot").await.allowed() {
@@ -134,7 +134,7 @@ async fn a_killed_lease_holder_leaves_no_more_than_the_limit() {
     }
     let bound = LeasedStore::<RedisStore>::unspent_max(here.limit());
     assert!(admitted <= 1_000, "{admitted}");
-    assert!(admitted >= 1_000 - bound, "{admitted}: no more was lost than a node may hold back");
+    assert!(admitted >= 1_000 - bound, "{admitted}: no more is lost than a node may lease");
 }
 
 fn leased(url: &str) -> SharedLimiter<LeasedStore<RedisStore>> {
@@ -142,7 +142,7 @@ fn leased(url: &str) -> SharedLimiter<LeasedStore<RedisStore>> {
     SharedLimiter::new(limit, LeasedStore::new(store(url))).unwrap()
 }
 
-/// This program again, as another process that holds something until it is killed.
+/// Starts this program as a second process that holds permits or leases until it is killed.
 fn holder(redis: &RedisServer, what: &str) -> std::process::Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([what, "--exact", "--ignored", "--nocapture"])
@@ -151,8 +151,8 @@ fn holder(redis: &RedisServer, what: &str) -> std::process::Child {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let is_ready = lines.map_while(Result::ok).any(|line| line.contains("it holds them"));
-    assert!(is_ready, "the other process holds nothing");
+    let is_ready = lines.map_while(Result::ok).any(|line| line.contains("ready"));
+    assert!(is_ready, "the other process is not ready");
     child
 }
 
@@ -161,21 +161,21 @@ fn redis_of_parent() -> String {
 }
 
 #[tokio::test]
-#[ignore = "it is the other process of a test above"]
+#[ignore = "the second process of a test above"]
 async fn holds_permits() {
     let of = permits(&redis_of_parent());
     let held = [acquire(&of, "k").await, acquire(&of, "k").await, acquire(&of, "k").await];
-    println!("it holds them: {}", held.len());
+    println!("ready: {}", held.len());
     std::future::pending::<()>().await;
 }
 
 #[tokio::test]
-#[ignore = "it is the other process of a test above"]
+#[ignore = "the second process of a test above"]
 async fn holds_leases() {
     let limiter = leased(&redis_of_parent());
     for _ in 0..200 {
         assert!(limiter.check("hot").await.allowed());
     }
-    println!("it holds them");
+    println!("ready");
     std::future::pending::<()>().await;
 }

@@ -1,4 +1,4 @@
-//! Waiting: fair, with deadlines that fail at once, safe to abandon. In virtual time.
+//! Waiting for admission: order, deadlines and cancellation, in virtual time.
 #![cfg(feature = "tokio")]
 
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use ratekeeper::{ALGORITHMS, Clock, ConcurrencyLimit, Cost, Limit, Limiter, Micros, WaitError};
 use tokio::time::Instant;
 
-/// The runtime's own time, which these tests stop and turn.
+/// Tokio's clock, which these tests pause and advance.
 #[derive(Clone)]
 struct TokioClock(Instant);
 
@@ -26,7 +26,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Who came through, and how long after the start.
+/// The waiters that were admitted, and how long after the start.
 #[derive(Clone)]
 struct Arrivals(Arc<Mutex<Vec<(u64, Duration)>>>, Instant);
 
@@ -72,7 +72,7 @@ async fn waiters_are_served_in_order_each_at_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_algorithm_can_be_waited_for() {
+async fn wait_works_with_every_algorithm() {
     for algorithm in ALGORITHMS {
         let limiter = limiter(Limit::new("2/s".parse().unwrap(), *algorithm).unwrap());
         for _ in 0..6 {
@@ -87,7 +87,7 @@ async fn every_algorithm_can_be_waited_for() {
 async fn a_deadline_that_cannot_be_met_fails_at_once() {
     let limiter = limiter(Limit::token_bucket("10/s burst 1").unwrap());
     assert!(limiter.check("k").allowed());
-    // Three are in line, so the fourth has its turn after 400 ms.
+    // Three are queued, so the fourth is admitted after 400 ms.
     for _ in 0..3 {
         let limiter = limiter.clone();
         tokio::spawn(async move { limiter.key("k").wait(ms(1_000)).await });
@@ -101,7 +101,7 @@ async fn a_deadline_that_cannot_be_met_fails_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_gives_up_leaves_the_line_and_is_not_charged() {
+async fn a_cancelled_wait_leaves_the_queue_and_is_not_charged() {
     let limiter = limiter(Limit::token_bucket("10/s burst 1").unwrap());
     let arrivals = Arrivals::new();
     assert!(limiter.check("k").allowed());
@@ -121,7 +121,7 @@ async fn whoever_gives_up_leaves_the_line_and_is_not_charged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plain_check_may_pass_a_line_but_the_line_still_moves() {
+async fn a_check_may_overtake_the_queue_without_blocking_it() {
     let limiter = limiter(Limit::token_bucket("10/s burst 1").unwrap());
     assert!(limiter.check("k").allowed());
     let waiting = tokio::spawn({
@@ -135,7 +135,7 @@ async fn a_plain_check_may_pass_a_line_but_the_line_still_moves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_messages_at_once_leave_evenly() {
+async fn a_leaky_queue_spaces_a_burst_evenly() {
     let limiter = limiter(Limit::leaky_bucket("100/s burst 1000").unwrap());
     let arrivals = Arrivals::new();
     let tasks: Vec<_> = (0..1_001)
@@ -160,7 +160,7 @@ async fn a_thousand_messages_at_once_leave_evenly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_abandoned_place_in_the_queue_is_given_back_if_nobody_is_behind_it() {
+async fn a_cancelled_wait_at_the_end_of_the_queue_is_refunded() {
     let limiter = limiter(Limit::leaky_bucket("10/s burst 10").unwrap());
     let queue = || {
         let limiter = limiter.clone();
@@ -171,10 +171,10 @@ async fn an_abandoned_place_in_the_queue_is_given_back_if_nobody_is_behind_it() 
     settle().await;
     second.abort();
     settle().await;
-    // The place 100 ms from now is free again.
+    // The charge is refunded: the next delay is 100 ms again.
     assert_eq!(limiter.key("k").peek().delay(), ms(100));
 
-    // So it is when a wait is abandoned while it is held.
+    // The same holds for `wait`.
     let waiting = tokio::spawn({
         let limiter = limiter.clone();
         async move { limiter.key("k").wait(ms(1_000)).await }
@@ -189,12 +189,12 @@ async fn an_abandoned_place_in_the_queue_is_given_back_if_nobody_is_behind_it() 
     settle().await;
     second.abort();
     settle().await;
-    // Somebody is behind it, so the gap stays.
+    // Another request is queued behind it, so its charge stays.
     assert_eq!(limiter.key("k").peek().delay(), ms(300));
 }
 
 #[tokio::test(start_paused = true)]
-async fn permits_go_to_whoever_has_waited_longest() {
+async fn permits_are_granted_in_order_of_arrival() {
     let bulkhead = ConcurrencyLimit::new(1).unwrap();
     let arrivals = Arrivals::new();
     let held = bulkhead.try_acquire("db").unwrap();
@@ -212,7 +212,7 @@ async fn permits_go_to_whoever_has_waited_longest() {
     settle().await;
     second.abort();
     drop(held);
-    // Nobody may slip in between a permit's release and the one it goes to.
+    // A released permit goes to the first waiter; `try_acquire` cannot take it.
     assert!(bulkhead.try_acquire("db").is_none());
     first.await.unwrap();
     third.await.unwrap();
@@ -221,7 +221,7 @@ async fn permits_go_to_whoever_has_waited_longest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn patience_for_a_permit_ends() {
+async fn acquire_ends_at_its_timeout() {
     let bulkhead = ConcurrencyLimit::new(1).unwrap();
     let held = bulkhead.try_acquire("db").unwrap();
     assert!(bulkhead.acquire("db", ms(50)).await.is_none());
@@ -231,15 +231,15 @@ async fn patience_for_a_permit_ends() {
 }
 
 #[tokio::test]
-async fn permits_never_exceed_the_limit_nor_get_lost_under_cancellation() {
+async fn cancellation_neither_leaks_permits_nor_exceeds_the_limit() {
     let bulkhead = ConcurrencyLimit::new(3).unwrap();
     let tasks: Vec<_> = (0..200)
         .map(|i| {
             let bulkhead = bulkhead.clone();
             tokio::spawn(async move {
-                // Some give up at once, some after a moment, some not at all.
-                let patience = ms(if i % 3 == 0 { 0 } else { 5_000 });
-                let permit = bulkhead.acquire("db", patience).await;
+                // A third has a timeout of zero; every seventh task is aborted.
+                let timeout = ms(if i % 3 == 0 { 0 } else { 5_000 });
+                let permit = bulkhead.acquire("db", timeout).await;
                 assert!(bulkhead.in_flight("db") <= 3);
                 tokio::task::yield_now().await;
                 drop(permit);
@@ -258,7 +258,7 @@ async fn permits_never_exceed_the_limit_nor_get_lost_under_cancellation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_beyond_the_calendar_fails_at_once() {
+async fn a_wait_beyond_the_time_range_fails_at_once() {
     let limiter = limiter(Limit::token_bucket("10/minute").unwrap());
     let reserved = limiter.key("k").reserve(ms(1_000)).unwrap();
     reserved.settle(u64::MAX).unwrap();
@@ -267,7 +267,7 @@ async fn a_wait_beyond_the_calendar_fails_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_gets_longer_meanwhile_ends_at_its_deadline() {
+async fn a_wait_prolonged_by_another_charge_ends_at_its_deadline() {
     let limiter = limiter(Limit::leaky_bucket("7/s burst 7").unwrap());
     let reserved = limiter.key("k").cost(Cost::of(7)).reserve(ms(1_000)).unwrap();
     let start = Instant::now();
@@ -282,7 +282,7 @@ async fn a_wait_that_gets_longer_meanwhile_ends_at_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_over_another_store_has_queues_of_its_own() {
+async fn limiters_over_different_stores_do_not_share_queues() {
     let limit = || Limit::token_bucket("1/hour").unwrap();
     let first = limiter(limit());
     assert!(first.check("k").allowed());

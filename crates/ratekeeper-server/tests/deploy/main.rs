@@ -1,4 +1,4 @@
-//! The files in `deploy/`, held against the program. Envoy's are run by the tests for Envoy.
+//! The files in `deploy/`, checked against the program. Envoy's files are run by the tests of the gRPC service.
 
 mod manifests;
 
@@ -15,14 +15,14 @@ fn ratekeeper(args: &[&str]) -> std::process::Output {
     Command::new(env!("CARGO_BIN_EXE_ratekeeper")).args(args).output().expect("it starts")
 }
 
-/// With `--help` at its end, a command line does nothing, but everything before that has to be right.
+/// Asserts that a command line is valid: with `--help` at its end it is parsed and not run.
 #[track_caller]
-fn is_understood(args: &[&str]) {
+fn assert_parses(args: &[&str]) {
     let output = ratekeeper(&[args, &["--help"]].concat());
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The value of a setting of the unit.
+/// Returns the value of a setting in the unit.
 fn setting(name: &str) -> &str {
     let line = UNIT.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     line.unwrap_or_else(|| panic!("the unit has no {name}"))
@@ -43,33 +43,33 @@ fn secs(text: &str) -> u64 {
 }
 
 #[test]
-fn every_option_in_them_exists() {
+fn every_option_exists() {
     let words: Vec<_> = setting("ExecStart").split(' ').skip(1).collect();
-    is_understood(&words);
-    is_understood(&args(&container()));
+    assert_parses(&words);
+    assert_parses(&args(&container()));
     let last = DOCKERFILE.lines().find_map(|line| line.strip_prefix("CMD ")).expect("a CMD");
     let words: Vec<String> = serde_json::from_str(last).expect("a list");
-    is_understood(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_parses(&words.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(ratekeeper(&["serve", "--unheard-of", "--help"]).status.code(), Some(2));
 }
 
 #[test]
-fn they_wait_longer_than_a_drain_takes() {
+fn stop_timeouts_are_longer_than_the_drain() {
     let drain = |words: &[&str]| {
         let text = words.join(" ").replace('=', " ");
-        secs(text.split_once("--drain ").expect("it is said").1.split(' ').next().unwrap())
+        secs(text.split_once("--drain ").expect("a drain timeout").1.split(' ').next().unwrap())
     };
     let words: Vec<_> = setting("ExecStart").split(' ').collect();
     assert!(secs(setting("TimeoutStopSec")) > drain(&words));
     let pod = &document(RATEKEEPER, "Deployment", "ratekeeper")["spec"]["template"]["spec"];
     let container = container();
     let before = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap();
-    let patience = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
-    assert!(patience > before + drain(&args(&container)));
+    let grace_period = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
+    assert!(grace_period > before + drain(&args(&container)));
 }
 
 #[test]
-fn the_policy_in_them_is_a_good_one() {
+fn the_policy_is_valid() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.yaml");
     fs::write(&path, file(RATEKEEPER, "ratekeeper", "policy.yaml")).unwrap();
@@ -77,9 +77,9 @@ fn the_policy_in_them_is_a_good_one() {
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }
 
-/// What one part of a manifest calls another has to be there.
+/// Every name, label and port that a manifest refers to exists.
 #[test]
-fn manifests_agree_with_themselves() {
+fn manifests_are_consistent() {
     for text in [RATEKEEPER, SIDECAR] {
         let all = documents(text);
         let of_kind = |kind: &'static str| all.iter().filter(move |one| one["kind"] == kind);
@@ -113,9 +113,9 @@ fn manifests_agree_with_themselves() {
     assert_eq!(&budget["spec"]["selector"]["matchLabels"], labels);
 }
 
-/// Only where there is a systemd to ask.
+/// Only where systemd is installed.
 #[test]
-fn systemd_takes_the_unit() {
+fn systemd_accepts_the_unit() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         return;
     }
@@ -124,7 +124,7 @@ fn systemd_takes_the_unit() {
     let program = env!("CARGO_BIN_EXE_ratekeeper");
     fs::write(&path, UNIT.replace("/usr/local/bin/ratekeeper", program)).unwrap();
     let verified = Command::new("systemd-analyze").arg("verify").arg(&path).output().unwrap();
-    let told = String::from_utf8_lossy(&verified.stderr);
-    let about_us: Vec<_> = told.lines().filter(|line| line.contains("ratekeeper")).collect();
-    assert!(verified.status.success() && about_us.is_empty(), "{told}");
+    let stderr = String::from_utf8_lossy(&verified.stderr);
+    let about_us: Vec<_> = stderr.lines().filter(|line| line.contains("ratekeeper")).collect();
+    assert!(verified.status.success() && about_us.is_empty(), "{stderr}");
 }

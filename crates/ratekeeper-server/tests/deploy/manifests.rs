@@ -1,32 +1,32 @@
-//! What is in `deploy/kubernetes`.
+//! The manifests in `deploy/kubernetes`.
 
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 use serde_json::{Map, Value};
 
 /// Two servers over one Redis.
 pub(crate) const RATEKEEPER: &str = include_str!("../../../../deploy/kubernetes/ratekeeper.yaml");
-/// An application with an Envoy beside it.
+/// An application with an Envoy sidecar.
 pub(crate) const SIDECAR: &str = include_str!("../../../../deploy/kubernetes/envoy-sidecar.yaml");
 
-/// The documents of a file.
+/// Parses the documents of a file.
 pub(crate) fn documents(text: &str) -> Vec<Value> {
     Yaml::load_from_str(text).expect("YAML").iter().map(to_json).collect()
 }
 
-/// The one of this kind and name.
+/// Returns the document of this kind and name.
 pub(crate) fn document(text: &str, kind: &str, name: &str) -> Value {
     let is_it = |one: &Value| one["kind"] == kind && one["metadata"]["name"] == name;
     documents(text).into_iter().find(is_it).unwrap_or_else(|| panic!("there is no {kind} {name}"))
 }
 
-/// A file in a `ConfigMap`.
+/// Returns a file of a `ConfigMap`.
 pub(crate) fn file(text: &str, map: &str, name: &str) -> String {
     let file = &document(text, "ConfigMap", map)["data"][name];
     file.as_str().unwrap_or_else(|| panic!("there is no {name}")).to_string()
 }
 
 fn to_json(yaml: &Yaml<'_>) -> Value {
-    let key = |key: &Yaml<'_>| key.as_str().expect("keys are texts").to_string();
+    let key = |key: &Yaml<'_>| key.as_str().expect("keys are strings").to_string();
     match yaml {
         Yaml::Value(Scalar::Null) => Value::Null,
         Yaml::Value(Scalar::Boolean(boolean)) => (*boolean).into(),
@@ -37,6 +37,6 @@ fn to_json(yaml: &Yaml<'_>) -> Value {
             let fields = fields.iter().map(|(name, value)| (key(name), to_json(value)));
             fields.collect::<Map<_, _>>().into()
         }
-        other => panic!("what is {other:?}?"),
+        other => panic!("unexpected {other:?}"),
     }
 }

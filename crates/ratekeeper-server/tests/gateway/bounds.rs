@@ -1,4 +1,4 @@
-//! What happens at the gateway's bounds.
+//! The gateway's limits on connections, requests in flight, streams and file descriptors.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Sender, channel};
@@ -7,33 +7,33 @@ use std::time::Duration;
 
 use ratekeeper_testkit::{ANY_PORT, Listener, Server, ServerBuilder, wait_until};
 
-use crate::backend::{Backend, answer};
-use crate::client::{Answer, Client};
+use crate::backend::{Backend, respond};
+use crate::client::{Client, Response};
 use crate::process::Gateway;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Answers a request for each that the test lets go.
-fn holding() -> (Sender<()>, Backend) {
+/// Starts an upstream that responds to one request for each message that the test sends.
+fn held_upstream() -> (Sender<()>, Backend) {
     let (release, held) = channel::<()>();
     let held = Arc::new(Mutex::new(held));
     let backend = Backend::start(move |_, wire| {
         let is_released = held.lock().unwrap().recv().is_ok();
-        is_released && answer(wire, "held")
+        is_released && respond(wire, "held")
     });
     (release, backend)
 }
 
-fn is_overloaded(answer: &Answer) -> bool {
-    let retry_after = answer.head.get("retry-after");
-    answer.status() == 503
-        && answer.body.contains("OVERLOADED")
+fn is_overloaded(response: &Response) -> bool {
+    let retry_after = response.head.get("retry-after");
+    response.status() == 503
+        && response.body.contains("OVERLOADED")
         && retry_after.as_deref() == Some("1")
 }
 
 #[test]
-fn one_request_too_many_is_shed() {
-    let (release, backend) = holding();
+fn a_request_above_max_in_flight_is_shed() {
+    let (release, backend) = held_upstream();
     let args = ["--max-in-flight", "1", "--admin", "127.0.0.1:0"];
     let gateway = Gateway::before(&backend, &args);
     let mut first = gateway.connect();
@@ -41,43 +41,46 @@ fn one_request_too_many_is_shed() {
     wait_until("the first is in flight", || backend.requests() == 1);
     let mut second = gateway.connect();
     for _ in 0..2 {
-        let answer = second.get("/");
-        assert!(is_overloaded(&answer), "{}", answer.body);
+        let response = second.get("/");
+        assert!(is_overloaded(&response), "{}", response.body);
     }
-    let told = gateway.metrics();
-    assert!(told.contains("ratekeeper_gateway_rejected_total{reason=\"in_flight\"} 2\n"), "{told}");
-    assert!(told.contains("ratekeeper_gateway_requests_in_flight 1\n"), "{told}");
+    let metrics = gateway.metrics();
+    assert!(
+        metrics.contains("ratekeeper_gateway_rejected_total{reason=\"in_flight\"} 2\n"),
+        "{metrics}"
+    );
+    assert!(metrics.contains("ratekeeper_gateway_requests_in_flight 1\n"), "{metrics}");
     release.send(()).unwrap();
-    assert_eq!(first.answer().status(), 200);
+    assert_eq!(first.response().status(), 200);
     release.send(()).unwrap();
-    // The first gives up its place once its answer is sent, which it may not have noticed yet.
-    wait_until("there is room again", || second.get("/").status() == 200);
+    // The first request leaves the in-flight count shortly after its response is sent.
+    wait_until("requests are accepted again", || second.get("/").status() == 200);
     assert_eq!(backend.requests(), 2);
 }
 
 #[test]
-fn an_upstream_has_no_more_connections_than_it_may() {
-    let (release, backend) = holding();
+fn a_request_above_max_upstream_connections_is_shed() {
+    let (release, backend) = held_upstream();
     let args = ["--max-upstream-connections", "1", "--admin", "127.0.0.1:0"];
     let gateway = Gateway::before(&backend, &args);
     let mut first = gateway.connect();
     first.send(GET);
     wait_until("the first is in flight", || backend.requests() == 1);
-    let answer = gateway.connect().get("/");
-    assert!(is_overloaded(&answer), "{}", answer.body);
-    let told = gateway.metrics();
+    let response = gateway.connect().get("/");
+    assert!(is_overloaded(&response), "{}", response.body);
+    let metrics = gateway.metrics();
     let rejected = "ratekeeper_gateway_rejected_total{reason=\"upstream_connections\"} 1\n";
-    assert!(told.contains(rejected), "{told}");
-    assert!(!gateway.log().contains("request failed"), "that is no fault of the upstream's");
+    assert!(metrics.contains(rejected), "{metrics}");
+    assert!(!gateway.log().contains("request failed"), "the upstream has not failed");
     release.send(()).unwrap();
-    assert_eq!(first.answer().status(), 200);
+    assert_eq!(first.response().status(), 200);
     release.send(()).unwrap();
-    wait_until("there is room again", || gateway.connect().get("/").status() == 200);
+    wait_until("requests are accepted again", || gateway.connect().get("/").status() == 200);
 }
 
 #[test]
-fn another_upstream_is_used_when_one_has_its_connections() {
-    let (_release, busy) = holding();
+fn another_upstream_is_used_when_one_is_at_its_connection_limit() {
+    let (_release, busy) = held_upstream();
     let idle = Backend::says("idle");
     let gateway = Gateway::before_all(
         &[&busy, &idle],
@@ -85,7 +88,7 @@ fn another_upstream_is_used_when_one_has_its_connections() {
     );
     let waiting = gateway.connect();
     waiting.send(GET);
-    // Which upstream is the first is not known; the one that holds gets one in the end.
+    // The first upstream is not known; a second request reaches the held one if the first did not.
     let second = gateway.connect();
     if busy.requests() == 0 {
         second.send(GET);
@@ -100,7 +103,7 @@ fn another_upstream_is_used_when_one_has_its_connections() {
 fn a_tunnel_counts_as_a_connection_to_its_upstream() {
     let backend = Backend::start(|head, wire| {
         if head.get("upgrade").is_none() {
-            return answer(wire, "hello");
+            return respond(wire, "hello");
         }
         let switch =
             "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
@@ -114,11 +117,11 @@ fn a_tunnel_counts_as_a_connection_to_its_upstream() {
     assert_eq!(tunnel.0.head().status(), 101);
     assert!(is_overloaded(&gateway.connect().get("/")));
     drop(tunnel);
-    wait_until("the tunnel is over", || gateway.connect().get("/").status() == 200);
+    wait_until("the tunnel is closed", || gateway.connect().get("/").status() == 200);
 }
 
 #[test]
-fn streams_of_a_connection_are_bounded_as_told() {
+fn max_streams_is_sent_in_the_http2_settings() {
     let gateway = Gateway::before(&Backend::says("hello"), &["--max-streams", "7"]);
     let mut client = gateway.connect();
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
@@ -126,14 +129,14 @@ fn streams_of_a_connection_are_bounded_as_told() {
     let head = client.0.exactly(9);
     assert_eq!(head[3], 4, "the first frame has the settings");
     let length = usize::from(head[1]) * 256 + usize::from(head[2]);
-    let told = client.0.exactly(length);
+    let received = client.0.exactly(length);
     let is_streams = |setting: &&[u8]| setting[..2] == [0, 3];
-    assert_eq!(told.chunks(6).find(is_streams), Some(&[0, 3, 0, 0, 0, 7][..]));
+    assert_eq!(received.chunks(6).find(is_streams), Some(&[0, 3, 0, 0, 0, 7][..]));
 }
 
-/// Opens streams of HTTP/2 and resets each at once.
+/// Returns frames that open HTTP/2 streams and reset each at once.
 fn opened_and_reset(streams: u32) -> Vec<u8> {
-    // GET http://a/, all of it in HPACK's static table but for the host.
+    // GET http://a/; only the host is not in HPACK's static table.
     let headers = [0x82, 0x86, 0x84, 0x41, 1, b'a'];
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     let mut bytes = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings].concat();
@@ -147,11 +150,11 @@ fn opened_and_reset(streams: u32) -> Vec<u8> {
 }
 
 #[test]
-fn connections_that_are_reset_do_not_fill_the_log() {
+fn rapid_resets_do_not_flood_the_log() {
     let gateway = Gateway::before(&Backend::says("hello"), &[]);
     for _ in 0..50 {
         let mut client = gateway.connect();
-        // It may have had enough before all is sent.
+        // The gateway may close the connection before everything is sent.
         let _ = client.0.try_send(opened_and_reset(500));
         client.0.rest();
         assert!(client.0.is_closed());
@@ -162,12 +165,12 @@ fn connections_that_are_reset_do_not_fill_the_log() {
     assert_eq!(gateway.connect().get("/").status(), 200);
 }
 
-/// Takes all file descriptors that connections may have, and then asks for health.
-fn is_healthy_without_descriptors(address: SocketAddr, program: &Server, rejected: &str) {
+/// Exhausts the file descriptors for connections, and asserts that the health endpoints respond.
+fn assert_healthy_without_descriptors(address: SocketAddr, program: &Server, rejected: &str) {
     let all: Vec<_> = (0..400).map(|_| TcpStream::connect(address).unwrap()).collect();
     wait_until("some are rejected", || {
-        let told = program.metrics();
-        let line = told.lines().find(|line| line.starts_with(rejected)).expect("a metric");
+        let metrics = program.metrics();
+        let line = metrics.lines().find(|line| line.starts_with(rejected)).expect("a metric");
         !line.ends_with(" 0")
     });
     assert_eq!(Client::connect(program.admin()).get("/healthz").status(), 200);
@@ -177,45 +180,45 @@ fn is_healthy_without_descriptors(address: SocketAddr, program: &Server, rejecte
 }
 
 #[test]
-fn the_gateway_is_healthy_when_file_descriptors_have_run_out() {
+fn the_gateway_stays_healthy_without_file_descriptors() {
     let backend = Backend::says("hello");
     let upstream = backend.url();
     let args = ["--upstream", &upstream, "--admin", ANY_PORT, "--workers", "2"];
     let gateway = Gateway::builder().after_script("ulimit -n 256").args(args).start();
     let address = gateway.gateway();
     let rejected = "ratekeeper_gateway_rejected_total{reason=\"file_descriptors\"}";
-    is_healthy_without_descriptors(address, &gateway, rejected);
+    assert_healthy_without_descriptors(address, &gateway, rejected);
     wait_until("it serves again", || {
         let mut client = Client::connect(address);
         client.0.stream().set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-        client.0.try_send(GET).is_ok() && client.try_answer().is_ok()
+        client.0.try_send(GET).is_ok() && client.try_response().is_ok()
     });
 }
 
 #[test]
-fn the_decision_server_is_healthy_when_file_descriptors_have_run_out() {
+fn the_decision_server_stays_healthy_without_file_descriptors() {
     let server = ServerBuilder::serve(env!("CARGO_BIN_EXE_ratekeeper"))
         .listen(&[Listener::Http, Listener::Admin])
         .args(["--workers", "2"])
         .after_script("ulimit -n 256")
         .start();
     let address = server.http();
-    let rejected = "ratekeeper_connections_rejected_total{door=\"http\"}";
-    is_healthy_without_descriptors(address, &server, rejected);
+    let rejected = "ratekeeper_connections_rejected_total{listener=\"http\"}";
+    assert_healthy_without_descriptors(address, &server, rejected);
     wait_until("it serves again", || {
         let mut client = Client::connect(address);
         client.0.stream().set_read_timeout(Some(Duration::from_secs(1))).unwrap();
         client.0.try_send("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").is_ok()
-            && client.try_answer().is_ok()
+            && client.try_response().is_ok()
     });
 }
 
 #[test]
-fn an_access_log_that_cannot_be_written_is_told_once_and_counted() {
+fn an_unwritable_access_log_is_logged_once_and_counted() {
     let backend = Backend::says("hello");
     let upstream = backend.url();
     let args = ["--upstream", &upstream, "--admin", ANY_PORT, "--access-log", "text"];
-    // Full, and a pipe that nobody reads.
+    // A full device, and a pipe without a reader.
     for shell in ["exec >/dev/full", "exec > >(true)"] {
         let gateway = Gateway::builder().after_script(shell).args(args).start();
         let address = gateway.gateway();

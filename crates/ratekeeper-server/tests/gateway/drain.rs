@@ -1,4 +1,4 @@
-//! How the gateway ends.
+//! Graceful shutdown of the gateway.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,23 +7,23 @@ use std::thread;
 
 use ratekeeper_testkit::{TIMEOUT, wait_until};
 
-use crate::backend::{Backend, answer};
+use crate::backend::{Backend, respond};
 use crate::process::Gateway;
 
-/// A backend that answers when it is allowed to.
-fn patient() -> (Backend, std::sync::mpsc::Sender<()>) {
-    let (go, wait) = channel();
-    let wait = Mutex::new(wait);
+/// Starts an upstream that responds when the test sends a message.
+fn held_upstream() -> (Backend, std::sync::mpsc::Sender<()>) {
+    let (release, held) = channel();
+    let held = Mutex::new(held);
     let backend = Backend::start(move |_, wire| {
-        _ = wait.lock().unwrap().recv_timeout(TIMEOUT);
-        answer(wire, "at last")
+        _ = held.lock().unwrap().recv_timeout(TIMEOUT);
+        respond(wire, "at last")
     });
-    (backend, go)
+    (backend, release)
 }
 
 #[test]
-fn a_request_under_way_is_answered_before_the_end() {
-    let (backend, go) = patient();
+fn requests_in_flight_are_served_before_shutdown() {
+    let (backend, release) = held_upstream();
     let mut gateway = Gateway::before(&backend, &[]);
     let mut client = gateway.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -31,42 +31,42 @@ fn a_request_under_way_is_answered_before_the_end() {
     gateway.signal("-TERM");
     let address = gateway.address();
     wait_until("nothing is accepted", || std::net::TcpStream::connect(address).is_err());
-    go.send(()).unwrap();
-    let answer = client.answer();
-    assert_eq!(answer.body, "at last");
-    assert_eq!(answer.head.get("connection").as_deref(), Some("close"));
+    release.send(()).unwrap();
+    let response = client.response();
+    assert_eq!(response.body, "at last");
+    assert_eq!(response.head.get("connection").as_deref(), Some("close"));
     assert!(client.0.is_closed());
     assert!(gateway.wait().success());
 }
 
 #[test]
-fn a_drain_under_load_loses_no_answer() {
+fn a_drain_under_load_loses_no_response() {
     let backend = Backend::says("hello");
     let mut gateway = Gateway::before(&backend, &[]);
-    let (address, answered) = (gateway.address(), AtomicUsize::new(0));
+    let (address, served) = (gateway.address(), AtomicUsize::new(0));
     thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(|| {
                 let mut client = crate::client::Client::connect(address);
-                // Until it is told that this was the last answer. Every request gets one.
+                // Until a response announces the close. Every request gets a response.
                 loop {
-                    let answer = client.get("/");
-                    assert_eq!(answer.body, "hello");
-                    answered.fetch_add(1, Ordering::SeqCst);
-                    if answer.head.get("connection").is_some() {
+                    let response = client.get("/");
+                    assert_eq!(response.body, "hello");
+                    served.fetch_add(1, Ordering::SeqCst);
+                    if response.head.get("connection").is_some() {
                         return;
                     }
                 }
             });
         }
-        wait_until("there is load", || answered.load(Ordering::SeqCst) > 200);
+        wait_until("there is load", || served.load(Ordering::SeqCst) > 200);
         gateway.signal("-TERM");
     });
     assert!(gateway.wait().success());
 }
 
 #[test]
-fn idle_connections_do_not_hold_up_the_end() {
+fn idle_connections_do_not_delay_shutdown() {
     let mut gateway = Gateway::before(&Backend::says("hello"), &[]);
     let (silent, mut idle) = (gateway.connect(), gateway.connect());
     assert_eq!(idle.get("/").body, "hello");
@@ -77,8 +77,8 @@ fn idle_connections_do_not_hold_up_the_end() {
 }
 
 #[test]
-fn the_end_does_not_wait_longer_than_it_was_told() {
-    let (backend, _go) = patient();
+fn the_drain_ends_at_its_timeout() {
+    let (backend, _release) = held_upstream();
     let mut gateway = Gateway::before(&backend, &["--drain", "1s"]);
     let client = gateway.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -89,8 +89,8 @@ fn the_end_does_not_wait_longer_than_it_was_told() {
 }
 
 #[test]
-fn a_second_signal_ends_at_once() {
-    let (backend, _go) = patient();
+fn a_second_signal_stops_at_once() {
+    let (backend, _release) = held_upstream();
     let mut gateway = Gateway::before(&backend, &["--drain", "1h"]);
     let client = gateway.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");

@@ -1,4 +1,4 @@
-//! Clients that write a request in another way, so that it is not counted.
+//! Clients that spell a request differently to evade a limit.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use http_body_util::Full;
 use ratekeeper_testkit::evasion::{POLICY, Spelling, count_as_one, malformed};
 
 use crate::backend::Backend;
-use crate::client::Answer;
+use crate::client::Response;
 use crate::http2::{connect, run, text};
 use crate::process::Gateway;
 
@@ -23,11 +23,11 @@ fn gateway(backend: &Backend, text: &str) -> (Gateway, tempfile::NamedTempFile) 
     (Gateway::before(backend, &[file.path().to_str().unwrap()]), file)
 }
 
-fn ask_http1(gateway: &Gateway, spelling: &Spelling) -> Answer {
+fn send_http1(gateway: &Gateway, spelling: &Spelling) -> Response {
     let Spelling { method, target, host, headers } = spelling;
     let lines: String =
         headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    gateway.connect().ask(&format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n"))
+    gateway.connect().request(&format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n"))
 }
 
 fn http2(spelling: &Spelling) -> Option<Request<Full<Bytes>>> {
@@ -39,8 +39,8 @@ fn http2(spelling: &Spelling) -> Option<Request<Full<Bytes>>> {
     request.body(Full::default()).ok()
 }
 
-/// What the upstream saw is what was counted.
-fn check_seen(spelling: &Spelling, seen: &str) {
+/// Asserts that the upstream received the key that was counted.
+fn assert_key_forwarded(spelling: &Spelling, seen: &str) {
     if !spelling.header("x-api-key").is_empty() {
         let lines = seen.lines().filter_map(|line| line.strip_prefix("x-api-key: "));
         let values: Vec<_> = lines.map(|value| value.trim_matches([',', ' '])).collect();
@@ -49,41 +49,42 @@ fn check_seen(spelling: &Spelling, seen: &str) {
 }
 
 #[test]
-fn every_spelling_over_http1_is_counted_as_the_same() {
+fn every_spelling_over_http1_shares_one_quota() {
     let (gateway, _file) = gateway(&Backend::echo(), POLICY);
     count_as_one(|spelling| {
-        let answer = ask_http1(&gateway, spelling);
-        assert_eq!(answer.status(), 200, "{spelling:?}: {}", answer.body);
-        check_seen(spelling, &answer.body);
-        answer.head.get("ratelimit")
+        let response = send_http1(&gateway, spelling);
+        assert_eq!(response.status(), 200, "{spelling:?}: {}", response.body);
+        assert_key_forwarded(spelling, &response.body);
+        response.head.get("ratelimit")
     });
 }
 
 #[test]
-fn every_spelling_over_http2_is_counted_as_the_same() {
+fn every_spelling_over_http2_shares_one_quota() {
     let (gateway, _file) = gateway(&Backend::echo(), POLICY);
     count_as_one(|spelling| {
         let request = http2(spelling)?;
         run(async {
-            let answer = connect(&gateway).await.send_request(request).await.unwrap();
-            assert_eq!(answer.status(), 200, "{spelling:?}");
-            let told = answer.headers().get("ratelimit").unwrap().to_str().unwrap().to_string();
-            check_seen(spelling, &text(answer).await);
-            Some(told)
+            let response = connect(&gateway).await.send_request(request).await.unwrap();
+            assert_eq!(response.status(), 200, "{spelling:?}");
+            let ratelimit =
+                response.headers().get("ratelimit").unwrap().to_str().unwrap().to_string();
+            assert_key_forwarded(spelling, &text(response).await);
+            Some(ratelimit)
         })
     });
 }
 
 #[test]
-fn a_host_that_is_none_is_refused() {
+fn a_malformed_host_is_rejected() {
     let backend = Backend::echo();
     let (gateway, _file) = gateway(&backend, POLICY);
     for spelling in malformed() {
-        assert_eq!(ask_http1(&gateway, &spelling).status(), 400, "{spelling:?}");
+        assert_eq!(send_http1(&gateway, &spelling).status(), 400, "{spelling:?}");
         if let Some(request) = http2(&spelling) {
             run(async {
-                let answer = connect(&gateway).await.send_request(request).await.unwrap();
-                assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "{spelling:?}");
+                let response = connect(&gateway).await.send_request(request).await.unwrap();
+                assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{spelling:?}");
             });
         }
     }
@@ -96,7 +97,7 @@ limits: [{ name: api, per: key, rate: 4/hour burst 4 }]
 ";
 
 #[test]
-fn ten_spellings_of_one_key_are_one_key() {
+fn ten_spellings_of_one_key_share_one_quota() {
     let backend = Backend::echo();
     let (gateway, _file) = gateway(&backend, PER_KEY);
     let keys = ["k", " k", "k ", "  k", "k  ", "\tk", "k\t", " k ", "\t k", "k \t"];
@@ -106,8 +107,9 @@ fn ten_spellings_of_one_key_are_one_key() {
         for key in keys {
             let key = HeaderValue::from_bytes(key.as_bytes()).unwrap();
             let request = Request::get("http://a/").header("x-api-key", key);
-            let answer = sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
-            statuses.push(answer.status().as_u16());
+            let response =
+                sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
+            statuses.push(response.status().as_u16());
         }
         statuses
     });
@@ -115,9 +117,9 @@ fn ten_spellings_of_one_key_are_one_key() {
     assert_eq!(backend.requests(), 4);
 }
 
-/// Every value of these characters: those that the upstream sees as the same are counted together.
+/// Tries every value of up to four of these characters.
 #[test]
-fn what_the_upstream_sees_as_one_value_is_counted_as_one() {
+fn values_that_are_equal_to_the_upstream_share_one_quota() {
     let rate = PER_KEY.replace("4/hour burst 4", "1000/year burst 1000");
     let (gateway, _file) = gateway(&Backend::echo(), &rate);
     let mut values = vec![String::new()];
@@ -130,10 +132,11 @@ fn what_the_upstream_sees_as_one_value_is_counted_as_one() {
         for value in values {
             let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
             let request = Request::get("http://a/").header("x-api-key", &value);
-            let answer = sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
-            let told = answer.headers()["ratelimit"].to_str().unwrap();
-            let now = told.split(['=', ';']).nth(2).unwrap().parse().unwrap();
-            let body = text(answer).await;
+            let response =
+                sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
+            let ratelimit = response.headers()["ratelimit"].to_str().unwrap();
+            let now = ratelimit.split(['=', ';']).nth(2).unwrap().parse().unwrap();
+            let body = text(response).await;
             let seen = body.lines().find_map(|line| line.strip_prefix("x-api-key:")).unwrap();
             let before = left.insert(seen.trim().to_string(), now);
             assert!(before.is_none_or(|before| now < before), "{value:?}: {before:?}, then {now}");
@@ -142,14 +145,14 @@ fn what_the_upstream_sees_as_one_value_is_counted_as_one() {
     assert!(left.len() > 10, "{left:?}");
 }
 
-/// The policy would count the key, and the upstream would not get it.
+/// Otherwise the policy would count the key, and the upstream would not receive it.
 #[test]
-fn a_request_does_not_have_its_key_removed() {
+fn a_request_that_removes_its_own_key_is_rejected() {
     let backend = Backend::echo();
     let (gateway, _file) = gateway(&backend, PER_KEY);
-    let ask = |headers: &str| {
+    let send = |headers: &str| {
         let request = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Api-Key: k\r\n{headers}\r\n\r\n");
-        gateway.connect().ask(&request)
+        gateway.connect().request(&request)
     };
     for headers in [
         "Connection: x-api-key",
@@ -163,7 +166,7 @@ fn a_request_does_not_have_its_key_removed() {
         "X_Api_Key: other",
         "X_Forwarded_For: 192.0.2.1",
     ] {
-        let refused = ask(headers);
+        let refused = send(headers);
         assert_eq!(refused.status(), 400, "{headers}: {}", refused.body);
     }
     assert_eq!(backend.requests(), 0);
@@ -173,38 +176,38 @@ fn a_request_does_not_have_its_key_removed() {
         "TE: x-api-key",
         "Upgrade: x-api-key\r\nConnection: upgrade",
     ] {
-        let passed = ask(headers);
+        let passed = send(headers);
         assert_eq!(passed.status(), 200, "{headers}: {}", passed.body);
         assert!(passed.body.contains("x-api-key: k\n"), "{headers}: {}", passed.body);
     }
 }
 
 #[test]
-fn two_lengths_over_http2_are_refused() {
+fn two_content_lengths_over_http2_are_rejected() {
     let backend = Backend::echo();
     let gateway = Gateway::before(&backend, &[]);
     run(async {
         let mut sender = connect(&gateway).await;
         let request = Request::post("http://a/").header("content-length", "3");
         let request = request.header("content-length", "3").body(Full::from("abc")).unwrap();
-        let answer = sender.send_request(request).await.unwrap();
-        assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
-        assert!(text(answer).await.contains("more than one Content-Length"));
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+        assert!(text(response).await.contains("more than one Content-Length"));
     });
     assert_eq!(backend.requests(), 0);
 }
 
 #[test]
-fn a_request_without_a_host_counts_for_the_host_that_the_upstream_sees() {
+fn a_request_without_a_host_is_counted_under_the_host_sent_upstream() {
     let backend = Backend::echo();
     let limits = "version: 1\nlimits: [{ name: host, match: { host: 127.0.0.1 }, rate: 3/hour }]\n";
     let (gateway, _file) = gateway(&backend, limits);
-    let statuses = [(); 4].map(|()| gateway.connect().ask("GET / HTTP/1.0\r\n\r\n").status());
+    let statuses = [(); 4].map(|()| gateway.connect().request("GET / HTTP/1.0\r\n\r\n").status());
     assert_eq!(statuses, [200, 200, 200, 429]);
 }
 
 #[test]
-fn a_bare_line_feed_in_a_chunk_lets_nothing_else_pass() {
+fn a_bare_line_feed_in_a_chunk_smuggles_no_request() {
     for chunk in ["3;\n\r\nabc\r\n0\r\n\r\n", "2;\nxx\r\n0\r\n\r\n", "3;x\n\r\nabc\r\n0\r\n\r\n"] {
         let backend = Backend::echo();
         let gateway = Gateway::before(&backend, &[]);
@@ -214,9 +217,9 @@ fn a_bare_line_feed_in_a_chunk_lets_nothing_else_pass() {
              GET /smuggled HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc"
         ));
         client.0.end();
-        let answers = client.0.rest();
-        assert!(!answers.contains("/smuggled"), "{chunk:?}: {answers}");
-        assert!(answers.matches("HTTP/1.1 ").count() <= 1, "{chunk:?}: {answers}");
-        assert!(!answers.contains("HTTP/1.1 200 "), "{chunk:?}: {answers}");
+        let responses = client.0.rest();
+        assert!(!responses.contains("/smuggled"), "{chunk:?}: {responses}");
+        assert!(responses.matches("HTTP/1.1 ").count() <= 1, "{chunk:?}: {responses}");
+        assert!(!responses.contains("HTTP/1.1 200 "), "{chunk:?}: {responses}");
     }
 }

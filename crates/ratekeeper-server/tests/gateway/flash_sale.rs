@@ -1,6 +1,6 @@
-//! The story of a flash sale: a partner's client has gone wild, and nobody else notices.
+//! A flash sale: a partner's client floods the gateway, and other users are not affected.
 //!
-//! Four processes: a backend that counts, the gateway, the partner and other greedy callers, and
+//! Four processes: an upstream that counts, the gateway, the partner and other flooding clients, and
 //! this one, with ordinary users.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::thread;
 
 use ratekeeper::{Clock, SystemClock};
 
-use crate::backend::{Backend, answer};
+use crate::backend::{Backend, respond};
 use crate::client::Client;
 use crate::process::Gateway;
 
@@ -44,8 +44,8 @@ limits:
 /// How long the sale lasts.
 const SALE_US: u64 = 3_000_000;
 
-/// Callers who ask for as much as they can, and what the policy grants them.
-struct Greedy {
+/// A client that sends as many requests as it can, and its rate in the policy.
+struct Flooder {
     name: &'static str,
     line: &'static str,
     headers: &'static str,
@@ -54,9 +54,9 @@ struct Greedy {
     threads: usize,
 }
 
-const GREEDY: [Greedy; 3] = [
-    // The partner buys for a thousand customers, so that only its own limit holds it.
-    Greedy {
+const FLOODERS: [Flooder; 3] = [
+    // The partner buys for a thousand customers, so only the limit of its API key applies.
+    Flooder {
         name: "partner",
         line: "POST /checkout",
         headers: "x-api-key: k-partner\r\nx-user: customer-{n}\r\n",
@@ -64,7 +64,7 @@ const GREEDY: [Greedy; 3] = [
         burst: 400.0,
         threads: 8,
     },
-    Greedy {
+    Flooder {
         name: "scraper",
         line: "GET /products",
         headers: "x-user: scraper\r\n",
@@ -72,7 +72,7 @@ const GREEDY: [Greedy; 3] = [
         burst: 40.0,
         threads: 2,
     },
-    Greedy {
+    Flooder {
         name: "bot",
         line: "POST //%63heckout/",
         headers: "x-user: bot\r\n",
@@ -82,22 +82,22 @@ const GREEDY: [Greedy; 3] = [
     },
 ];
 
-/// What one greedy caller saw. Times are in microseconds.
+/// The responses of one flooding client. Times are in microseconds.
 #[derive(Debug, Default)]
-struct Seen {
+struct Results {
     served: u64,
     refused: u64,
     others: u64,
     first_sent: u64,
-    first_answered: u64,
-    last_answered: u64,
-    /// When the last one that was refused was sent.
+    first_response: u64,
+    last_response: u64,
+    /// When the last refused request was sent.
     last_refusal_sent: u64,
 }
 
 #[test]
-fn a_partner_gone_wild_is_held_to_its_limit_and_nobody_else_notices() {
-    let mut backend = Other::start("flash_sale::as_the_backend", &[]);
+fn a_flooding_partner_is_limited_and_other_users_are_unaffected() {
+    let mut backend = Helper::start("flash_sale::upstream_process", &[]);
     let port = backend.line();
     let upstream = format!("http://127.0.0.1:{}", port.trim());
     let folder = tempfile::tempdir().unwrap();
@@ -107,8 +107,8 @@ fn a_partner_gone_wild_is_held_to_its_limit_and_nobody_else_notices() {
     let gateway = Gateway::start(&["--upstream", &upstream, "--admin", "127.0.0.1:0", policy]);
 
     let address = gateway.address().to_string();
-    let mut greedy = Other::start("flash_sale::as_the_greedy", &[("GATEWAY", &address)]);
-    assert_eq!(greedy.line().trim(), "the partner is wild");
+    let mut flooders = Helper::start("flash_sale::flooding_process", &[("GATEWAY", &address)]);
+    assert_eq!(flooders.line().trim(), "the partner is refused");
     let served_users: usize = thread::scope(|scope| {
         let users: Vec<_> = (0..30)
             .map(|user| {
@@ -120,48 +120,52 @@ fn a_partner_gone_wild_is_held_to_its_limit_and_nobody_else_notices() {
     });
     assert_eq!(served_users, 30 * 20, "every request of every user was served");
 
-    let told = greedy.rest();
+    let output = flooders.rest();
     let counted = counts(port.trim().parse().unwrap());
-    for caller in GREEDY {
-        let seen = seen(&told, caller.name);
-        assert_eq!(seen.others, 0, "{}: {seen:?}", caller.name);
-        assert!(seen.refused > 0, "{}: not greedy enough: {seen:?}", caller.name);
-        assert_eq!(counted[caller.name], seen.served, "{}: all that was admitted", caller.name);
-        is_within_the_policy(&caller, &seen);
+    for caller in FLOODERS {
+        let results = results(&output, caller.name);
+        assert_eq!(results.others, 0, "{}: {results:?}", caller.name);
+        assert!(results.refused > 0, "{}: too few requests: {results:?}", caller.name);
+        assert_eq!(counted[caller.name], results.served, "{}: every admitted request", caller.name);
+        assert_within_policy(&caller, &results);
     }
     assert_eq!(counted["user"], 600);
     let most = counted["most in flight"];
-    assert!(most <= 64, "the backend had {most} at a time");
+    assert!(most <= 64, "the upstream had {most} in flight");
 }
 
-/// A bucket that is never left alone admits exactly its burst and what has come since: no more over
-/// the longest time that can have passed, and no less over the shortest.
-fn is_within_the_policy(caller: &Greedy, seen: &Seen) {
-    let Greedy { name, rate, burst, .. } = caller;
+/// Asserts that a flooded bucket admitted its burst plus its refill: no more than in the longest time
+/// that can have passed, and no less than in the shortest.
+fn assert_within_policy(caller: &Flooder, results: &Results) {
+    let Flooder { name, rate, burst, .. } = caller;
     let secs = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
-    let most = burst + rate * secs(seen.first_sent, seen.last_answered);
-    assert!(seen.served as f64 <= most, "{name}: {} served, {most:.1} at most", seen.served);
-    let least = burst + rate * secs(seen.first_answered, seen.last_refusal_sent) - 1.0;
-    assert!(seen.served as f64 >= least, "{name}: {} served, {least:.1} at least", seen.served);
+    let most = burst + rate * secs(results.first_sent, results.last_response);
+    assert!(results.served as f64 <= most, "{name}: {} served, {most:.1} at most", results.served);
+    let least = burst + rate * secs(results.first_response, results.last_refusal_sent) - 1.0;
+    assert!(
+        results.served as f64 >= least,
+        "{name}: {} served, {least:.1} at least",
+        results.served
+    );
 }
 
-/// An ordinary user: some products, some of them bought.
+/// Sends the requests of an ordinary user, and returns how many were served.
 fn shop(gateway: SocketAddr, user: usize) -> usize {
     let mut client = Client::connect(gateway);
-    let mut ask = |line: &str| {
+    let mut send = |line: &str| {
         let request = format!(
             "{line} HTTP/1.1\r\nHost: shop\r\nx-user: user-{user}\r\nx-actor: user\r\ncontent-length: 0\r\n\r\n"
         );
-        let answer = client.ask(&request);
-        assert_eq!(answer.status(), 200, "user {user}: {line}: {}", answer.body);
+        let response = client.request(&request);
+        assert_eq!(response.status(), 200, "user {user}: {line}: {}", response.body);
         1
     };
-    (0..20).map(|i| ask(if i % 4 == 3 { "POST /checkout" } else { "GET /products" })).sum()
+    (0..20).map(|i| send(if i % 4 == 3 { "POST /checkout" } else { "GET /products" })).sum()
 }
 
 #[test]
-#[ignore = "the backend's process"]
-fn as_the_backend() {
+#[ignore = "the upstream's process"]
+fn upstream_process() {
     let counts: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
     let in_flight = Arc::new(Mutex::new((0_u64, 0_u64)));
     let backend = Backend::start(move |head, wire| {
@@ -169,7 +173,7 @@ fn as_the_backend() {
             let mut counts = counts.lock().unwrap().clone();
             counts.insert("most in flight".into(), in_flight.lock().unwrap().1);
             let lines: Vec<_> = counts.iter().map(|(name, n)| format!("{name}={n}")).collect();
-            return answer(wire, &lines.join("\n"));
+            return respond(wire, &lines.join("\n"));
         }
         {
             let mut in_flight = in_flight.lock().unwrap();
@@ -179,34 +183,34 @@ fn as_the_backend() {
         *counts.lock().unwrap().entry(head.get("x-actor").unwrap_or_default()).or_default() += 1;
         let is_read = wire.try_body(&head).is_ok();
         in_flight.lock().unwrap().0 -= 1;
-        is_read && answer(wire, "sold")
+        is_read && respond(wire, "sold")
     });
     println!("\n{}", backend.address().port());
-    // Until the story is over.
+    // Until the test closes standard input.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
 #[test]
-#[ignore = "the process of the partner, and of others who ask for too much"]
-fn as_the_greedy() {
+#[ignore = "the process of the flooding clients"]
+fn flooding_process() {
     let gateway: SocketAddr = std::env::var("GATEWAY").unwrap().parse().unwrap();
     thread::scope(|scope| {
-        for caller in &GREEDY {
+        for caller in &FLOODERS {
             scope.spawn(move || {
-                let seen = ask_for_all(gateway, caller);
-                let numbers = seen.numbers().map(|n| n.to_string()).join(" ");
+                let results = flood(gateway, caller);
+                let numbers = results.numbers().map(|n| n.to_string()).join(" ");
                 println!("\n{}: {numbers}", caller.name);
             });
         }
     });
 }
 
-fn ask_for_all(gateway: SocketAddr, caller: &Greedy) -> Seen {
-    let (seen, is_over) = (Mutex::new(Seen::default()), AtomicBool::new(false));
+fn flood(gateway: SocketAddr, caller: &Flooder) -> Results {
+    let (results, is_done) = (Mutex::new(Results::default()), AtomicBool::new(false));
     let start = SystemClock.now().get();
     thread::scope(|scope| {
         for thread in 0..caller.threads {
-            let (seen, is_over) = (&seen, &is_over);
+            let (results, is_done) = (&results, &is_done);
             scope.spawn(move || {
                 let mut client = Client::connect(gateway);
                 for n in 0.. {
@@ -214,34 +218,34 @@ fn ask_for_all(gateway: SocketAddr, caller: &Greedy) -> Seen {
                     let (line, headers) = (caller.line, caller.headers.replace("{n}", &customer));
                     let actor = caller.name;
                     let sent = SystemClock.now().get();
-                    let answer = client.ask(&format!(
+                    let response = client.request(&format!(
                         "{line} HTTP/1.1\r\nHost: shop\r\n{headers}x-actor: {actor}\r\ncontent-length: 0\r\n\r\n"
                     ));
-                    let answered = SystemClock.now().get();
-                    let is_first = seen.lock().unwrap().note(answer.status(), sent, answered);
+                    let received = SystemClock.now().get();
+                    let is_first = results.lock().unwrap().record(response.status(), sent, received);
                     if is_first && actor == "partner" {
-                        println!("\nthe partner is wild");
+                        println!("\nthe partner is refused");
                     }
-                    if answered > start + SALE_US {
-                        is_over.store(true, Ordering::Relaxed);
+                    if received > start + SALE_US {
+                        is_done.store(true, Ordering::Relaxed);
                     }
-                    if is_over.load(Ordering::Relaxed) {
+                    if is_done.load(Ordering::Relaxed) {
                         return;
                     }
                 }
             });
         }
     });
-    seen.into_inner().unwrap()
+    results.into_inner().unwrap()
 }
 
-impl Seen {
-    /// Returns whether it was the first to be refused.
-    fn note(&mut self, status: u16, sent: u64, answered: u64) -> bool {
+impl Results {
+    /// Records a response, and returns whether it is the first refusal.
+    fn record(&mut self, status: u16, sent: u64, received: u64) -> bool {
         let first = |known: u64, new: u64| if known == 0 { new } else { known.min(new) };
         self.first_sent = first(self.first_sent, sent);
-        self.first_answered = first(self.first_answered, answered);
-        self.last_answered = self.last_answered.max(answered);
+        self.first_response = first(self.first_response, received);
+        self.last_response = self.last_response.max(received);
         match status {
             200 => self.served += 1,
             429 => {
@@ -254,46 +258,46 @@ impl Seen {
     }
 
     fn numbers(&self) -> [u64; 7] {
-        let Self { served, refused, others, first_sent, first_answered, .. } = *self;
-        let last = [self.last_answered, self.last_refusal_sent];
-        [served, refused, others, first_sent, first_answered, last[0], last[1]]
+        let Self { served, refused, others, first_sent, first_response, .. } = *self;
+        let last = [self.last_response, self.last_refusal_sent];
+        [served, refused, others, first_sent, first_response, last[0], last[1]]
     }
 
     fn from_numbers(numbers: [u64; 7]) -> Self {
-        let [served, refused, others, first_sent, first_answered, last_answered, last_refusal_sent] =
+        let [served, refused, others, first_sent, first_response, last_response, last_refusal_sent] =
             numbers;
         Self {
             served,
             refused,
             others,
             first_sent,
-            first_answered,
-            last_answered,
+            first_response,
+            last_response,
             last_refusal_sent,
         }
     }
 }
 
-fn seen(told: &str, name: &str) -> Seen {
-    let line = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    let numbers = line.unwrap_or_else(|| panic!("no word of the {name}: {told}"));
+fn results(output: &str, name: &str) -> Results {
+    let line = output.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    let numbers = line.unwrap_or_else(|| panic!("no results of the {name}: {output}"));
     let numbers: Vec<u64> = numbers.split(' ').map(|n| n.parse().unwrap()).collect();
-    Seen::from_numbers(numbers.try_into().expect("as many as were told"))
+    Results::from_numbers(numbers.try_into().expect("seven numbers"))
 }
 
 fn counts(port: u16) -> BTreeMap<String, u64> {
-    let answer = Client::connect(([127, 0, 0, 1], port).into()).get("/counts");
-    let pairs = answer.body.lines().filter_map(|line| line.split_once('='));
+    let response = Client::connect(([127, 0, 0, 1], port).into()).get("/counts");
+    let pairs = response.body.lines().filter_map(|line| line.split_once('='));
     pairs.map(|(name, n)| (name.to_string(), n.parse().unwrap())).collect()
 }
 
-/// This program once more, in another role. It ends with its standard input.
-struct Other {
+/// This program in another role, as a separate process that ends when its standard input is closed.
+struct Helper {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
 }
 
-impl Other {
+impl Helper {
     fn start(role: &str, env: &[(&str, &str)]) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([role, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
@@ -306,11 +310,11 @@ impl Other {
         Self { child, out }
     }
 
-    /// The first line that is not the test harness's own.
+    /// Returns the first line that is not printed by the test harness.
     fn line(&mut self) -> String {
         loop {
             let mut line = String::new();
-            assert!(self.out.read_line(&mut line).unwrap() > 0, "it ended without a word");
+            assert!(self.out.read_line(&mut line).unwrap() > 0, "the process ended without output");
             let is_ours = !line.trim().is_empty()
                 && !line.starts_with("running ")
                 && !line.starts_with("test ");
@@ -327,7 +331,7 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for Helper {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

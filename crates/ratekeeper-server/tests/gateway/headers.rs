@@ -1,4 +1,4 @@
-//! Which headers pass, and what is said about the client.
+//! Forwarded, removed and added headers, and the access log.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use ratekeeper_testkit::wait_until;
 use crate::backend::Backend;
 use crate::process::Gateway;
 
-/// What an echoing backend saw for this request.
+/// Returns what the upstream received for this request.
 fn seen(args: &[&str], request: &str) -> String {
     let gateway = Gateway::before(&Backend::echo(), args);
-    let answer = gateway.connect().ask(request);
-    assert_eq!(answer.status(), 200, "{}", answer.body);
-    answer.body
+    let response = gateway.connect().request(request);
+    assert_eq!(response.status(), 200, "{}", response.body);
+    response.body
 }
 
 #[test]
-fn hop_by_hop_headers_of_a_request_do_not_pass() {
+fn hop_by_hop_headers_of_a_request_are_removed() {
     let seen = seen(
         &[],
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, X-Mine\r\nX-Mine: 1\r\nX-Theirs: 2\r\n\
@@ -24,12 +24,12 @@ fn hop_by_hop_headers_of_a_request_do_not_pass() {
     );
     assert!(seen.contains("x-theirs: 2\n"), "{seen}");
     for name in ["connection", "x-mine", "keep-alive", "proxy-", "\nte:"] {
-        assert!(!seen.contains(name), "{name} passed: {seen}");
+        assert!(!seen.contains(name), "{name} was forwarded: {seen}");
     }
 }
 
 #[test]
-fn hop_by_hop_headers_of_an_answer_do_not_pass() {
+fn hop_by_hop_headers_of_a_response_are_removed() {
     let backend = Backend::start(|_, wire| {
         wire.send(
             "HTTP/1.1 200 OK\r\nConnection: X-Mine\r\nX-Mine: 1\r\nX-Theirs: 2\r\nKeep-Alive: timeout=5\r\n\
@@ -38,10 +38,13 @@ fn hop_by_hop_headers_of_an_answer_do_not_pass() {
         true
     });
     let gateway = Gateway::before(&backend, &[]);
-    let answer = gateway.connect().get("/");
-    assert_eq!((answer.body.as_str(), answer.head.get("x-theirs").as_deref()), ("ok", Some("2")));
+    let response = gateway.connect().get("/");
+    assert_eq!(
+        (response.body.as_str(), response.head.get("x-theirs").as_deref()),
+        ("ok", Some("2"))
+    );
     for name in ["connection", "x-mine", "keep-alive", "proxy-authenticate", "upgrade"] {
-        assert_eq!(answer.head.get(name), None, "{name} passed");
+        assert_eq!(response.head.get(name), None, "{name} was forwarded");
     }
 }
 
@@ -49,7 +52,7 @@ const FORWARDED: &str = "GET / HTTP/1.1\r\nHost: a.example:81\r\nX-Forwarded-For
     X-Forwarded-Proto: https\r\nX-Forwarded-Host: b\r\nForwarded: for=1.2.3.4\r\nX-Request-Id: mine-1\r\n\r\n";
 
 #[test]
-fn what_a_stranger_says_about_others_is_replaced() {
+fn forwarding_headers_of_an_untrusted_client_are_replaced() {
     let seen = seen(&["--trusted-proxy", "10.0.0.0/8"], FORWARDED);
     assert!(seen.contains("x-forwarded-for: 127.0.0.1\n"), "{seen}");
     assert!(seen.contains("x-forwarded-proto: http\n"), "{seen}");
@@ -59,7 +62,7 @@ fn what_a_stranger_says_about_others_is_replaced() {
 }
 
 #[test]
-fn what_a_trusted_proxy_says_about_others_is_kept() {
+fn forwarding_headers_of_a_trusted_proxy_are_kept() {
     let seen = seen(&["--trusted-proxy", "127.0.0.0/8"], FORWARDED);
     assert!(seen.contains("x-forwarded-for: 1.2.3.4, 5.6.7.8, 127.0.0.1\n"), "{seen}");
     assert!(seen.contains("x-forwarded-proto: https\n"), "{seen}");
@@ -69,18 +72,18 @@ fn what_a_trusted_proxy_says_about_others_is_kept() {
 }
 
 #[test]
-fn the_id_of_a_request_is_on_its_answer_whoever_answers() {
+fn every_response_has_a_request_id() {
     let gateway = Gateway::before(&Backend::echo(), &["--request-id-header", "X-Trace"]);
     let mut client = gateway.connect();
-    let answer = client.get("/");
-    let id = answer.head.get("x-trace").expect("an id");
-    assert!(answer.body.contains(&format!("x-trace: {id}\n")), "{}", answer.body);
-    let refused = client.ask("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n");
+    let response = client.get("/");
+    let id = response.head.get("x-trace").expect("an id");
+    assert!(response.body.contains(&format!("x-trace: {id}\n")), "{}", response.body);
+    let refused = client.request("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n");
     assert!(refused.status() == 400 && refused.head.get("x-trace").is_some_and(|next| next != id));
 }
 
 #[test]
-fn the_host_passes_as_it_was_sent() {
+fn the_host_is_forwarded_unchanged() {
     assert!(
         seen(&[], "GET / HTTP/1.1\r\nHost: Shop.example:81\r\n\r\n")
             .contains("host: Shop.example:81\n")
@@ -88,14 +91,14 @@ fn the_host_passes_as_it_was_sent() {
 }
 
 #[test]
-fn a_target_with_a_host_counts_more_than_the_host_header() {
+fn the_host_of_an_absolute_target_overrides_the_host_header() {
     let seen = seen(&[], "GET http://a.example/x?y HTTP/1.1\r\nHost: b\r\n\r\n");
     assert!(seen.starts_with("GET /x?y HTTP/1.1\n"), "{seen}");
     assert!(seen.contains("host: a.example\n") && !seen.contains("host: b\n"), "{seen}");
 }
 
 #[test]
-fn the_path_passes_byte_by_byte() {
+fn the_path_is_forwarded_byte_for_byte() {
     for path in ["/a/../b//c/./%2e%2F?x=%20&y=//", "/?", "/%00", "/a;b=c:@!$&'()*+,=~", "//host/x"]
     {
         let seen = seen(&[], &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -104,25 +107,25 @@ fn the_path_passes_byte_by_byte() {
 }
 
 #[test]
-fn a_client_of_the_old_protocol_is_served() {
+fn an_http_1_0_client_is_served() {
     let gateway = Gateway::before(&Backend::echo(), &[]);
     let mut client = gateway.connect();
-    let answer = client.ask("GET / HTTP/1.0\r\n\r\n");
-    assert!(answer.body.starts_with("GET / HTTP/1.1\n"), "{}", answer.body);
-    assert!(answer.body.contains("\nhost: 127.0.0.1:"), "{}", answer.body);
+    let response = client.request("GET / HTTP/1.0\r\n\r\n");
+    assert!(response.body.starts_with("GET / HTTP/1.1\n"), "{}", response.body);
+    assert!(response.body.contains("\nhost: 127.0.0.1:"), "{}", response.body);
     assert!(client.0.is_closed());
 }
 
 #[test]
-fn a_tunnel_to_anywhere_is_refused() {
+fn connect_is_rejected() {
     let gateway = Gateway::before(&Backend::echo(), &[]);
-    let answer = gateway.connect().ask("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n");
-    assert_eq!(answer.status(), 405);
-    assert!(answer.body.contains("\"code\":\"METHOD_NOT_ALLOWED\""), "{}", answer.body);
+    let response = gateway.connect().request("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n");
+    assert_eq!(response.status(), 405);
+    assert!(response.body.contains("\"code\":\"METHOD_NOT_ALLOWED\""), "{}", response.body);
 }
 
 #[test]
-fn each_request_is_a_line_in_the_access_log() {
+fn each_request_is_one_line_in_the_access_log() {
     let backend = Backend::says("hello");
     let gateway = Gateway::before(&backend, &["--access-log", "json"]);
     let id = gateway.connect().get("/a?b=c").head.get("x-request-id").unwrap();

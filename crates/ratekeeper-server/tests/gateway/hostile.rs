@@ -1,4 +1,4 @@
-//! Clients that mean no good, or cannot do better.
+//! Malformed requests, request smuggling, slow clients and oversized input.
 
 use std::thread;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use ratekeeper_testkit::wait_until;
 use crate::backend::Backend;
 use crate::process::Gateway;
 
-/// Each of these is refused and its connection closed, and nothing reaches the upstream.
-fn are_refused(requests: &[&str]) {
+/// Asserts that each of these is rejected and its connection closed, and nothing reaches the upstream.
+fn assert_rejected(requests: &[&str]) {
     let backend = Backend::echo();
     let gateway = Gateway::before(&backend, &[]);
     for request in requests {
         let mut client = gateway.connect();
         client.send(format!("{request}GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"));
         client.0.end();
-        let answer = client.0.rest();
-        assert!(answer.starts_with("HTTP/1.1 400 "), "{request:?} gave {answer:?}");
-        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{request:?} gave {answer:?}");
+        let response = client.0.rest();
+        assert!(response.starts_with("HTTP/1.1 400 "), "{request:?} got {response:?}");
+        assert_eq!(response.matches("HTTP/1.1 ").count(), 1, "{request:?} got {response:?}");
     }
     assert_eq!(backend.requests(), 0);
 }
 
 #[test]
-fn a_request_with_two_lengths_is_refused() {
-    are_refused(&[
+fn a_request_with_two_lengths_is_rejected() {
+    assert_rejected(&[
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3, 3\r\n\r\nabc",
@@ -36,8 +36,8 @@ fn a_request_with_two_lengths_is_refused() {
 }
 
 #[test]
-fn a_length_that_is_no_number_is_refused() {
-    are_refused(&[
+fn an_invalid_content_length_is_rejected() {
+    assert_rejected(&[
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -3\r\n\r\nabc",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x3\r\n\r\nabc",
@@ -48,8 +48,8 @@ fn a_length_that_is_no_number_is_refused() {
 }
 
 #[test]
-fn a_coding_that_only_looks_like_chunked_is_refused() {
-    are_refused(&[
+fn an_obfuscated_transfer_encoding_is_rejected() {
+    assert_rejected(&[
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n",
@@ -64,19 +64,19 @@ fn a_coding_that_only_looks_like_chunked_is_refused() {
 }
 
 #[test]
-fn a_tab_before_a_coding_is_only_a_space() {
+fn a_tab_before_a_transfer_encoding_is_whitespace() {
     let gateway = Gateway::before(&Backend::echo(), &[]);
-    let ask =
+    let request =
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\t chunked \r\n\r\n3\r\nabc\r\n0\r\n\r\n";
     let mut client = gateway.connect();
-    let answer = client.ask(ask);
-    assert!(answer.status() == 200 && answer.body.ends_with("\n\nabc"), "{}", answer.body);
+    let response = client.request(request);
+    assert!(response.status() == 200 && response.body.ends_with("\n\nabc"), "{}", response.body);
     assert_eq!(client.get("/").status(), 200);
 }
 
 #[test]
-fn lines_that_end_without_a_carriage_return_are_refused() {
-    are_refused(&[
+fn bare_line_feeds_and_folded_lines_are_rejected() {
+    assert_rejected(&[
         "GET / HTTP/1.1\nHost: a\n\n",
         "GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a\r\n\n",
@@ -86,8 +86,8 @@ fn lines_that_end_without_a_carriage_return_are_refused() {
 }
 
 #[test]
-fn a_request_without_one_good_host_is_refused() {
-    are_refused(&[
+fn a_request_without_exactly_one_valid_host_is_rejected() {
+    assert_rejected(&[
         "GET / HTTP/1.1\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a, b\r\n\r\n",
@@ -100,7 +100,7 @@ fn a_request_without_one_good_host_is_refused() {
 }
 
 #[test]
-fn a_chunk_that_is_not_well_formed_ends_the_connection() {
+fn a_malformed_chunk_closes_the_connection() {
     let backend = Backend::start(|head, wire| {
         assert!(wire.try_body(&head).is_err(), "the upstream must not see a whole body");
         false
@@ -121,14 +121,14 @@ fn a_chunk_that_is_not_well_formed_ends_the_connection() {
         let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
         client.send(format!("{head}{chunk}0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"));
         client.0.end();
-        let answer = client.0.rest();
-        assert!(answer.starts_with("HTTP/1.1 400 "), "{chunk:?} gave {answer:?}");
-        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{chunk:?} gave {answer:?}");
+        let response = client.0.rest();
+        assert!(response.starts_with("HTTP/1.1 400 "), "{chunk:?} got {response:?}");
+        assert_eq!(response.matches("HTTP/1.1 ").count(), 1, "{chunk:?} got {response:?}");
     }
 }
 
 #[test]
-fn requests_sent_ahead_are_answered_in_order_and_checked_like_the_first() {
+fn pipelined_requests_are_served_in_order_and_all_validated() {
     let backend = Backend::echo();
     let gateway = Gateway::before(&backend, &[]);
     let mut client = gateway.connect();
@@ -137,81 +137,81 @@ fn requests_sent_ahead_are_answered_in_order_and_checked_like_the_first() {
         "POST /2 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n\n\n\r\n0\r\n\r\n";
     let bad = "GET /3 HTTP/1.1\r\nHost: a\nX: y\r\n\r\n";
     client.send([one, two, bad].concat());
-    assert!(client.answer().body.ends_with("\n\na\n\nb"));
-    assert!(client.answer().body.ends_with("\n\n\n\n"));
-    assert_eq!(client.answer().status(), 400);
+    assert!(client.response().body.ends_with("\n\na\n\nb"));
+    assert!(client.response().body.ends_with("\n\n\n\n"));
+    assert_eq!(client.response().status(), 400);
     assert!(client.0.is_closed());
 }
 
 #[test]
-fn a_client_that_is_slow_with_its_headers_is_cut_off() {
+fn slow_headers_reach_the_header_timeout() {
     let gateway = Gateway::before(&Backend::echo(), &["--header-timeout", "1s"]);
     let mut silent = gateway.connect();
-    assert!(silent.0.is_closed(), "not a byte");
+    assert!(silent.0.is_closed(), "no bytes");
 
-    let mut halting = gateway.connect();
-    halting.send("GET / HT");
-    assert!(halting.0.is_closed(), "half a head");
+    let mut partial = gateway.connect();
+    partial.send("GET / HT");
+    assert!(partial.0.is_closed(), "a partial head");
 
-    let mut dripping = gateway.connect();
-    assert_eq!(dripping.get("/").status(), 200, "a head in time");
-    dripping.send("GET / HTTP/1.1\r\nX:");
-    let stream = dripping.0.stream().try_clone().unwrap();
-    // A byte now and then does not help.
+    let mut slow = gateway.connect();
+    assert_eq!(slow.get("/").status(), 200, "a complete head");
+    slow.send("GET / HTTP/1.1\r\nX:");
+    let stream = slow.0.stream().try_clone().unwrap();
+    // Single bytes do not extend the timeout.
     wait_until("the connection is closed", || {
         use std::io::Write;
         (&stream).write_all(b"x").is_err()
     });
-    assert!(dripping.0.is_closed());
+    assert!(slow.0.is_closed());
 }
 
 #[test]
-fn a_client_that_is_slow_with_its_body_is_cut_off() {
+fn a_stalled_body_reaches_the_body_timeout() {
     let backend = Backend::start(|head, wire| wire.try_body(&head).is_ok());
     let gateway = Gateway::before(&backend, &["--body-timeout", "1s"]);
     let mut client = gateway.connect();
-    let answer = client.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
-    assert_eq!(answer.status(), 408);
-    assert!(answer.body.contains("BODY_TIMEOUT"), "{}", answer.body);
+    let response = client.request("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
+    assert_eq!(response.status(), 408);
+    assert!(response.body.contains("BODY_TIMEOUT"), "{}", response.body);
     assert!(client.0.is_closed());
 }
 
 #[test]
-fn a_body_that_comes_in_drops_is_cut_off() {
+fn a_body_sent_byte_by_byte_reaches_the_body_timeout() {
     let backend = Backend::start(|head, wire| wire.try_body(&head).is_ok());
     let gateway = Gateway::before(&backend, &["--body-timeout", "1s"]);
     let mut client = gateway.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
     let stream = client.0.stream().try_clone().unwrap();
     let drip = thread::spawn(move || {
-        // A byte now and then is never a pause of a second, and does not help.
+        // Single bytes come more often than once a second, and do not extend the timeout.
         wait_until("the connection is closed", || {
             use std::io::Write;
             (&stream).write_all(b"x").is_err()
         });
     });
-    let answer = client.answer();
-    assert_eq!(answer.status(), 408);
-    assert!(answer.body.contains("BODY_TIMEOUT"), "{}", answer.body);
+    let response = client.response();
+    assert_eq!(response.status(), 408);
+    assert!(response.body.contains("BODY_TIMEOUT"), "{}", response.body);
     assert!(client.0.is_closed());
     drop(client);
     drip.join().unwrap();
 }
 
 #[test]
-fn a_client_that_says_only_that_it_speaks_http2_is_cut_off() {
+fn an_http2_preface_without_requests_reaches_the_header_timeout() {
     let gateway = Gateway::before(&Backend::echo(), &["--header-timeout", "1s"]);
-    for greeting in ["PRI * HTTP/2.0\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+    for preface in ["PRI * HTTP/2.0\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
         let mut client = gateway.connect();
-        client.send(greeting);
-        // The settings that the gateway sends, and then the end.
+        client.send(preface);
+        // The gateway sends its settings and closes.
         client.0.rest();
-        assert!(client.0.is_closed(), "{greeting:?}");
+        assert!(client.0.is_closed(), "{preface:?}");
     }
 }
 
 #[test]
-fn a_client_that_does_not_take_its_answer_is_cut_off() {
+fn a_client_that_does_not_read_its_response_is_disconnected() {
     let backend = Backend::start(|_, wire| {
         let length = 1 << 30;
         wire.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
@@ -222,18 +222,18 @@ fn a_client_that_does_not_take_its_answer_is_cut_off() {
     let gateway = Gateway::before(&backend, &args);
     let client = gateway.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    wait_until("there is room for another", || {
-        gateway.connect().ask("OPTIONS * HTTP/1.1\r\n\r\n").status() == 400
+    wait_until("another connection is accepted", || {
+        gateway.connect().request("OPTIONS * HTTP/1.1\r\n\r\n").status() == 400
     });
 }
 
 #[test]
-fn a_body_that_is_too_large_is_refused_with_and_without_a_length() {
+fn an_oversized_body_is_rejected_with_and_without_a_length() {
     let backend = Backend::start(|head, wire| wire.try_body(&head).is_ok());
     let gateway = Gateway::before(&backend, &["--max-body", "100k"]);
     let mut client = gateway.connect();
-    let answer = client.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 102401\r\n\r\n");
-    assert_eq!(answer.status(), 413);
+    let response = client.request("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 102401\r\n\r\n");
+    assert_eq!(response.status(), 413);
     assert!(client.0.is_closed());
     assert_eq!(backend.requests(), 0);
 
@@ -243,44 +243,44 @@ fn a_body_that_is_too_large_is_refused_with_and_without_a_length() {
     let upload = thread::spawn(move || {
         use std::io::Write;
         let chunk = [b"10000\r\n", &vec![b'x'; 1 << 16][..], b"\r\n"].concat();
-        // Far more than is read before the answer, which must arrive all the same.
+        // Far more than the gateway reads before it responds; the response must still arrive.
         (0..64).all(|_| (&stream).write_all(&chunk).is_ok())
     });
-    let answer = client.answer();
-    assert_eq!(answer.status(), 413);
-    assert!(answer.body.contains("BODY_TOO_LARGE"), "{}", answer.body);
+    let response = client.response();
+    assert_eq!(response.status(), 413);
+    assert!(response.body.contains("BODY_TOO_LARGE"), "{}", response.body);
     upload.join().unwrap();
 }
 
 #[test]
-fn headers_that_are_too_many_or_too_large_are_refused() {
+fn too_many_or_too_large_headers_are_rejected() {
     let gateway = Gateway::before(&Backend::echo(), &["--max-header-size", "16k"]);
     let many = "X: y\r\n".repeat(101);
     let large = format!("X: {}\r\n", "y".repeat(20_000));
     for headers in [many, large] {
         let mut client = gateway.connect();
-        let answer = client.ask(&format!("GET / HTTP/1.1\r\nHost: a\r\n{headers}\r\n"));
-        assert_eq!(answer.status(), 431);
+        let response = client.request(&format!("GET / HTTP/1.1\r\nHost: a\r\n{headers}\r\n"));
+        assert_eq!(response.status(), 431);
         assert!(client.0.is_closed());
     }
 }
 
 #[test]
-fn one_connection_too_many_is_told_to_come_back() {
+fn a_connection_above_the_limit_gets_503_with_retry_after() {
     let gateway = Gateway::before(&Backend::says("hello"), &["--max-connections", "2"]);
     let (mut one, mut two) = (gateway.connect(), gateway.connect());
     assert_eq!((one.get("/").status(), two.get("/").status()), (200, 200));
     let mut third = gateway.connect();
-    let answer = third.get("/");
-    assert_eq!((answer.status(), answer.head.get("retry-after").as_deref()), (503, Some("1")));
+    let response = third.get("/");
+    assert_eq!((response.status(), response.head.get("retry-after").as_deref()), (503, Some("1")));
     assert!(third.0.is_closed());
     drop(one);
-    wait_until("there is room again", || gateway.connect().get("/").status() == 200);
+    wait_until("connections are accepted again", || gateway.connect().get("/").status() == 200);
     assert_eq!(two.get("/").status(), 200);
 }
 
 #[test]
-fn a_client_that_goes_away_ends_its_request() {
+fn a_disconnected_client_cancels_its_request() {
     let (gone, seen) = std::sync::mpsc::channel();
     let gone = std::sync::Mutex::new(gone);
     let backend = Backend::start(move |_, wire| {

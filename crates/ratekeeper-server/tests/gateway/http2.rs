@@ -1,4 +1,4 @@
-//! HTTP/2 from clients, without TLS and with it.
+//! HTTP/2 from clients.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_stream::StreamExt;
 
-use crate::backend::{Backend, answer};
+use crate::backend::{Backend, respond};
 use crate::process::Gateway;
 
 pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
@@ -27,7 +27,7 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(TIMEOUT, future).await.expect("in time") })
 }
 
-pub(crate) async fn speak(
+pub(crate) async fn http2_client(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> SendRequest<Full<Bytes>> {
     let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -36,20 +36,20 @@ pub(crate) async fn speak(
 }
 
 pub(crate) async fn connect(gateway: &Gateway) -> SendRequest<Full<Bytes>> {
-    speak(TcpStream::connect(gateway.address()).await.unwrap()).await
+    http2_client(TcpStream::connect(gateway.address()).await.unwrap()).await
 }
 
 pub(crate) fn get(uri: &str) -> Request<Full<Bytes>> {
     Request::get(uri).body(Full::default()).unwrap()
 }
 
-pub(crate) async fn text(answer: Response<Incoming>) -> String {
-    let body = answer.into_body().collect().await.unwrap().to_bytes();
+pub(crate) async fn text(response: Response<Incoming>) -> String {
+    let body = response.into_body().collect().await.unwrap().to_bytes();
     String::from_utf8(body.to_vec()).unwrap()
 }
 
 #[test]
-fn requests_over_http2_pass_with_their_authority_as_host() {
+fn the_authority_of_an_http2_request_is_forwarded_as_host() {
     let gateway = Gateway::before(&Backend::echo(), &[]);
     run(async {
         let mut sender = connect(&gateway).await;
@@ -66,7 +66,7 @@ fn requests_over_http2_pass_with_their_authority_as_host() {
 }
 
 #[test]
-fn a_large_upload_waits_for_the_upstream_and_arrives_whole() {
+fn a_large_upload_is_held_by_back_pressure_and_arrives_complete() {
     const CHUNK: usize = 64 << 10;
     const CHUNKS: usize = 800;
     /// More than the kernel buffers on two connections.
@@ -76,7 +76,7 @@ fn a_large_upload_waits_for_the_upstream_and_arrives_whole() {
     let backend = Backend::start(move |head, wire| {
         may_read.lock().unwrap().recv_timeout(TIMEOUT).unwrap();
         let body = wire.try_body(&head).unwrap();
-        answer(wire, &body.len().to_string())
+        respond(wire, &body.len().to_string())
     });
     let gateway = Gateway::before(&backend, &[]);
     let taken = Arc::new(AtomicUsize::new(0));
@@ -89,8 +89,8 @@ fn a_large_upload_waits_for_the_upstream_and_arrives_whole() {
     });
     run(async {
         let stream = TcpStream::connect(gateway.address()).await.unwrap();
-        let shaken = handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-        let (mut sender, connection) = shaken.unwrap();
+        let handshake = handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.unwrap();
         tokio::spawn(connection);
         let post = Request::post("http://a/").body(StreamBody::new(chunks)).unwrap();
         let mut response = pin!(sender.send_request(post));
@@ -107,14 +107,14 @@ fn a_large_upload_waits_for_the_upstream_and_arrives_whole() {
 }
 
 #[test]
-fn requests_over_one_connection_do_not_wait_for_each_other() {
+fn streams_of_one_connection_do_not_block_each_other() {
     let (go, wait) = channel();
     let wait = Mutex::new(wait);
     let backend = Backend::start(move |head, wire| {
         if head.line.contains("/slow") {
             _ = wait.lock().unwrap().recv_timeout(TIMEOUT);
         }
-        answer(wire, "done")
+        respond(wire, "done")
     });
     let gateway = Gateway::before(&backend, &[]);
     run(async {
@@ -128,13 +128,13 @@ fn requests_over_one_connection_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_host_that_contradicts_the_authority_is_refused() {
+fn a_host_that_contradicts_the_authority_is_rejected() {
     let gateway = Gateway::before(&Backend::echo(), &[]);
     run(async {
         let mut sender = connect(&gateway).await;
         let request = Request::get("http://a/").header("host", "b").body(Full::default()).unwrap();
-        let answer = sender.send_request(request).await.unwrap();
-        assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST);
         assert_eq!(
             text(sender.send_request(get("http://a/")).await.unwrap()).await.lines().count(),
             7
@@ -154,7 +154,7 @@ fn cookies_are_joined_into_one_header() {
 }
 
 #[test]
-fn a_client_that_leaves_its_answer_where_it_is_is_cut_off() {
+fn a_client_that_does_not_read_its_response_is_disconnected() {
     let backend = Backend::start(|_, wire| {
         wire.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 1 << 24));
         wire.try_send(vec![0; 1 << 24]).is_ok()
@@ -162,22 +162,22 @@ fn a_client_that_leaves_its_answer_where_it_is_is_cut_off() {
     let gateway = Gateway::before(&backend, &["--body-timeout", "1s"]);
     run(async {
         let mut sender = connect(&gateway).await;
-        // The connection is alive, and the body is never read.
-        let answer = sender.send_request(get("http://a/")).await.unwrap();
+        // The connection is open, but the body is never read.
+        let response = sender.send_request(get("http://a/")).await.unwrap();
         while !sender.is_closed() {
             tokio::task::yield_now().await;
         }
-        drop(answer);
+        drop(response);
     });
 }
 
 #[test]
-fn a_drain_tells_the_client_and_answers_what_is_under_way() {
+fn a_drain_sends_goaway_and_finishes_requests_in_flight() {
     let (go, wait) = channel();
     let wait = Mutex::new(wait);
     let backend = Backend::start(move |_, wire| {
         _ = wait.lock().unwrap().recv_timeout(TIMEOUT);
-        answer(wire, "at last")
+        respond(wire, "at last")
     });
     let mut gateway = Gateway::before(&backend, &[]);
     run(async {

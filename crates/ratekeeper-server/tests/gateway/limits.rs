@@ -1,4 +1,4 @@
-//! The gateway keeps a policy.
+//! Policies in the gateway: limits, reload, stale responses and the admin listener.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,11 +9,11 @@ use std::thread;
 use ratekeeper_testkit::wait_until;
 use tempfile::TempDir;
 
-use crate::backend::{Backend, answer};
-use crate::client::{Answer, Client};
+use crate::backend::{Backend, respond};
+use crate::client::{Client, Response};
 use crate::process::Gateway;
 
-/// A policy file, gone when this is dropped.
+/// A policy file, deleted on drop.
 struct PolicyFile {
     _folder: TempDir,
     path: PathBuf,
@@ -27,7 +27,7 @@ impl PolicyFile {
         file
     }
 
-    /// Replaces the file whole, as an editor or a deployment does.
+    /// Replaces the file atomically, as an editor or a deployment does.
     fn write(&self, text: &str) {
         let new = self.path.with_extension("new");
         fs::write(&new, format!("version: 1\n{text}\n")).unwrap();
@@ -39,25 +39,25 @@ impl PolicyFile {
     }
 }
 
-/// The gateway with this policy in front of the backend, and its admin side.
+/// Starts a gateway with this policy and an admin listener in front of an upstream.
 fn gateway(backend: &Backend, policy: &PolicyFile, args: &[&str]) -> Gateway {
     let admin = ["--admin", "127.0.0.1:0", policy.path()];
     Gateway::before(backend, &[&admin, args].concat())
 }
 
-fn admin(gateway: &Gateway, request: &str) -> Answer {
+fn admin(gateway: &Gateway, request: &str) -> Response {
     let log = gateway.log();
     let address = log.split("admin: http://").nth(1).and_then(|rest| rest.split('/').next());
-    let address: SocketAddr = address.expect("an admin side").parse().unwrap();
-    Client::connect(address).ask(&format!("{request} HTTP/1.1\r\nHost: admin\r\n\r\n"))
+    let address: SocketAddr = address.expect("an admin listener").parse().unwrap();
+    Client::connect(address).request(&format!("{request} HTTP/1.1\r\nHost: admin\r\n\r\n"))
 }
 
 fn statuses(client: &mut Client, request: &str, times: usize) -> Vec<u16> {
-    (0..times).map(|_| client.ask(request).status()).collect()
+    (0..times).map(|_| client.request(request).status()).collect()
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_does_not_reach_the_backend() {
+fn requests_above_the_limit_are_refused_and_not_forwarded() {
     let backend = Backend::says("hello");
     let policy = PolicyFile::new("limits: [{ name: api, per: ip, rate: 3/hour burst 3 }]");
     let gateway = gateway(&backend, &policy, &["--access-log", "json"]);
@@ -75,13 +75,13 @@ fn what_does_not_fit_is_refused_and_does_not_reach_the_backend() {
         "{metrics}"
     );
     assert!(metrics.contains("ratekeeper_gateway_upstream_up{upstream=\"127.0.0.1:"), "{metrics}");
-    wait_until("the log tells who refused", || {
+    wait_until("the access log names the limit", || {
         gateway.output().matches("\"refused_by\":\"api\"").count() == 2
     });
 }
 
 #[test]
-fn a_policy_that_is_no_good_is_told_at_once_with_every_error() {
+fn an_invalid_policy_is_rejected_at_start_with_every_error() {
     let policy = PolicyFile::new("limits: [{ name: api, per: ipp, rate: 3/fortnight }]");
     let tried = Gateway::builder().args(["--upstream", "http://127.0.0.1:1", policy.path()]).run();
     let error = String::from_utf8_lossy(&tried.stderr);
@@ -94,7 +94,7 @@ fn a_policy_that_is_no_good_is_told_at_once_with_every_error() {
 }
 
 #[test]
-fn tricks_with_paths_and_addresses_do_not_evade_a_limit() {
+fn obfuscated_paths_and_forged_addresses_do_not_evade_a_limit() {
     let backend = Backend::says("hello");
     let policy = PolicyFile::new(
         "
@@ -103,7 +103,7 @@ limits: [{ name: checkout, match: { path: /checkout }, per: ip, rate: 1/hour bur
     );
     let gateway = gateway(&backend, &policy, &[]);
     assert_eq!(gateway.connect().get("/checkout").status(), 200);
-    let tricks = [
+    let obfuscated = [
         "//checkout",
         "/%63heckout",
         "/a/../checkout",
@@ -116,32 +116,35 @@ limits: [{ name: checkout, match: { path: /checkout }, per: ip, rate: 1/hour bur
         "/a/%2e%2e/%63heckout",
         "http://x/checkout",
     ];
-    for path in tricks {
+    for path in obfuscated {
         assert_eq!(gateway.connect().get(path).status(), 429, "{path}");
     }
     for forged in ["X-Forwarded-For: 1.2.3.4", "Forwarded: for=1.2.3.4", "X-Real-IP: 1.2.3.4"] {
         let request = format!("GET /checkout HTTP/1.1\r\nHost: a\r\n{forged}\r\n\r\n");
-        assert_eq!(gateway.connect().ask(&request).status(), 429, "{forged}");
+        assert_eq!(gateway.connect().request(&request).status(), 429, "{forged}");
     }
     assert_eq!(gateway.connect().get("/elsewhere").status(), 200);
 }
 
 #[test]
-fn a_trusted_proxy_tells_who_the_client_is() {
+fn the_client_ip_is_taken_from_a_trusted_proxy() {
     let backend = Backend::says("hello");
     let policy = PolicyFile::new("limits: [{ name: a, per: ip, rate: 1/hour burst 1 }]");
     let gateway = gateway(&backend, &policy, &["--trusted-proxy", "127.0.0.0/8"]);
     let of = |client: &str| {
         let header = format!("X-Forwarded-For: 6.6.6.6, {client}");
-        gateway.connect().ask(&format!("GET / HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n")).status()
+        gateway
+            .connect()
+            .request(&format!("GET / HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n"))
+            .status()
     };
     assert_eq!([of("192.0.2.1"), of("192.0.2.1"), of("192.0.2.2")], [200, 429, 200]);
-    // One customer has a whole /64.
+    // IPv6 clients are counted by their /64 network.
     assert_eq!([of("2001:db8::1"), of("2001:db8::2"), of("2001:db8:0:1::1")], [200, 429, 200]);
 }
 
 #[test]
-fn a_new_policy_is_taken_up_and_a_bad_one_is_seen_everywhere_and_changes_nothing() {
+fn a_valid_policy_is_reloaded_and_an_invalid_one_is_reported_and_rejected() {
     let backend = Backend::says("hello");
     let policy = PolicyFile::new("limits: [{ name: api, rate: 2/hour }]");
     let gateway = gateway(&backend, &policy, &[]);
@@ -181,35 +184,35 @@ fn a_reload_under_load_loses_no_request_and_no_count() {
     let backend = Backend::says("hello");
     let policy = PolicyFile::new(&text(0));
     let gateway = gateway(&backend, &policy, &[]);
-    let (asked, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (sent, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 let mut client = gateway.connect();
-                while !is_over.load(Ordering::Relaxed) {
+                while !is_done.load(Ordering::Relaxed) {
                     assert_eq!(client.get("/").status(), 200);
-                    asked.fetch_add(1, Ordering::Relaxed);
+                    sent.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
         for version in 2..=20 {
             policy.write(&text(version));
             assert_eq!(admin(&gateway, "POST /v1/policy/reload").status(), 200);
-            let before = asked.load(Ordering::Relaxed);
-            wait_until("requests go on", || asked.load(Ordering::Relaxed) > before + 20);
+            let before = sent.load(Ordering::Relaxed);
+            wait_until("requests go on", || sent.load(Ordering::Relaxed) > before + 20);
         }
-        is_over.store(true, Ordering::Relaxed);
+        is_done.store(true, Ordering::Relaxed);
     });
-    let asked = asked.into_inner();
-    assert_eq!(backend.requests() as u64, asked);
+    let sent = sent.into_inner();
+    assert_eq!(backend.requests() as u64, sent);
     let left = gateway.connect().get("/").head.get("ratelimit").unwrap();
-    assert!(left.starts_with(&format!("\"all\";r={};", QUOTA - asked - 1)), "{left} after {asked}");
+    assert!(left.starts_with(&format!("\"all\";r={};", QUOTA - sent - 1)), "{left} after {sent}");
     let policy_state = admin(&gateway, "GET /v1/policy").body;
-    assert!(policy_state.contains(&format!("\"allowed\": {}", asked + 1)), "{policy_state}");
+    assert!(policy_state.contains(&format!("\"allowed\": {}", sent + 1)), "{policy_state}");
 }
 
 #[test]
-fn where_a_limit_says_so_an_answer_of_a_while_ago_is_better_than_none() {
+fn serve_stale_serves_a_cached_response_instead_of_a_refusal() {
     let backend = Backend::start(|head, wire| {
         let (control, text) = match head.line.contains("/private") {
             true => ("private, max-age=60", "mine"),
@@ -229,18 +232,18 @@ fn where_a_limit_says_so_an_answer_of_a_while_ago_is_better_than_none() {
     assert_eq!((stale.status(), stale.body.as_str()), (200, "news"));
     assert_eq!(stale.head.get("age").as_deref(), Some("0"));
     let left = stale.head.get("ratelimit").unwrap();
-    assert!(left.starts_with("\"news\";r=0;"), "what is left now, not then: {left}");
+    assert!(left.starts_with("\"news\";r=0;"), "the present quota, not the cached one: {left}");
     let status = stale.head.get("cache-status");
     assert_eq!(status.as_deref(), Some("ratekeeper; hit; detail=\"limited by news\""));
-    assert_eq!(client.get("/private").status(), 429, "not for everybody");
-    assert_eq!(client.get("/other").status(), 429, "never answered");
-    let post = client.ask("POST /news HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n");
-    assert_eq!(post.status(), 429, "only what is asked with GET");
+    assert_eq!(client.get("/private").status(), 429, "private responses are not cached");
+    assert_eq!(client.get("/other").status(), 429, "not cached");
+    let post = client.request("POST /news HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(post.status(), 429, "only GET is served stale");
     assert_eq!(backend.requests(), 2);
 }
 
 #[test]
-fn a_request_is_in_flight_until_its_answer_is_sent() {
+fn a_request_is_in_flight_until_its_response_is_sent() {
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let backend = Backend::start(move |head, wire| {
@@ -250,7 +253,7 @@ fn a_request_is_in_flight_until_its_answer_is_sent() {
                 && wait.lock().unwrap().recv().is_ok()
                 && wire.try_send("fore").is_ok();
         }
-        answer(wire, "hello")
+        respond(wire, "hello")
     });
     let policy = PolicyFile::new("limits: [{ name: flight, concurrency: 1 }]");
     let gateway = gateway(&backend, &policy, &[]);
@@ -266,7 +269,7 @@ fn a_request_is_in_flight_until_its_answer_is_sent() {
 }
 
 #[test]
-fn the_admin_side_tells_whether_requests_may_come() {
+fn the_admin_listener_reports_health_and_readiness() {
     let backend = Backend::says("hello");
     let policy = PolicyFile::new("limits: []");
     let gateway = gateway(&backend, &policy, &[]);
@@ -281,7 +284,7 @@ fn the_admin_side_tells_whether_requests_may_come() {
 }
 
 #[test]
-fn without_its_store_a_gateway_does_as_its_limits_were_told() {
+fn each_limit_follows_its_failure_mode_without_the_store() {
     let backend = Backend::says("hello");
     let policy = PolicyFile::new(
         "
@@ -292,15 +295,18 @@ limits:
     );
     let gateway = gateway(&backend, &policy, &[]);
     let mut client = gateway.connect();
-    let mut ask = |path: &str| client.get(path).status();
-    assert_eq!([ask("/local"), ask("/local"), ask("/local"), ask("/deny")], [200, 200, 429, 429]);
+    let mut status = |path: &str| client.get(path).status();
+    assert_eq!(
+        [status("/local"), status("/local"), status("/local"), status("/deny")],
+        [200, 200, 429, 429]
+    );
     gateway.wait_for_log("the store is down");
     assert!(admin(&gateway, "GET /readyz").body.contains("\"store\": \"down\""));
     assert!(admin(&gateway, "GET /metrics").body.contains("ratekeeper_store_up 0"));
 }
 
 #[test]
-fn gateways_that_share_a_store_share_every_limit() {
+fn gateways_on_one_store_share_every_limit() {
     let redis = ratekeeper_testkit::RedisServer::start();
     let backend = Backend::says("hello");
     let policy = PolicyFile::new(&format!(

@@ -1,4 +1,4 @@
-//! Bodies pass as they come, both ways.
+//! Streaming of bodies in both directions, upgrades and tunnels.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use ratekeeper_testkit::{TIMEOUT, wait_until};
 
-use crate::backend::{Backend, answer};
+use crate::backend::{Backend, respond};
 use crate::process::Gateway;
 
 #[test]
-fn an_event_arrives_before_the_next_is_produced() {
+fn server_sent_events_are_forwarded_one_by_one() {
     let (arrived, next) = channel();
     let next = Mutex::new(next);
     let backend = Backend::start(move |_, wire| {
@@ -33,21 +33,21 @@ fn an_event_arrives_before_the_next_is_produced() {
 }
 
 #[test]
-fn an_upload_reaches_the_upstream_while_it_is_sent() {
+fn an_upload_is_streamed_to_the_upstream() {
     let (got, seen) = channel();
     let got = Mutex::new(got);
     let backend = Backend::start(move |_, wire| {
         got.lock().unwrap().send(wire.chunk().unwrap()).unwrap();
         let rest = (wire.chunk().unwrap(), wire.chunk().unwrap());
         wire.fields().unwrap();
-        answer(wire, &format!("{:?}", rest.0))
+        respond(wire, &format!("{:?}", rest.0))
     });
     let gateway = Gateway::before(&backend, &[]);
     let mut client = gateway.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
     assert_eq!(seen.recv_timeout(TIMEOUT).unwrap(), b"abc");
     client.send("1\r\nd\r\n0\r\n\r\n");
-    assert_eq!(client.answer().body, "[100]");
+    assert_eq!(client.response().body, "[100]");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn both_directions_stream_at_once() {
 }
 
 #[test]
-fn trailers_pass_both_ways() {
+fn trailers_are_forwarded_in_both_directions() {
     let backend = Backend::start(|head, wire| {
         assert_eq!(head.get("te").as_deref(), Some("trailers"));
         assert_eq!((wire.chunk().unwrap(), wire.chunk().unwrap()), (b"abc".to_vec(), vec![]));
@@ -95,11 +95,11 @@ fn trailers_pass_both_ways() {
 }
 
 #[test]
-fn a_websocket_is_tunnelled_both_ways() {
+fn a_websocket_is_tunnelled_in_both_directions() {
     let backend = Backend::start(|head, wire| {
         assert_eq!(head.get("upgrade").as_deref(), Some("websocket"));
         assert_eq!(head.get("connection").as_deref(), Some("upgrade"));
-        // What follows in the same packet belongs to the tunnel already. Its line feeds are bare.
+        // The rest of the packet belongs to the tunnel, and has bare line feeds.
         wire.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhi\n\n");
         let mut bytes = [0; 4];
         while wire.stream().read_exact(&mut bytes).is_ok() {
@@ -118,28 +118,28 @@ fn a_websocket_is_tunnelled_both_ways() {
         assert_eq!(client.0.exactly(4), message);
     }
     client.0.end();
-    assert!(client.0.is_closed(), "the end of one side reaches the other, and comes back");
+    assert!(client.0.is_closed(), "a half close is forwarded, and the upstream closes");
 }
 
 const UPGRADE: &str =
     "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 
-/// Bytes of all kinds, which no rule of HTTP's fits.
-fn all_kinds() -> Vec<u8> {
+/// Returns every byte value, and text that is invalid as HTTP.
+fn arbitrary_bytes() -> Vec<u8> {
     let every: Vec<u8> = (0..=255).collect();
     [b"\n\r\n\0 GET / HTTP/1.1\nA: b\r\n c\r\n\r\n", &every[..], b"\n\n"].concat()
 }
 
 #[test]
-fn what_is_sent_before_the_switch_reaches_the_upstream_unchanged() {
-    let (go_on, gone_on) = channel::<()>();
-    let gone_on = Mutex::new(gone_on);
-    let length = 3 * all_kinds().len();
+fn bytes_sent_before_the_upgrade_reach_the_upstream_unchanged() {
+    let (release, held) = channel::<()>();
+    let held = Mutex::new(held);
+    let length = 3 * arbitrary_bytes().len();
     let backend = Backend::start(move |head, wire| {
         if head.get("upgrade").is_none() {
-            return answer(wire, "hello");
+            return respond(wire, "hello");
         }
-        gone_on.lock().unwrap().recv().unwrap();
+        held.lock().unwrap().recv().unwrap();
         wire.send(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
         );
@@ -151,41 +151,41 @@ fn what_is_sent_before_the_switch_reaches_the_upstream_unchanged() {
     for first in ["", "GET /before HTTP/1.1\r\nHost: a\r\n\r\n"] {
         let mut client = gateway.connect();
         let before = backend.requests();
-        // Some with the request, some between it and the switch, and some after it.
-        client.send([first.as_bytes(), UPGRADE.as_bytes(), &all_kinds()].concat());
+        // Bytes with the request, between it and the upgrade, and after the upgrade.
+        client.send([first.as_bytes(), UPGRADE.as_bytes(), &arbitrary_bytes()].concat());
         let expected = before + 1 + usize::from(!first.is_empty());
         wait_until("the request arrives", || backend.requests() == expected);
-        client.send(all_kinds());
-        go_on.send(()).unwrap();
+        client.send(arbitrary_bytes());
+        release.send(()).unwrap();
         if !first.is_empty() {
-            assert_eq!(client.answer().body, "hello");
+            assert_eq!(client.response().body, "hello");
         }
         assert_eq!(client.0.head().status(), 101);
-        client.send(all_kinds());
-        let is_unchanged = client.0.exactly(length) == all_kinds().repeat(3);
+        client.send(arbitrary_bytes());
+        let is_unchanged = client.0.exactly(length) == arbitrary_bytes().repeat(3);
         assert!(is_unchanged);
     }
 }
 
 #[test]
-fn what_is_sent_before_a_switch_is_declined_is_the_next_request_and_checked_like_any() {
+fn bytes_after_a_declined_upgrade_are_validated_as_the_next_request() {
     let backend = Backend::echo();
     let gateway = Gateway::before(&backend, &[]);
     let mut client = gateway.connect();
     let next = "POST /next HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na\nb";
     let bad = "GET /smuggled HTTP/1.1\nHost: a\r\n\r\n";
     client.send([UPGRADE, next, UPGRADE, bad].concat());
-    assert!(client.answer().body.starts_with("GET /chat "));
-    let second = client.answer().body;
+    assert!(client.response().body.starts_with("GET /chat "));
+    let second = client.response().body;
     assert!(second.starts_with("POST /next ") && second.ends_with("\n\na\nb"), "{second}");
-    assert!(client.answer().body.starts_with("GET /chat "));
-    assert_eq!(client.answer().status(), 400);
+    assert!(client.response().body.starts_with("GET /chat "));
+    assert_eq!(client.response().status(), 400);
     assert!(client.0.is_closed());
     assert_eq!(backend.requests(), 3);
 }
 
 #[test]
-fn a_client_that_goes_before_the_switch_ends_its_request() {
+fn a_client_that_disconnects_before_the_upgrade_cancels_its_request() {
     let (gone, seen) = channel();
     let gone = Mutex::new(gone);
     let backend = Backend::start(move |_, wire| {
@@ -194,26 +194,26 @@ fn a_client_that_goes_before_the_switch_ends_its_request() {
     });
     let gateway = Gateway::before(&backend, &[]);
     let client = gateway.connect();
-    client.send([UPGRADE.as_bytes(), &all_kinds()].concat());
+    client.send([UPGRADE.as_bytes(), &arbitrary_bytes()].concat());
     wait_until("the request arrives", || backend.requests() == 1);
     drop(client);
     assert_eq!(seen.recv_timeout(TIMEOUT), Ok(true), "the upstream's connection is closed");
 }
 
 #[test]
-fn an_upgrade_that_is_declined_is_an_ordinary_answer() {
+fn a_declined_upgrade_is_an_ordinary_response() {
     let backend = Backend::says("no");
     let gateway = Gateway::before(&backend, &[]);
     let mut client = gateway.connect();
-    let ask = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-    assert_eq!(client.ask(ask).body, "no");
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    assert_eq!(client.request(request).body, "no");
     assert_eq!(client.get("/").body, "no");
 }
 
 #[test]
-fn a_switch_to_another_protocol_is_not_passed_on() {
+fn an_upgrade_to_h2c_is_not_forwarded() {
     let gateway = Gateway::before(&Backend::echo(), &[]);
-    let seen = gateway.connect().ask(
+    let seen = gateway.connect().request(
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAA\r\n\r\n",
     );
     let seen = seen.body.to_lowercase();
@@ -221,7 +221,7 @@ fn a_switch_to_another_protocol_is_not_passed_on() {
 }
 
 #[test]
-fn a_silent_tunnel_is_closed() {
+fn an_idle_tunnel_is_closed() {
     let backend = Backend::start(|_, wire| {
         wire.send(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
@@ -237,45 +237,45 @@ fn a_silent_tunnel_is_closed() {
 }
 
 #[test]
-fn a_client_that_expects_to_be_told_is_told_to_go_on() {
+fn expect_100_continue_gets_an_interim_response() {
     let gateway = Gateway::before(&Backend::echo(), &[]);
     let mut client = gateway.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
     assert_eq!(client.0.line().unwrap(), "HTTP/1.1 100 Continue");
     assert_eq!(client.0.line().unwrap(), "");
     client.send("abc");
-    let answer = client.answer();
-    assert!(answer.status() == 200 && answer.body.ends_with("\n\nabc"), "{}", answer.body);
+    let response = client.response();
+    assert!(response.status() == 200 && response.body.ends_with("\n\nabc"), "{}", response.body);
 }
 
 #[test]
-fn answers_without_a_body_keep_their_headers_and_the_connection() {
+fn responses_without_a_body_keep_their_headers_and_the_connection() {
     let backend = Backend::start(|head, wire| {
-        let answer = match head.line.as_str() {
+        let response = match head.line.as_str() {
             "HEAD / HTTP/1.1" => "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\nETag: h\r\n\r\n",
             "HEAD /chunked HTTP/1.1" => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
             "GET /204 HTTP/1.1" => "HTTP/1.1 204 No Content\r\nETag: n\r\n\r\n",
             _ => "HTTP/1.1 304 Not Modified\r\nETag: m\r\n\r\n",
         };
-        wire.try_send(answer).is_ok()
+        wire.try_send(response).is_ok()
     });
     let gateway = Gateway::before(&backend, &["--workers", "1"]);
     let mut client = gateway.connect();
-    let mut ask = |request: &str| {
+    let mut head_of = |request: &str| {
         client.send(format!("{request} HTTP/1.1\r\nHost: a\r\n\r\n"));
         let head = client.0.head();
         (head.status(), head.get("content-length"), head.get("etag"))
     };
     let text = |text: &str| Some(text.to_string());
-    assert_eq!(ask("HEAD /"), (200, text("1000"), text("h")));
-    assert_eq!(ask("HEAD /chunked"), (200, None, None));
-    assert_eq!(ask("GET /204"), (204, None, text("n")));
-    assert_eq!(ask("GET /304"), (304, None, text("m")));
+    assert_eq!(head_of("HEAD /"), (200, text("1000"), text("h")));
+    assert_eq!(head_of("HEAD /chunked"), (200, None, None));
+    assert_eq!(head_of("GET /204"), (204, None, text("n")));
+    assert_eq!(head_of("GET /304"), (304, None, text("m")));
     assert_eq!(backend.connections(), 1, "the upstream's connection is used again");
 }
 
 #[test]
-fn an_answer_that_ends_with_its_connection_is_whole() {
+fn a_response_delimited_by_close_is_complete() {
     let backend = Backend::start(|_, wire| {
         wire.send("HTTP/1.0 200 OK\r\n\r\nhello");
         false
@@ -287,7 +287,7 @@ fn an_answer_that_ends_with_its_connection_is_whole() {
 }
 
 #[test]
-fn an_answer_that_breaks_off_is_not_taken_for_a_whole_one() {
+fn a_truncated_response_is_not_completed() {
     let backend = Backend::start(|_, wire| {
         wire.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
         false
@@ -299,11 +299,11 @@ fn an_answer_that_breaks_off_is_not_taken_for_a_whole_one() {
 }
 
 #[test]
-fn an_upstream_that_answers_before_the_upload_is_over_is_heard() {
+fn an_early_response_during_an_upload_is_forwarded() {
     const LENGTH: usize = 20 << 20;
     let backend = Backend::start(|_, wire| {
         wire.send("HTTP/1.1 413 Too Much\r\nContent-Length: 3\r\nConnection: close\r\n\r\nno!");
-        // It closes without having read anything.
+        // The upstream closes without reading the body.
         false
     });
     let gateway = Gateway::before(&backend, &[]);
@@ -312,8 +312,8 @@ fn an_upstream_that_answers_before_the_upload_is_over_is_heard() {
         client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n"));
         let mut stream = client.0.stream().try_clone().unwrap();
         let upload = std::thread::spawn(move || _ = stream.write_all(&vec![1; LENGTH]));
-        let answer = client.answer();
-        assert_eq!((answer.status(), answer.body.as_str()), (413, "no!"));
+        let response = client.response();
+        assert_eq!((response.status(), response.body.as_str()), (413, "no!"));
         drop(client);
         upload.join().unwrap();
     }
@@ -323,7 +323,7 @@ fn an_upstream_that_answers_before_the_upload_is_over_is_heard() {
 const BUFFERED_MAX: usize = 40 << 20;
 const LENGTH: usize = 50 << 20;
 
-/// Writes until no more is taken, and returns how much was.
+/// Writes until the stream blocks, and returns how much was written.
 fn write_until_blocked(mut stream: &TcpStream, bytes: &[u8]) -> usize {
     stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let mut written = 0;
@@ -339,13 +339,13 @@ fn write_until_blocked(mut stream: &TcpStream, bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn an_upload_waits_for_an_upstream_that_does_not_read() {
+fn an_upload_is_held_by_back_pressure_of_the_upstream() {
     let (go, may_read) = channel();
     let may_read = Mutex::new(may_read);
     let backend = Backend::start(move |_, wire| {
         may_read.lock().unwrap().recv_timeout(TIMEOUT).unwrap();
         let body = wire.exactly(LENGTH);
-        answer(wire, &body.iter().map(|byte| u64::from(*byte)).sum::<u64>().to_string())
+        respond(wire, &body.iter().map(|byte| u64::from(*byte)).sum::<u64>().to_string())
     });
     let gateway = Gateway::before(&backend, &[]);
     let mut client = gateway.connect();
@@ -357,12 +357,12 @@ fn an_upload_waits_for_an_upstream_that_does_not_read() {
     wait_until("the request arrives", || backend.requests() == 1);
     go.send(()).unwrap();
     let upload = std::thread::spawn(move || stream.write_all(&body[taken..]).unwrap());
-    assert_eq!(client.answer().body, LENGTH.to_string());
+    assert_eq!(client.response().body, LENGTH.to_string());
     upload.join().unwrap();
 }
 
 #[test]
-fn a_response_waits_for_a_client_that_does_not_read() {
+fn a_response_is_held_by_back_pressure_of_the_client() {
     let (blocked, taken) = channel();
     let backend = Backend::start(move |_, wire| {
         wire.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n"));

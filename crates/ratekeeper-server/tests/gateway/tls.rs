@@ -17,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::backend::Backend;
-use crate::http2::{get, run, speak, text};
+use crate::http2::{get, http2_client, run, text};
 use crate::process::Gateway;
 
 fn certificates() -> TempDir {
@@ -65,19 +65,19 @@ async fn connect_to(
 }
 
 #[test]
-fn both_protocols_are_spoken_over_tls() {
+fn http1_and_http2_work_over_tls() {
     let dir = certificates();
     let gateway = secured(&dir, &[]);
     assert!(gateway.log().starts_with("listening on https://127.0.0.1:"), "{}", gateway.log());
     run(async {
         let ca = dir.path().join(CA);
-        let mut sender = speak(connect(&gateway, &ca, "h2").await.unwrap()).await;
+        let mut sender = http2_client(connect(&gateway, &ca, "h2").await.unwrap()).await;
         let seen = text(sender.send_request(get("https://localhost/")).await.unwrap()).await;
         assert!(seen.contains("x-forwarded-proto: https\n"), "{seen}");
 
         let mut stream = connect(&gateway, &ca, "http/1.1").await.unwrap();
-        let ask = b"GET /1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        stream.write_all(ask).await.unwrap();
+        let request = b"GET /1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).await.unwrap();
         let mut seen = String::new();
         stream.read_to_string(&mut seen).await.unwrap();
         assert!(seen.contains("GET /1 HTTP/1.1\n"), "{seen}");
@@ -85,7 +85,7 @@ fn both_protocols_are_spoken_over_tls() {
 }
 
 #[test]
-fn a_new_certificate_is_taken_up_and_a_bad_one_is_not() {
+fn a_valid_certificate_is_reloaded_and_an_invalid_one_is_rejected() {
     let (dir, next) = (certificates(), certificates());
     let gateway = secured(&dir, &[]);
     let is_trusted = |ca: &Path| run(connect(&gateway, ca, "h2")).is_ok();
@@ -99,16 +99,16 @@ fn a_new_certificate_is_taken_up_and_a_bad_one_is_not() {
 
     fs::copy(next.path().join(KEY), dir.path().join(KEY)).unwrap();
     fs::copy(next.path().join(CERTIFICATE), dir.path().join(CERTIFICATE)).unwrap();
-    // Nobody is told: the file's time is enough.
+    // No signal is sent: the modification time triggers the reload.
     let later = fs::metadata(dir.path().join(KEY)).unwrap().modified().unwrap();
     let file = fs::File::options().write(true).open(dir.path().join(CERTIFICATE)).unwrap();
     file.set_modified(later.max(SystemTime::UNIX_EPOCH) + Duration::from_secs(1)).unwrap();
-    wait_until("the new one is shown", || is_trusted(&next.path().join(CA)));
+    wait_until("the new certificate is used", || is_trusted(&next.path().join(CA)));
     assert!(!is_trusted(&old_ca));
 }
 
 #[test]
-fn a_certificate_that_cannot_be_used_is_told_at_once() {
+fn an_unusable_certificate_is_rejected_at_start() {
     let dir = certificates();
     let run = |cert: &str, key: &str| {
         let upstream = ["--upstream", "http://127.0.0.1:1"];
@@ -116,17 +116,17 @@ fn a_certificate_that_cannot_be_used_is_told_at_once() {
             Gateway::builder().args(upstream).args(["--tls-cert", cert, "--tls-key", key]).run();
         (tried.status.code(), String::from_utf8(tried.stderr).unwrap())
     };
-    let (code, told) = run(&path(&dir, CERTIFICATE), &path(&dir, "missing.key"));
-    assert!(code == Some(2) && told.contains("missing.key"), "{told}");
-    let (code, told) = run(&path(&dir, KEY), &path(&dir, KEY));
-    assert!(code == Some(2) && told.contains("it contains no certificate"), "{told}");
-    let (code, told) = run(&path(&dir, CERTIFICATE), &path(&dir, CERTIFICATE));
-    assert!(code == Some(2) && told.contains("it contains no private key"), "{told}");
-    let (code, told) = run(&path(&dir, CA), &path(&dir, KEY));
-    assert!(code == Some(2) && told.contains("does not match"), "{told}");
+    let (code, error) = run(&path(&dir, CERTIFICATE), &path(&dir, "missing.key"));
+    assert!(code == Some(2) && error.contains("missing.key"), "{error}");
+    let (code, error) = run(&path(&dir, KEY), &path(&dir, KEY));
+    assert!(code == Some(2) && error.contains("it contains no certificate"), "{error}");
+    let (code, error) = run(&path(&dir, CERTIFICATE), &path(&dir, CERTIFICATE));
+    assert!(code == Some(2) && error.contains("it contains no private key"), "{error}");
+    let (code, error) = run(&path(&dir, CA), &path(&dir, KEY));
+    assert!(code == Some(2) && error.contains("does not match"), "{error}");
 }
 
-/// An upstream over TLS that answers every connection once.
+/// Starts an upstream over TLS that responds once on each connection.
 async fn secure_upstream(dir: &TempDir) -> u16 {
     let cert = CertificateDer::from_pem_file(dir.path().join(CERTIFICATE)).unwrap();
     let key = PrivateKeyDer::from_pem_file(dir.path().join(KEY)).unwrap();
@@ -141,8 +141,9 @@ async fn secure_upstream(dir: &TempDir) -> u16 {
             let Ok(mut stream) = acceptor.accept(stream).await else { continue };
             let mut request = [0; 4096];
             _ = stream.read(&mut request).await;
-            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nsecret";
-            _ = stream.write_all(answer).await;
+            let response =
+                b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nsecret";
+            _ = stream.write_all(response).await;
             _ = stream.shutdown().await;
         }
     });
@@ -150,23 +151,23 @@ async fn secure_upstream(dir: &TempDir) -> u16 {
 }
 
 #[test]
-fn an_upstream_with_a_private_authority_is_trusted_only_if_told() {
+fn an_upstream_is_trusted_only_with_its_configured_ca() {
     let dir = certificates();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.unwrap();
     let url = format!("https://127.0.0.1:{}", runtime.block_on(secure_upstream(&dir)));
-    let told = Gateway::start(&["--upstream", &url, "--upstream-ca", &path(&dir, CA)]);
-    assert_eq!(told.connect().get("/").body, "secret");
-    assert_eq!(told.connect().get("/").body, "secret");
+    let trusting = Gateway::start(&["--upstream", &url, "--upstream-ca", &path(&dir, CA)]);
+    assert_eq!(trusting.connect().get("/").body, "secret");
+    assert_eq!(trusting.connect().get("/").body, "secret");
     let other = certificates();
-    let untold = Gateway::start(&["--upstream", &url, "--upstream-ca", &path(&other, CA)]);
-    let answer = untold.connect().get("/");
-    assert!(answer.status() == 502 && !answer.body.contains("secret"), "{}", answer.body);
+    let distrusting = Gateway::start(&["--upstream", &url, "--upstream-ca", &path(&other, CA)]);
+    let response = distrusting.connect().get("/");
+    assert!(response.status() == 502 && !response.body.contains("secret"), "{}", response.body);
 }
 
 #[test]
-fn the_admin_side_is_not_public_by_accident() {
+fn a_public_admin_listener_requires_tls_and_tokens() {
     let dir = certificates();
     let tokens = dir.path().join("tokens");
     fs::write(&tokens, "omega\n").unwrap();
@@ -175,8 +176,8 @@ fn the_admin_side_is_not_public_by_accident() {
         .args(["--upstream", "http://127.0.0.1:1"])
         .args(["--admin", "0.0.0.0:0", "--admin-tokens", &tokens])
         .run();
-    let told = String::from_utf8(tried.stderr).unwrap();
-    assert!(tried.status.code() == Some(2) && told.contains("--insecure-public"), "{told}");
+    let error = String::from_utf8(tried.stderr).unwrap();
+    assert!(tried.status.code() == Some(2) && error.contains("--insecure-public"), "{error}");
 
     let gateway = secured(&dir, &["--admin", "0.0.0.0:0", "--admin-tokens", &tokens]);
     let port = gateway.admin().port();
@@ -185,28 +186,31 @@ fn the_admin_side_is_not_public_by_accident() {
             let address = SocketAddr::from(([127, 0, 0, 1], port));
             let ca = dir.path().join(CA);
             let mut stream = connect_to(address, &ca, "http/1.1").await.unwrap();
-            let ask =
+            let request =
                 format!("GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{header}\r\n");
-            stream.write_all(ask.as_bytes()).await.unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await.unwrap();
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut response = String::new();
+            stream.read_to_string(&mut response).await.unwrap();
+            assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{response}");
         }
     });
 }
 
 #[test]
-fn clients_have_to_show_a_certificate_if_told_so() {
-    let (dir, friends) = (certificates(), certificates());
-    let gateway = secured(&dir, &["--tls-client-ca", &path(&friends, CA)]);
+fn clients_need_a_certificate_if_a_client_ca_is_set() {
+    let (dir, clients) = (certificates(), certificates());
+    let gateway = secured(&dir, &["--tls-client-ca", &path(&clients, CA)]);
     run(async {
         let mut stream = match connect(&gateway, &dir.path().join(CA), "http/1.1").await {
             Ok(stream) => stream,
             Err(_) => return,
         };
-        // With TLS 1.3 a client hears of it with the first answer.
+        // With TLS 1.3 the client gets the error with the first read.
         _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
-        let mut answer = String::new();
-        assert!(stream.read_to_string(&mut answer).await.is_err() && answer.is_empty(), "{answer}");
+        let mut response = String::new();
+        assert!(
+            stream.read_to_string(&mut response).await.is_err() && response.is_empty(),
+            "{response}"
+        );
     });
 }

@@ -1,8 +1,8 @@
-//! The table of metrics, and what is really told.
+//! The table of metrics in the documentation, compared with the exported metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::files::pages;
+use crate::alerts::pages;
 
 const DOCS: &str = include_str!("../../../../docs/operations.md");
 
@@ -19,14 +19,14 @@ fn rows() -> BTreeMap<String, (String, BTreeSet<String>)> {
 }
 
 #[test]
-fn the_table_tells_every_metric_with_its_labels_and_no_other() {
-    let mut told = BTreeMap::new();
+fn the_table_lists_exactly_the_exported_metrics_and_labels() {
+    let mut exported = BTreeMap::new();
     for page in pages() {
         let labels = page.labels();
         for (name, kind) in page.kinds() {
             let labels = labels[&name].clone();
-            told.insert(name, (kind, labels));
+            exported.insert(name, (kind, labels));
         }
     }
-    assert_eq!(rows(), told);
+    assert_eq!(rows(), exported);
 }

@@ -1,13 +1,13 @@
-//! The numbers to run a server by: what it tells, what alerts and dashboards make of it, and a real
-//! Prometheus that scrapes it.
+//! Metrics: the exported pages, the alerts and the dashboard that use them, and a real Prometheus that
+//! scrapes them.
 
 use ratekeeper_testkit::http1 as client;
+mod alerts;
 mod docs;
-mod files;
 #[path = "../envoy/grpc.rs"]
-#[allow(dead_code, reason = "the tests of Envoy's door use all of it")]
+#[allow(dead_code, reason = "the tests of the gRPC service use all of it")]
 mod grpc;
+mod metrics;
 mod page;
 mod process;
 mod scrape;
-mod tell;

@@ -1,4 +1,4 @@
-//! A page of metrics, as it was scraped.
+//! A scraped metrics page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +9,20 @@ impl Page {
         Self(text)
     }
 
-    /// The value of a series, written as the page writes it.
+    /// Returns the value of a series.
     pub(crate) fn value(&self, series: &str) -> f64 {
         let line = self.0.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("{series} is not in\n{}", self.0)).parse().unwrap()
     }
 
-    /// The names of metrics, and what kind each is.
+    /// Returns the name and kind of each metric.
     pub(crate) fn kinds(&self) -> BTreeMap<String, String> {
         let types = self.0.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let pair = types.filter_map(|line| line.split_once(' '));
         pair.map(|(name, kind)| (name.to_string(), kind.to_string())).collect()
     }
 
-    /// The names of labels of each metric.
+    /// Returns the label names of each metric.
     pub(crate) fn labels(&self) -> BTreeMap<String, BTreeSet<String>> {
         let kinds = self.kinds();
         let mut labels: BTreeMap<_, BTreeSet<_>> =
@@ -37,7 +37,7 @@ impl Page {
     }
 }
 
-/// The metric that a series belongs to: those of a histogram have endings.
+/// Returns the metric that a series belongs to; the series of a histogram have suffixes.
 pub(crate) fn metric(series: &str, kinds: &BTreeMap<String, String>) -> String {
     let endings = ["_bucket", "_sum", "_count"];
     let base = endings.iter().find_map(|ending| series.strip_suffix(ending));

@@ -1,4 +1,4 @@
-//! A server with every door open.
+//! A server with every listener, and a gateway.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::page::Page;
 const LIMITS: &str = "
 limits:
   - { name: checkout, match: { path: /checkout }, rate: 5/hour }
-  - { name: watched, match: { path: /checkout }, rate: 2/hour, mode: shadow }
+  - { name: shadowed, match: { path: /checkout }, rate: 2/hour, mode: shadow }
 exempt: [ { path: /healthz } ]
 ";
 
@@ -29,7 +29,7 @@ descriptors:
 
 /// A running server with every listener, killed on drop.
 pub(crate) struct Server {
-    #[allow(dead_code, reason = "the tests of traces end it")]
+    #[allow(dead_code, reason = "used by the tests of traces")]
     pub(crate) program: ratekeeper_testkit::Server,
     pub(crate) http: SocketAddr,
     pub(crate) grpc: SocketAddr,
@@ -43,7 +43,7 @@ impl Server {
         Self::start_with("", &[])
     }
 
-    /// With this in its policy beside the limits, and these options.
+    /// Starts one with this text in its policy in addition to the limits, and these options.
     pub(crate) fn start_with(store: &str, args: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let policy = write_policy(&folder, store);
@@ -63,69 +63,69 @@ impl Server {
     pub(crate) fn post(&self, path: &str, body: &str) -> u16 {
         let length = body.len();
         let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
-        Client::connect(self.http).ask(&format!("{head}{body}")).status()
+        Client::connect(self.http).request(&format!("{head}{body}")).status()
     }
 
-    /// Asks whether a request of this path may pass, as a proxy does.
+    /// Sends a forward-auth request for this path, as a proxy does.
     pub(crate) fn auth(&self, path: &str) -> u16 {
         let head = format!(
             "GET /v1/auth?deny=403 HTTP/1.1\r\nHost: a\r\nX-Original-URI: {path}\r\nX-Original-Method: GET\r\n\r\n"
         );
-        Client::connect(self.http).ask(&head).status()
+        Client::connect(self.http).request(&head).status()
     }
 
-    /// Sends commands of one line each, and gives what comes back until the server closes.
+    /// Sends inline commands, and returns the replies.
     pub(crate) fn commands(&self, lines: &[&str]) -> String {
         let mut stream = TcpStream::connect(self.resp).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let text: String =
             lines.iter().chain(&["QUIT"]).map(|line| format!("{line}\r\n")).collect();
         stream.write_all(text.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        let mut replies = String::new();
+        stream.read_to_string(&mut replies).unwrap();
+        replies
     }
 
-    pub(crate) fn tell(&self, path: &str) -> (u16, String) {
-        let answer = Client::connect(self.admin).get(path);
-        (answer.status(), answer.body)
+    pub(crate) fn admin_get(&self, path: &str) -> (u16, String) {
+        let response = Client::connect(self.admin).get(path);
+        (response.status(), response.body)
     }
 
     pub(crate) fn json(&self, path: &str) -> Value {
-        let (status, body) = self.tell(path);
+        let (status, body) = self.admin_get(path);
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).unwrap()
     }
 
     pub(crate) fn page(&self) -> Page {
-        Page::new(self.tell("/metrics").1)
+        Page::new(self.admin_get("/metrics").1)
     }
 
-    /// Asks something at every door: 3 that pass, 1 that is denied and 1 that makes no sense.
-    pub(crate) fn ask_everywhere(&self) {
+    /// Sends requests over every protocol: allowed, denied and invalid ones.
+    pub(crate) fn send_to_every_listener(&self) {
         let check = r#"{"key":"ann","rate":"3/hour","name":"login"}"#;
-        let asked: Vec<_> = (0..4).map(|_| self.post("/v1/check", check)).collect();
-        assert_eq!(asked, [200, 200, 200, 429]);
+        let statuses: Vec<_> = (0..4).map(|_| self.post("/v1/check", check)).collect();
+        assert_eq!(statuses, [200, 200, 200, 429]);
         assert_eq!(self.post("/v1/check", "{}"), 400);
         assert_eq!(self.post("/v1/peek", check), 200);
         let throttle = ["CL.THROTTLE bob 2 1 3600"; 4];
-        let answer = self.commands(&[&throttle[..], &["NONSENSE", "PING"]].concat());
-        assert!(answer.contains("PONG"), "{answer}");
-        let asked: Vec<_> = (0..6).map(|_| self.auth("/checkout")).collect();
-        assert_eq!(asked, [200, 200, 200, 200, 200, 403]);
+        let replies = self.commands(&[&throttle[..], &["NONSENSE", "PING"]].concat());
+        assert!(replies.contains("PONG"), "{replies}");
+        let statuses: Vec<_> = (0..6).map(|_| self.auth("/checkout")).collect();
+        assert_eq!(statuses, [200, 200, 200, 200, 200, 403]);
         assert_eq!(self.auth("/healthz"), 200);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut envoy = crate::grpc::Client::connect(self.grpc).await;
-            for time in 0..6 {
-                assert_eq!(envoy.is_over(&[("user", "eve")]).await, time == 5);
+            for i in 0..6 {
+                assert_eq!(envoy.is_over(&[("user", "eve")]).await, i == 5);
             }
             assert!(envoy.send(crate::grpc::request(&[])).await.is_err());
         });
     }
 }
 
-/// A gateway that keeps the same policy, in front of nothing, with its admin side.
+/// A gateway with the same policy and an admin listener, whose upstream is down.
 pub(crate) struct Gateway {
     _program: ratekeeper_testkit::Server,
     pub(crate) listen: SocketAddr,

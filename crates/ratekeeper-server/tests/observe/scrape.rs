@@ -3,17 +3,17 @@
 use ratekeeper_testkit::{Prometheus, wait_until};
 use serde_json::Value;
 
+use crate::alerts::deploy;
 use crate::client::Client;
-use crate::files::deploy;
 use crate::process::Server;
 
-/// The first value that Prometheus has for this.
+/// Returns the first value that Prometheus has for an expression.
 fn query(prometheus: &Prometheus, expr: &str) -> Option<String> {
     let body = Client::connect(prometheus.address())
         .get(&format!("/api/v1/query?query={}", escaped(expr)))
         .body;
-    let answer: Value = serde_json::from_str(&body).ok()?;
-    Some(answer["data"]["result"][0]["value"][1].as_str()?.to_string())
+    let response: Value = serde_json::from_str(&body).ok()?;
+    Some(response["data"]["result"][0]["value"][1].as_str()?.to_string())
 }
 
 fn escaped(text: &str) -> String {
@@ -21,23 +21,23 @@ fn escaped(text: &str) -> String {
 }
 
 #[test]
-fn prometheus_scrapes_a_server_and_keeps_its_alerts() {
+fn prometheus_scrapes_a_server_and_evaluates_its_alerts() {
     let server = Server::start();
-    server.ask_everywhere();
+    server.send_to_every_listener();
     let rules = std::fs::read_to_string(deploy("prometheus/alerts.yaml")).unwrap();
     let prometheus = Prometheus::start(&[server.admin], &rules);
     for (expr, value) in [
-        ("ratekeeper_requests_total{door='resp',outcome='denied'}", "1"),
+        ("ratekeeper_requests_total{protocol='resp',outcome='denied'}", "1"),
         ("sum(ratekeeper_envoy_decisions_total)", "6"),
-        ("ratekeeper_request_duration_seconds_count{door='grpc'}", "7"),
-        ("sum(ratekeeper_request_duration_seconds_bucket{door='grpc',le='+Inf'})", "7"),
+        ("ratekeeper_request_duration_seconds_count{protocol='grpc'}", "7"),
+        ("sum(ratekeeper_request_duration_seconds_bucket{protocol='grpc',le='+Inf'})", "7"),
         ("up{job='ratekeeper'}", "1"),
     ] {
-        wait_until(&format!("Prometheus knows {expr}"), || {
+        wait_until(&format!("Prometheus has {expr}"), || {
             query(&prometheus, expr).as_deref() == Some(value)
         });
     }
-    wait_until("the rules have been looked at", || {
+    wait_until("the rules are evaluated", || {
         let rules = Client::connect(prometheus.address()).get("/api/v1/rules").body;
         let rules: Value = serde_json::from_str(&rules).unwrap_or_default();
         let rules = rules["data"]["groups"][0]["rules"].as_array().cloned().unwrap_or_default();

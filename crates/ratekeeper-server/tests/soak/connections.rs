@@ -1,4 +1,4 @@
-//! More connections than there may be.
+//! More connections than the connection limit.
 
 use std::net::{SocketAddr, TcpStream};
 
@@ -7,15 +7,15 @@ use ratekeeper_testkit::wait_until;
 use crate::client::Client;
 use crate::{Everything, setting};
 
-/// What connections may a listener have, what is asked of it, and where its numbers are.
+/// A listener, its metrics, and a request with the first line of its response.
 struct Listener<'e> {
     name: &'e str,
     address: SocketAddr,
     admin: SocketAddr,
     open: &'e str,
     rejected: &'e str,
-    ask: &'e str,
-    says: &'e str,
+    request: &'e str,
+    response: &'e str,
 }
 
 impl Listener<'_> {
@@ -27,31 +27,32 @@ impl Listener<'_> {
 
     fn is_served(&self) -> bool {
         let mut client = Client::connect(self.address);
-        client.0.try_send(self.ask).is_ok() && client.0.line().is_ok_and(|line| line == self.says)
+        client.0.try_send(self.request).is_ok()
+            && client.0.line().is_ok_and(|line| line == self.response)
     }
 
-    /// Opens so many connections and holds them. Some more than may be are rejected, and when the rest
-    /// goes there is room again.
+    /// Opens this many connections and holds them. Those above the limit are rejected, and when they are
+    /// closed, connections are accepted again.
     fn flood(&self, count: usize, max: usize) {
         assert!(self.is_served());
-        let open = |_| TcpStream::connect(self.address).expect("the kernel takes it");
+        let open = |_| TcpStream::connect(self.address).expect("the kernel accepts it");
         let all: Vec<_> = (0..count).map(open).collect();
-        wait_until("all have been dealt with", || {
+        wait_until("all are accepted or rejected", || {
             let (open, rejected) = (self.number(self.open), self.number(self.rejected));
             assert!(open <= max + 100, "{open} connections are open");
             open >= max && rejected >= count - max
         });
         let health = Client::connect(self.admin).get("/healthz").status();
-        assert_eq!(health, 200, "it is healthy meanwhile");
+        assert_eq!(health, 200, "it stays healthy");
         let rejected = self.number(self.rejected);
         drop(all);
-        wait_until("there is room again", || self.is_served());
+        wait_until("connections are accepted again", || self.is_served());
         println!("{}: {count} connections, {max} served, {rejected} rejected", self.name);
     }
 }
 
 #[test]
-fn connections_beyond_the_limit_are_rejected_and_there_is_room_again_later() {
+fn connections_above_the_limit_are_rejected_until_others_close() {
     let count = setting("SOAK_CONNECTIONS", 600);
     let max = count / 2;
     let limit = max.to_string();
@@ -64,19 +65,19 @@ fn connections_beyond_the_limit_are_rejected_and_there_is_room_again_later() {
             name: "http",
             address: server.http(),
             admin: server.admin(),
-            open: "ratekeeper_connections{door=\"http\"}",
-            rejected: "ratekeeper_connections_rejected_total{door=\"http\"}",
-            ask: get,
-            says: "HTTP/1.1 200 OK",
+            open: "ratekeeper_connections{listener=\"http\"}",
+            rejected: "ratekeeper_connections_rejected_total{listener=\"http\"}",
+            request: get,
+            response: "HTTP/1.1 200 OK",
         },
         Listener {
             name: "resp",
             address: server.resp(),
             admin: server.admin(),
-            open: "ratekeeper_connections{door=\"resp\"}",
-            rejected: "ratekeeper_connections_rejected_total{door=\"resp\"}",
-            ask: "PING\r\n",
-            says: "+PONG",
+            open: "ratekeeper_connections{listener=\"resp\"}",
+            rejected: "ratekeeper_connections_rejected_total{listener=\"resp\"}",
+            request: "PING\r\n",
+            response: "+PONG",
         },
         Listener {
             name: "gateway",
@@ -84,8 +85,8 @@ fn connections_beyond_the_limit_are_rejected_and_there_is_room_again_later() {
             admin: of_gateway,
             open: "ratekeeper_gateway_connections",
             rejected: "ratekeeper_gateway_rejected_total{reason=\"connections\"}",
-            ask: get,
-            says: "HTTP/1.1 200 OK",
+            request: get,
+            response: "HTTP/1.1 200 OK",
         },
     ] {
         listener.flood(count, max);

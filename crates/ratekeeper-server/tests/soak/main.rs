@@ -1,5 +1,5 @@
-//! The server and the gateway under many clients at once, of every protocol. Short here;
-//! `scripts/soak` runs the same for longer, with more, and shows what they print.
+//! The server and the gateway under many clients at once, of every protocol. Short by default;
+//! `scripts/soak` runs them for longer with more clients, and prints their measurements.
 
 use ratekeeper_testkit::http1 as client;
 use ratekeeper_testkit::upstream as backend;
@@ -23,13 +23,13 @@ use backend::Backend;
 use gateway::Gateway;
 use server::{Server, envoy_config, path};
 
-/// A number that `scripts/soak` may set.
+/// Returns a number that `scripts/soak` may set.
 fn setting(name: &str, otherwise: usize) -> usize {
     let set = std::env::var(name).ok();
-    set.map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+    set.map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number")))
 }
 
-/// A server with every listener open, and a gateway before a service.
+/// A server with every listener, and a gateway in front of an upstream.
 struct Everything {
     server: Server,
     gateway: Gateway,
@@ -48,7 +48,7 @@ impl Everything {
     }
 }
 
-/// The middle and the slowest of a hundred, in a line.
+/// Formats the median and the 99th percentile.
 fn percentiles(mut took: Vec<Duration>) -> String {
     took.sort();
     let at = |percent: usize| took[(took.len() * percent / 100).min(took.len() - 1)];

@@ -1,4 +1,4 @@
-//! All protocols at once, for a while.
+//! Load over all protocols at once.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::client::{Client, Wire};
 use crate::server::request;
 use crate::{Everything, grpc, setting};
 
-/// So many may pass for the key that all share, whatever the protocol.
+/// The quota of the key that all protocols share.
 const QUOTA: u64 = 1_000;
 
 #[derive(Default)]
@@ -43,12 +43,12 @@ impl Tally {
 
 fn over_http(address: SocketAddr, until: Instant, tally: &Tally) {
     let body = format!(r#"{{"key":"all","rate":"1/day burst {QUOTA}"}}"#);
-    let ask = request("/v1/check", "", &body);
+    let check = request("/v1/check", "", &body);
     let mut client = Client::connect(address);
     while Instant::now() < until {
-        match client.ask(&ask).status() {
+        match client.request(&check).status() {
             status @ (200 | 429) => tally.count(status == 200),
-            status => panic!("HTTP answered {status}"),
+            status => panic!("unexpected status {status}"),
         }
     }
 }
@@ -59,9 +59,9 @@ fn over_resp(address: SocketAddr, until: Instant, tally: &Tally) {
     while Instant::now() < until {
         wire.send(format!("CL.THROTTLE all {burst} 1 86400\r\n").repeat(10));
         for _ in 0..10 {
-            let answer: Vec<_> = (0..6).map(|_| wire.line().unwrap()).collect();
-            assert_eq!(answer[0], "*5", "{answer:?}");
-            tally.count(answer[1] == ":0");
+            let reply: Vec<_> = (0..6).map(|_| wire.line().unwrap()).collect();
+            assert_eq!(reply[0], "*5", "{reply:?}");
+            tally.count(reply[1] == ":0");
         }
     }
 }
@@ -69,8 +69,8 @@ fn over_resp(address: SocketAddr, until: Instant, tally: &Tally) {
 fn over_gateway(address: SocketAddr, until: Instant, tally: &Tally) {
     let mut client = Client::connect(address);
     while Instant::now() < until {
-        let answer = client.get("/");
-        assert_eq!((answer.status(), answer.body.as_str()), (200, "hello"));
+        let response = client.get("/");
+        assert_eq!((response.status(), response.body.as_str()), (200, "hello"));
         tally.count(true);
     }
 }
@@ -85,14 +85,14 @@ async fn over_grpc(address: SocketAddr, until: Instant, tally: &Tally) {
 
 async fn over_http2(address: SocketAddr, until: Instant, tally: &Tally) {
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    let shaken = handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-    let (mut sender, connection) = shaken.unwrap();
+    let handshake = handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.unwrap();
     let connection = tokio::spawn(connection);
     while Instant::now() < until {
         let get = Request::get("http://a/").body(Full::<Bytes>::default()).unwrap();
-        let answer = sender.send_request(get).await.expect("an answer");
-        assert_eq!(answer.status(), 200);
-        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "hello");
+        let response = sender.send_request(get).await.expect("a response");
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "hello");
         tally.count(true);
     }
     drop(sender);
@@ -100,7 +100,7 @@ async fn over_http2(address: SocketAddr, until: Instant, tally: &Tally) {
 }
 
 #[test]
-fn all_protocols_at_once_answer_everything_and_admit_what_they_may() {
+fn all_protocols_at_once_serve_every_request_and_share_one_quota() {
     let span = Duration::from_secs(setting("SOAK_SECONDS", 5) as u64);
     let all = Everything::start(&[]);
     let (server, gateway) = (&all.server, &all.gateway);
@@ -127,11 +127,11 @@ fn all_protocols_at_once_answer_everything_and_admit_what_they_may() {
     for (name, tally) in
         ["http", "resp", "gateway", "grpc", "gateway over HTTP/2"].iter().zip(&tallies)
     {
-        println!("{name}: {} answers, {} allowed", tally.total(), tally.allowed());
-        assert!(tally.total() > 0, "{name} was not asked");
+        println!("{name}: {} responses, {} allowed", tally.total(), tally.allowed());
+        assert!(tally.total() > 0, "no responses over {name}");
     }
-    // The same key and rate are one count, whatever the protocol.
+    // The same key and rate share one count across protocols.
     let (total, allowed) = (http.total() + resp.total(), http.allowed() + resp.allowed());
-    assert_eq!(allowed, QUOTA.min(total), "neither more nor less");
+    assert_eq!(allowed, QUOTA.min(total), "exactly the quota");
     assert_eq!(Client::connect(server.admin()).get("/healthz").status(), 200);
 }

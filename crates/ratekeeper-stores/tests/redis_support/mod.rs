@@ -1,5 +1,5 @@
-//! What the tests of the Redis store share.
-#![allow(dead_code, reason = "every file of tests uses its own part")]
+//! Shared by the tests of the Redis store.
+#![allow(dead_code, reason = "every test binary uses a part of it")]
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use ratekeeper_stores::{Charge, Op, RedisConfig, RedisStore, Store, StoreError, 
 use ratekeeper_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
-/// What callers say the time is, where the server's clock decides.
+/// The time passed by callers; ignored, because the server's clock decides.
 pub(crate) const NO_TIME: Micros = Micros::new(0);
 
 /// The rights of a user, as in the documentation of `RedisConfig`: for decisions,
@@ -22,27 +22,27 @@ pub(crate) const ACL_FLEET: &str = "+zadd +zcard +zrange +zrem +zremrangebyscore
 pub(crate) const ACL_CLUSTER: &str = "+cluster|slots +asking";
 pub(crate) const ACL_SENTINEL: &str = "+role";
 
-/// Makes a user `limiter` with these rights and the password `secret`.
+/// Creates a user `limiter` with these rights and the password `secret`.
 pub(crate) fn make_user(server: &RedisServer, rules: &[&str]) {
     let rules = rules.iter().flat_map(|rules| rules.split_whitespace());
     let args: Vec<_> = ["ACL", "SETUSER", "limiter", "reset"].into_iter().chain(rules).collect();
     assert_eq!(server.command(&args), "OK");
 }
 
-/// An address with that user's name and password.
+/// Adds that user's name and password to a URL.
 pub(crate) fn as_user(url: &str) -> String {
     url.replace("://", "://limiter:secret@")
 }
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
-/// Connections outlive a test's call, so all tests share a runtime.
+/// Runs a future on the runtime that all tests share, because connections outlive a single call.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     RUNTIME.block_on(future)
 }
 
-/// A store that goes by the server's clock and is given all the time it needs.
-pub(crate) fn patient(url: &str, prefix: &str) -> RedisStore {
+/// Opens a store that uses the server's clock, with a deadline that no test reaches.
+pub(crate) fn store_with_long_deadline(url: &str, prefix: &str) -> RedisStore {
     let config = RedisConfig::new(url).with_prefix(prefix);
     config.with_deadline(Duration::from_secs(10)).open().unwrap()
 }
@@ -60,7 +60,7 @@ pub(crate) async fn check(store: &RedisStore, charge: Charge<'_>) -> Result<Verd
     apply(store, Op::Check, &[charge]).await
 }
 
-/// How much of a limit is in use.
+/// Returns how much of a limit is used.
 pub(crate) async fn used(store: &RedisStore, charge: Charge<'_>) -> u64 {
     let verdict = apply(store, Op::Peek, &[charge]).await.unwrap();
     verdict.limit() - verdict.remaining()
