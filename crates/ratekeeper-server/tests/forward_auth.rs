@@ -6,7 +6,7 @@ use ratekeeper_testkit::upstream as backend;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use backend::Backend;
-use client::{Answer, Client, Wire};
+use client::{Client, Response, Wire};
 use ratekeeper_testkit::{Caddy, Listener, Nginx, ServerBuilder, Traefik, wait_until};
 
 const DOCUMENT: &str = include_str!("../../../docs/forward-auth.md");
@@ -54,9 +54,9 @@ fn connect_from(client: [u8; 4], proxy: SocketAddr) -> Client {
 const ANN: [u8; 4] = [127, 0, 0, 2];
 const BOB: [u8; 4] = [127, 0, 0, 3];
 
-fn send(proxy: SocketAddr, client: [u8; 4], line: &str, headers: &str) -> Answer {
+fn send(proxy: SocketAddr, client: [u8; 4], line: &str, headers: &str) -> Response {
     let request = format!("{line} HTTP/1.1\r\nHost: shop\r\n{headers}Content-Length: 0\r\n\r\n");
-    connect_from(client, proxy).ask(&request)
+    connect_from(client, proxy).request(&request)
 }
 
 /// Asserts that requests through the proxy are decided by the policy.

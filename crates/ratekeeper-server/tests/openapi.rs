@@ -115,12 +115,12 @@ fn the_document_the_help_and_the_server_have_the_same_paths() {
                 "{} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n",
                 method.to_uppercase()
             );
-            let status = Client::connect(server.http()).ask(&request).status();
+            let status = Client::connect(server.http()).request(&request).status();
             assert!(![404, 405].contains(&status), "{method} {path}: {status}");
         }
         let other = if operations.get("get").is_some() { "DELETE" } else { "GET" };
         let response = Client::connect(server.http())
-            .ask(&format!("{other} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"));
+            .request(&format!("{other} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"));
         // A proxy may use any method.
         if path != "/v1/auth" {
             assert_eq!(

@@ -237,23 +237,3 @@ impl Client {
         self.response()
     }
 }
-
-// BEGIN former names
-#[doc(hidden)]
-pub type Answer = Response;
-
-#[doc(hidden)]
-impl Client {
-    pub fn try_answer(&mut self) -> io::Result<Response> {
-        self.try_response()
-    }
-
-    pub fn answer(&mut self) -> Response {
-        self.response()
-    }
-
-    pub fn ask(&mut self, request: &str) -> Response {
-        self.request(request)
-    }
-}
-// END former names

@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use ratekeeper::histogram::{BOUNDS_US, DurationCounts};
 
 /// The content type of [`Page::into_text`].
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The metrics of one scrape.
 #[derive(Debug, Default)]
@@ -47,8 +47,6 @@ impl Page {
         help: &'static str,
         values: impl IntoIterator<Item = (Labels<'l>, V)>,
     ) {
-        // The encoder adds the suffix.
-        let name = name.strip_suffix("_total").unwrap_or(name);
         let counter = |value: V| Sample::Counter(value.try_into().unwrap_or(u64::MAX));
         self.add(name, help, MetricType::Counter, values, counter);
     }
@@ -91,11 +89,11 @@ impl Page {
         self.families.push(Family { name: name.to_string(), help, kind, samples });
     }
 
-    /// Encodes the page as OpenMetrics text ([`CONTENT_TYPE`]).
+    /// Encodes the page in the Prometheus text format ([`CONTENT_TYPE`]), which every scraper reads.
     pub(crate) fn into_text(self) -> String {
         let (mut registry, mut text) = (Registry::default(), String::new());
         registry.register_collector(Box::new(self));
-        text::encode(&mut text, &registry).expect("a string can always be written");
+        text::encode_registry(&mut text, &registry).expect("a string can always be written");
         text
     }
 }
@@ -118,8 +116,8 @@ impl Collector for Page {
 impl Sample {
     fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         match self {
-            Self::Counter(value) => encoder.encode_counter::<NoLabelSet, _, u64>(value, None),
-            Self::Gauge(value) => encoder.encode_gauge(value),
+            // As a counter it would be called `…_total_total`: OpenMetrics has the suffix in the sample only.
+            Self::Counter(value) | Self::Gauge(value) => encoder.encode_gauge(value),
             Self::Histogram(counts) => {
                 let mut below = 0;
                 let mut buckets: Vec<(f64, u64)> = BOUNDS_US
@@ -173,9 +171,8 @@ mod tests {
         page.counter("asked_total", "How often.", [(Labels::default(), 7_u64)]);
         page.gauge("open", "How many.", [(Labels::default(), 3_usize)]);
         let text = page.into_text();
-        assert!(text.contains("# TYPE asked counter\nasked_total 7\n"), "{text}");
+        assert!(text.contains("# TYPE asked_total counter\nasked_total 7\n"), "{text}");
         assert!(text.contains("# TYPE open gauge\nopen 3\n"), "{text}");
-        assert!(text.ends_with("# EOF\n"));
     }
 
     #[test]

@@ -225,7 +225,7 @@ mod tests {
         assert!(!reload(&number).await);
         let status = number.loads.status();
         assert_eq!((active(), status.version, status.failures), (Some(1), 1, 2));
-        assert_eq!(status.last_error.as_deref(), Some("\"one\" is not a number"));
+        assert_eq!(status.last_error.as_deref(), Some("invalid digit found in string"));
         assert!(status.failed_at.is_some());
         std::fs::write(&file, "22").unwrap();
         assert!(load(&number, When::Changed).await);

@@ -57,7 +57,7 @@ impl Server {
         let length = body.len();
         let request =
             format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}");
-        let response = Client::connect(self.http()).ask(&request);
+        let response = Client::connect(self.http()).request(&request);
         (response.status(), serde_json::from_str(&response.body).expect("JSON"))
     }
 

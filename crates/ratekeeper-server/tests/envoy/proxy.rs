@@ -7,7 +7,7 @@ use std::thread;
 use ratekeeper_testkit::{Envoy, EnvoySetup, wait_until};
 
 use crate::backend::{Backend, unused_address};
-use crate::client::{Answer, Client};
+use crate::client::{Client, Response};
 use crate::process::Server;
 
 const FILE: &str = "
@@ -38,9 +38,9 @@ fn envoy(upstream: &Backend, service: SocketAddr, failure_mode_deny: bool) -> En
     })
 }
 
-fn get(envoy: &Envoy, headers: &str) -> Answer {
+fn get(envoy: &Envoy, headers: &str) -> Response {
     let mut client = Client::connect(envoy.address());
-    client.ask(&format!("GET / HTTP/1.1\r\nhost: a\r\n{headers}\r\n"))
+    client.request(&format!("GET / HTTP/1.1\r\nhost: a\r\n{headers}\r\n"))
 }
 
 #[test]

@@ -89,7 +89,7 @@ async fn requests_can_be_sent_as_json() {
     let request =
         format!("POST /json HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}");
     let mut client = crate::client::Client::connect(server.http());
-    let responses = [(); 3].map(|()| client.ask(&request));
+    let responses = [(); 3].map(|()| client.request(&request));
     assert_eq!(responses.each_ref().map(|response| response.status()), [200, 200, 429]);
     assert!(responses[2].body.contains(r#""overallCode":"OVER_LIMIT""#), "{}", responses[2].body);
 }

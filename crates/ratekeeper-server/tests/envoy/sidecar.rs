@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ratekeeper_testkit::Envoy;
 
 use crate::backend::Backend;
-use crate::client::{Answer, Client};
+use crate::client::{Client, Response};
 use crate::manifests::{RATEKEEPER, SIDECAR, file};
 use crate::process::Server;
 use crate::proxy::under_traffic;
@@ -43,9 +43,9 @@ fn start(app: &Backend, servers: &[&Server]) -> Envoy {
     })
 }
 
-fn get(envoy: &Envoy, user: &str) -> Answer {
+fn get(envoy: &Envoy, user: &str) -> Response {
     let request = format!("GET / HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\n\r\n");
-    Client::connect(envoy.address()).ask(&request)
+    Client::connect(envoy.address()).request(&request)
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn a_connection_beyond_the_limit_is_rejected_by_each_listener() {
     wait_until("a new connection is accepted again", || {
         let mut client = Client::connect(server.http());
         client.0.try_send(request("/v1/check", "", CHECK)).is_ok()
-            && client.try_answer().is_ok_and(|answer| answer.status() == 200)
+            && client.try_response().is_ok_and(|answer| answer.status() == 200)
     });
 }
 
@@ -83,7 +83,7 @@ fn requests_above_the_in_flight_limit_are_rejected_with_retry_after() {
         let soon = std::time::Duration::from_millis(50);
         second.0.stream().set_read_timeout(Some(soon)).unwrap();
         second.send(request("/v1/check", "", &check.to_string()));
-        let response = second.try_answer();
+        let response = second.try_response();
         response.is_ok_and(|response| {
             response.status() == 503 && response.head.get("retry-after").as_deref() == Some("1")
         })
@@ -103,7 +103,7 @@ fn requests_above_the_in_flight_limit_are_rejected_with_retry_after() {
         assert_eq!(rejected.unwrap_err().code(), tonic::Code::Unavailable);
     });
     redis.resume();
-    assert_eq!(first.answer().status(), 200, "the first is not affected");
+    assert_eq!(first.response().status(), 200, "the first is not affected");
 }
 
 #[test]
@@ -112,12 +112,12 @@ fn headers_are_bounded() {
     let many = "X-A: b\r\n".repeat(100);
     let mut client = server.connect();
     client.send(request("/v1/check", &many, CHECK));
-    assert_eq!(client.answer().status(), 431);
+    assert_eq!(client.response().status(), 431);
     let long = format!("X-A: {}\r\n", "b".repeat(20_000));
     let mut client = server.connect();
     let _ = client.0.try_send(request("/v1/check", &long, CHECK));
-    assert!(client.try_answer().is_ok_and(|response| response.status() == 431));
-    assert_eq!(server.connect().ask("NONSENSE\r\n\r\n").status(), 400);
+    assert!(client.try_response().is_ok_and(|response| response.status() == 431));
+    assert_eq!(server.connect().request("NONSENSE\r\n\r\n").status(), 400);
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn every_question_over_http_that_was_counted_is_answered() {
             scope.spawn(move || {
                 // Until it is told that this was the last answer. Every question gets one.
                 loop {
-                    let answer = client.ask(question);
+                    let answer = client.request(question);
                     assert_eq!(answer.status(), 200, "{}", answer.body);
                     answered.fetch_add(1, Ordering::SeqCst);
                     if answer.head.get("connection").as_deref() == Some("close") {
@@ -161,7 +161,7 @@ fn what_was_leased_and_not_spent_is_given_back() {
     let mut asked = 0;
     wait_until("some is leased and not spent", || {
         for _ in 0..200 {
-            assert_eq!(client.ask(&question).status(), 200);
+            assert_eq!(client.request(&question).status(), 200);
             asked += 1;
         }
         metric("ratekeeper_lease_unspent_units ") > 0

@@ -3,11 +3,11 @@
 use ratekeeper_testkit::evasion::{POLICY, Spelling, count_as_one, malformed};
 use serde_json::{Map, Value, json};
 
-use crate::client::Answer;
+use crate::client::Response;
 use crate::process::{Server, file, path, post};
 
 /// Describes the request in JSON.
-fn described(server: &Server, spelling: &Spelling) -> Answer {
+fn described(server: &Server, spelling: &Spelling) -> Response {
     let mut headers = Map::new();
     for (name, _) in &spelling.headers {
         headers.insert(name.to_string(), json!(spelling.header(name)));
@@ -18,11 +18,11 @@ fn described(server: &Server, spelling: &Spelling) -> Answer {
 }
 
 /// Describes the request as nginx does.
-fn forwarded(server: &Server, spelling: &Spelling) -> Answer {
+fn forwarded(server: &Server, spelling: &Spelling) -> Response {
     let Spelling { method, target, host, headers } = spelling;
     let lines: String =
         headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    server.connect().ask(&format!(
+    server.connect().request(&format!(
         "GET /v1/auth HTTP/1.1\r\nHost: ratekeeper\r\nX-Original-Method: {method}\r\nX-Original-URI: {target}\r\n\
          X-Original-Host: {host}\r\n{lines}\r\n"
     ))

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use ratekeeper_testkit::{RedisServer, wait_until};
 use serde_json::{Value, json};
 
-use crate::client::{Answer, Client};
+use crate::client::{Client, Response};
 use crate::process::{Server, policy, post};
 
 #[test]
@@ -14,9 +14,9 @@ fn a_check_is_200_or_429_with_the_same_body_and_headers() {
     let body = r#"{"key":"user:42","rate":"2/hour burst 2","algorithm":"token_bucket","cost":1}"#;
     let mut client = server.connect();
     let responses: Vec<_> = (0..3).map(|_| post(&mut client, "/v1/check", body)).collect();
-    let statuses: Vec<_> = responses.iter().map(Answer::status).collect();
+    let statuses: Vec<_> = responses.iter().map(Response::status).collect();
     assert_eq!(statuses, [200, 200, 429]);
-    let fields = |response: &Answer| {
+    let fields = |response: &Response| {
         let body: Value = serde_json::from_str(&response.body).unwrap();
         body.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
     };
@@ -194,7 +194,7 @@ fn forward_auth_denies_a_request_that_the_proxy_does_not_describe() {
     let server = Server::start(&["--tokens", tokens.path().to_str().unwrap()]);
     let authorize = |headers: &str| {
         let head = format!("GET /v1/auth HTTP/1.1\r\nHost: a\r\n{headers}\r\n");
-        server.connect().ask(&head)
+        server.connect().request(&head)
     };
     let token = "X-Ratekeeper-Token: alpha\r\n";
     let with_token = |headers: &str| authorize(&format!("{token}{headers}"));

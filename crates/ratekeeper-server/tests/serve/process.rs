@@ -8,7 +8,7 @@ use ratekeeper_testkit::{Listener, ServerBuilder};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use crate::client::{Answer, Client};
+use crate::client::{Client, Response};
 
 /// A running server, killed on drop.
 pub(crate) struct Server(ratekeeper_testkit::Server);
@@ -62,8 +62,8 @@ pub(crate) fn run(args: &[&str]) -> Output {
     serve(args).run()
 }
 
-pub(crate) fn post(client: &mut Client, path: &str, body: &str) -> Answer {
-    client.ask(&request(path, "", body))
+pub(crate) fn post(client: &mut Client, path: &str, body: &str) -> Response {
+    client.request(&request(path, "", body))
 }
 
 /// Formats a POST request with more headers.

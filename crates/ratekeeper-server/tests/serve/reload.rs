@@ -77,7 +77,7 @@ fn a_reload_survives_whatever_takes_the_place_of_the_policy() {
         let told = admin("/v1/policy").body;
         assert!(told.contains(says) && told.contains("\"name\": \"one\""), "{says}: {told}");
         let reload = "POST /v1/policy/reload HTTP/1.1\r\nHost: a\r\n\r\n";
-        assert_eq!(Client::connect(server.admin()).ask(reload).status(), 422);
+        assert_eq!(Client::connect(server.admin()).request(reload).status(), 422);
         assert_eq!(admin("/healthz").status(), 200);
 
         config.replace(|path| fs::write(path, POLICY).unwrap());

@@ -14,7 +14,7 @@ use crate::process::{Server, envoy_config, file, path, request};
 const CHECK: &str = r#"{"key":"k","rate":"9/s"}"#;
 
 fn check(server: &Server, header: &str) -> u16 {
-    server.connect().ask(&request("/v1/check", header, CHECK)).status()
+    server.connect().request(&request("/v1/check", header, CHECK)).status()
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn the_admin_listener_has_its_own_tokens() {
     ]);
     let get = |path: &str, header: &str| {
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n{header}\r\n");
-        Client::connect(server.admin()).ask(&request)
+        Client::connect(server.admin()).request(&request)
     };
     assert_eq!(get("/metrics", "Authorization: Bearer omega\r\n").status(), 200);
     for header in ["", "Authorization: Bearer alpha\r\n"] {
