@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut compiler = protox::Compiler::new(["proto"])?;
     compiler.include_imports(true).open_file(SERVICE)?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    // As it is too: reflection tells it, and JSON is read by it.
+    // The descriptor set too: reflection serves it, and JSON is parsed by it.
     fs::write(out.join("envoy.bin"), compiler.encode_file_descriptor_set())?;
     let generated = tonic_prost_build::configure().build_transport(false).include_file("envoy.rs");
     generated.compile_fds(compiler.file_descriptor_set())?;

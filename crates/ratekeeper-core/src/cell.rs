@@ -100,7 +100,7 @@ impl Cell {
         self.time() + self.ttl().span() + 1
     }
 
-    /// Returns roughly how much is in use at `now`: precise enough to tell busy keys from quiet
+    /// Returns roughly how much is in use at `now`: precise enough to distinguish busy keys from quiet
     /// ones, whatever their limits.
     #[must_use]
     pub fn usage(self, now: u64) -> u64 {

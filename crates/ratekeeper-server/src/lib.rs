@@ -32,7 +32,7 @@ use clap_complete::Shell;
 use failure::Failure;
 
 /// Ratekeeper is an exact rate limiter: it decides whether a request may pass now, by whole-number
-/// arithmetic that gives the same answer everywhere.
+/// arithmetic that gives the same decision everywhere.
 ///
 /// A limit is a rate such as "100/minute" or "5/s burst 10", kept by one of five algorithms.
 #[derive(Parser)]

@@ -39,7 +39,7 @@ pub(crate) struct RemoteDecider {
 }
 
 impl RemoteDecider {
-    /// Connects, so that a wrong address is told before any work is done. Each run has keys of its own.
+    /// Connects, so that a wrong address is reported before any work is done. Each run has keys of its own.
     pub(crate) fn open(url: &str) -> Result<Self, Failure> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::io)?;
         let prefix = format!("ratekeeper-simulate-{:016x}", random_number());

@@ -122,7 +122,7 @@ fn cost(n: u64) -> Cost {
 }
 
 async fn one<S: Store>(store: &S, op: Op, charge: Charge<'_>, now: u64) -> Decision {
-    *store.apply(op, &[charge], Micros::new(START + now)).await.expect("an answer")
+    *store.apply(op, &[charge], Micros::new(START + now)).await.expect("a verdict")
 }
 
 /// Random operations on a few keys under every algorithm, decided as the core alone would.
@@ -151,7 +151,7 @@ pub async fn extreme_limits_give_the_cores_decisions<S: Store>(store: &S) {
     .await;
 }
 
-/// Random operations, each a time after the one before and at a cost that `draw` tells.
+/// Random operations, each a time after the one before and at a cost that `draw` returns.
 async fn follow_the_core<S: Store>(
     store: &S,
     limits: &[Limit],
@@ -178,7 +178,7 @@ async fn follow_the_core<S: Store>(
             Op::Refund { charged_at },
             Op::refund_latest(),
         ]);
-        let decision = *store.apply(op, &[charge], at).await.expect("an answer");
+        let decision = *store.apply(op, &[charge], at).await.expect("a verdict");
         let expected = reference.act(op, &charge, at);
         assert_eq!(decision, expected, "step {step}: {op:?} {charge:?} at {now}");
     }
@@ -197,7 +197,7 @@ pub async fn several_limits_are_charged_all_or_none<S: Store>(store: &S) {
             .map(|limit| Charge::new(limit, random.pick(&["a", "b"])).cost(random.cost(3)))
             .collect();
         let at = Micros::new(now);
-        let verdict = store.apply(Op::Check, &charges, at).await.expect("an answer");
+        let verdict = store.apply(Op::Check, &charges, at).await.expect("a verdict");
         let expected = reference.check_all(&charges, at);
         assert_eq!(verdict.decisions(), expected, "step {step}");
         assert_eq!(verdict.allowed(), expected.iter().all(Decision::allowed));
@@ -256,16 +256,16 @@ pub async fn charges_to_one_usage_are_summed<S: Store>(store: &S) {
         let now = Micros::new(START);
         let twice =
             |n| [Charge::new(&limit, "k").cost(cost(n)), Charge::new(&limit, "k").cost(cost(n))];
-        let denied = store.apply(Op::Check, &twice(6), now).await.expect("an answer");
+        let denied = store.apply(Op::Check, &twice(6), now).await.expect("a verdict");
         assert!(denied.exceeds_capacity(), "{algorithm}: 12 of 10");
-        let allowed = store.apply(Op::Check, &twice(4), now).await.expect("an answer");
+        let allowed = store.apply(Op::Check, &twice(4), now).await.expect("a verdict");
         assert!(allowed.allowed(), "{algorithm}: 8 of 10");
         let left = one(store, Op::Peek, Charge::new(&limit, "k"), 0).await.remaining();
         assert_eq!(left, 2, "{algorithm}");
     }
 }
 
-/// However often it is asked.
+/// However often it is checked.
 pub async fn a_peek_changes_nothing<S: Store>(store: &S) {
     for algorithm in ALGORITHMS {
         let limit = limit(*algorithm, "2/s");
@@ -376,7 +376,7 @@ pub async fn rejected_attempts_count_where_asked_for<S: Store>(store: &S) {
     let mut allowed = Vec::new();
     for second in [0, 9, 15, 25] {
         let now = Micros::new(START + second * 1_000_000);
-        allowed.push(store.apply(Op::Check, &charges, now).await.expect("an answer").allowed());
+        allowed.push(store.apply(Op::Check, &charges, now).await.expect("a verdict").allowed());
     }
     assert_eq!(allowed, [true, false, false, true], "each attempt begins the wait anew");
 }

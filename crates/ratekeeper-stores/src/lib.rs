@@ -2,7 +2,7 @@
 //!
 //! [`MemoryStore`] keeps it in this process: synchronous, exact under contention, in a fixed amount
 //! of memory. `RedisStore` (feature `redis`) keeps it in Redis or Valkey, for a fleet. Every store
-//! answers the same [`Charge`]s with the same decisions; `conformance`
+//! gives the same [`Charge`]s the same decisions; `conformance`
 //! (behind a feature of that name) is the suite that holds them to it.
 #![deny(unsafe_code)]
 

@@ -87,7 +87,7 @@ pub trait SharedStore: Store {
     ) -> impl Future<Output = Result<u32, StoreError>> + Send;
 
     /// [`Store::apply`] with details of a failure: which shard failed and, if the charge may still be
-    /// made, a future that tells.
+    /// made, a future of that.
     fn try_apply(
         &self,
         op: Op,
@@ -116,7 +116,7 @@ pub struct ApplyFailure {
     pub error: StoreError,
     /// The shard that failed.
     pub shard: usize,
-    /// Tells whether the charge was made after all. `None` if that cannot be known.
+    /// Whether the charge was made after all. `None` if that cannot be known.
     pub late: Option<LateReply>,
 }
 

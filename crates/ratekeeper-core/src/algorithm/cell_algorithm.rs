@@ -200,7 +200,7 @@ fn decide<A: CellAlgorithm>(
         let is_swapped = swap(&state, true);
         return if is_swapped { Some(report(algorithm, &state, 0, delay_us)) } else { None };
     }
-    // The wait is at least 1 anyway. `max` tells the compiler so: a caller that reads only
+    // The wait is at least 1 anyway. `max` lets the compiler know: a caller that reads only
     // `allowed()` then does not compute the wait.
     let wait_us = wait_us(algorithm, &state, cost).max(1);
     if swap(&state, false) { Some(report(algorithm, &state, wait_us, 0)) } else { None }

@@ -167,7 +167,7 @@ async fn sweep(worker: Arc<WorkerState>) {
 
 fn http1_builder(bounds: &BoundOptions) -> http1::Builder {
     let mut builder = http1::Builder::new();
-    // `drive` does that, and tells a slow header from an idle connection.
+    // `drive` does that, and distinguishes a slow header from an idle connection.
     builder.header_read_timeout(None);
     builder.max_buf_size(bounds.max_header_size as usize);
     // hyper's own bound is the fastest.

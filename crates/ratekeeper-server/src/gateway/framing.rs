@@ -273,16 +273,16 @@ mod tests {
     #[test]
     fn what_follows_a_request_for_another_protocol_is_left_until_its_response_is_known() {
         let first = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-        for ask in [
+        for upgrade in [
             "GET / HTTP/1.1\r\nupgrade: websocket\r\n\r\n",
             "GET / HTTP/1.1\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nab",
             "GET / HTTP/1.1\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         ] {
             let mut framing = Framing::default();
-            let mut bytes = format!("{first}{ask}\n\x00\n").into_bytes();
+            let mut bytes = format!("{first}{upgrade}\n\x00\n").into_bytes();
             let before = bytes.clone();
-            assert_eq!(framing.follow(&mut bytes), first.len() + ask.len(), "{ask:?}");
-            assert_eq!((framing.awaits_response(), &bytes), (Some(2), &before), "{ask:?}");
+            assert_eq!(framing.follow(&mut bytes), first.len() + upgrade.len(), "{upgrade:?}");
+            assert_eq!((framing.awaits_response(), &bytes), (Some(2), &before), "{upgrade:?}");
             framing.resume();
             let mut next = b"GET / HTTP/1.1\nHost: a\r\n\r\n".to_vec();
             assert_eq!(framing.follow(&mut next), next.len());

@@ -111,6 +111,9 @@ fn manifests_are_consistent() {
     let budget = document(RATEKEEPER, "PodDisruptionBudget", "ratekeeper");
     let labels = &document(RATEKEEPER, "Deployment", "ratekeeper")["metadata"]["labels"];
     assert_eq!(&budget["spec"]["selector"]["matchLabels"], labels);
+    // One that selects no pod would protect nothing.
+    let network = document(RATEKEEPER, "NetworkPolicy", "ratekeeper");
+    assert_eq!(&network["spec"]["podSelector"]["matchLabels"], labels);
 }
 
 /// Only where systemd is installed.

@@ -53,7 +53,7 @@ fn a_connection_beyond_the_limit_is_rejected_by_each_listener() {
     wait_until("a new connection is accepted again", || {
         let mut client = Client::connect(server.http());
         client.0.try_send(request("/v1/check", "", CHECK)).is_ok()
-            && client.try_response().is_ok_and(|answer| answer.status() == 200)
+            && client.try_response().is_ok_and(|response| response.status() == 200)
     });
 }
 

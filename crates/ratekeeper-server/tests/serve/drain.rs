@@ -1,4 +1,4 @@
-//! How the server ends: whatever it was asked and has counted, it answers.
+//! Graceful shutdown: every request that was counted gets its response.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -16,7 +16,7 @@ use crate::process::{Server, envoy_config, path, policy, request};
 const CLIENTS: usize = 16;
 const LIMIT: u64 = 50_000_000;
 
-/// A server whose counts outlive it, with all doors open.
+/// A server whose counts outlive it, with all listeners.
 struct Served {
     redis: RedisServer,
     policy: tempfile::NamedTempFile,
@@ -33,8 +33,8 @@ impl Served {
     fn start(&self) -> Server {
         assert!(self.redis.is_up());
         let envoy = path(self.envoy.path());
-        let doors = ["--resp", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--envoy-config", envoy];
-        Server::start(&[&[path(self.policy.path())], &doors[..]].concat())
+        let listeners = ["--resp", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--envoy-config", envoy];
+        Server::start(&[&[path(self.policy.path())], &listeners[..]].concat())
     }
 }
 
@@ -46,31 +46,31 @@ fn check() -> serde_json::Value {
 fn every_question_over_http_that_was_counted_is_answered() {
     let served = Served::new();
     let mut server = served.start();
-    let answered = AtomicUsize::new(0);
-    let question = request("/v1/check", "", &check().to_string());
+    let responses = AtomicUsize::new(0);
+    let check_request = request("/v1/check", "", &check().to_string());
     thread::scope(|scope| {
         for _ in 0..CLIENTS {
             let mut client = server.connect();
-            let (answered, question) = (&answered, &question);
+            let (responses, check_request) = (&responses, &check_request);
             scope.spawn(move || {
-                // Until it is told that this was the last answer. Every question gets one.
+                // Until a response says that it was the last. Every request gets one.
                 loop {
-                    let answer = client.request(question);
-                    assert_eq!(answer.status(), 200, "{}", answer.body);
-                    answered.fetch_add(1, Ordering::SeqCst);
-                    if answer.head.get("connection").as_deref() == Some("close") {
+                    let response = client.request(check_request);
+                    assert_eq!(response.status(), 200, "{}", response.body);
+                    responses.fetch_add(1, Ordering::SeqCst);
+                    if response.head.get("connection").as_deref() == Some("close") {
                         return;
                     }
                 }
             });
         }
-        wait_until("there is load", || answered.load(Ordering::SeqCst) > 500);
+        wait_until("there is load", || responses.load(Ordering::SeqCst) > 500);
         server.signal("-TERM");
     });
     assert!(server.wait().success());
     let (_, left) = served.start().post("/v1/peek", check());
     let counted = LIMIT - left["remaining"].as_u64().unwrap();
-    assert_eq!(counted, answered.into_inner() as u64);
+    assert_eq!(counted, responses.into_inner() as u64);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn every_question_of_envoy_that_was_counted_is_answered() {
     let served = Served::new();
     let mut server = served.start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let answered = runtime.block_on(async {
+    let responses = runtime.block_on(async {
         let mut tasks = tokio::task::JoinSet::new();
         let total = std::sync::Arc::new(AtomicUsize::new(0));
         for _ in 0..4 {
@@ -86,7 +86,7 @@ fn every_question_of_envoy_that_was_counted_is_answered() {
             for _ in 0..8 {
                 let (mut client, total) = (client.clone(), total.clone());
                 tasks.spawn(async move {
-                    // A question that comes too late is refused, and told so before it is looked at.
+                    // A request that comes too late is refused before it is processed.
                     while client.send(grpc::request(&[("user", "ann")])).await.is_ok() {
                         total.fetch_add(1, Ordering::SeqCst);
                     }
@@ -106,7 +106,7 @@ fn every_question_of_envoy_that_was_counted_is_answered() {
         let mut client = grpc::Client::connect(server.grpc()).await;
         client.check(&[("user", "ann")]).await.statuses[0].limit_remaining
     });
-    assert_eq!(LIMIT - u64::from(left) - 1, answered as u64);
+    assert_eq!(LIMIT - u64::from(left) - 1, responses as u64);
 }
 
 #[test]
@@ -152,22 +152,22 @@ fn what_was_leased_and_not_spent_is_given_back() {
     let check = json!({"key": "k", "rate": "100000/day", "algorithm": "fixed_window"});
     let mut server = start();
     let mut client = server.connect();
-    let question = request("/v1/check", "", &check.to_string());
+    let check_request = request("/v1/check", "", &check.to_string());
     let metric = |name: &str| -> u64 {
         let page = Client::connect(server.admin()).get("/metrics").body;
         let line = page.lines().find(|line| line.starts_with(name)).expect("a metric").to_string();
         line.rsplit(' ').next().unwrap().parse().unwrap()
     };
-    let mut asked = 0;
+    let mut sent = 0;
     wait_until("some is leased and not spent", || {
         for _ in 0..200 {
-            assert_eq!(client.request(&question).status(), 200);
-            asked += 1;
+            assert_eq!(client.request(&check_request).status(), 200);
+            sent += 1;
         }
         metric("ratekeeper_lease_unspent_units ") > 0
     });
     server.signal("-TERM");
     assert!(server.wait().success());
     let (_, left) = start().post("/v1/peek", check);
-    assert_eq!(left["remaining"], 100_000 - asked);
+    assert_eq!(left["remaining"], 100_000 - sent);
 }

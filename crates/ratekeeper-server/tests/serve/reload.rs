@@ -74,8 +74,8 @@ fn a_reload_survives_whatever_takes_the_place_of_the_policy() {
         server.signal("-HUP");
         assert_eq!(admin("/healthz").status(), 200);
         wait_until("the reload has failed", || !is_ok());
-        let told = admin("/v1/policy").body;
-        assert!(told.contains(says) && told.contains("\"name\": \"one\""), "{says}: {told}");
+        let policy = admin("/v1/policy").body;
+        assert!(policy.contains(says) && policy.contains("\"name\": \"one\""), "{says}: {policy}");
         let reload = "POST /v1/policy/reload HTTP/1.1\r\nHost: a\r\n\r\n";
         assert_eq!(Client::connect(server.admin()).request(reload).status(), 422);
         assert_eq!(admin("/healthz").status(), 200);
@@ -102,15 +102,15 @@ fn a_start_with_files_that_cannot_be_used_says_so() {
                 "--envoy-config" => run(&[option, path(config.path.parent().unwrap())]),
                 _ => run(&[option, file]),
             };
-            let told = String::from_utf8_lossy(&ended.stderr);
-            assert!(ended.status.code() == Some(2) && told.contains(says), "{option}: {told}");
+            let stderr = String::from_utf8_lossy(&ended.stderr);
+            assert!(ended.status.code() == Some(2) && stderr.contains(says), "{option}: {stderr}");
         }
         let config = Config::new("cert.pem");
         make(&config.path);
         let file = path(&config.path);
         let ended = run(&["--tls-cert", file, "--tls-key", file]);
-        let told = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.code() == Some(2) && told.contains(says), "TLS: {told}");
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.code() == Some(2) && stderr.contains(says), "TLS: {stderr}");
     }
 }
 
@@ -121,7 +121,7 @@ fn a_key_that_is_a_pipe_does_not_hold_up_the_policy_that_names_it() {
     let jwt = "version: 1\njwt: { jwks_file: jwks.json }\nlimits: []\n";
     fs::write(&config.path, jwt).unwrap();
     let ended = run(&[path(&config.path)]);
-    let told = String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.code() == Some(2), "{told}");
-    assert!(told.contains("it is a named pipe; use a regular file"), "{told}");
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.code() == Some(2), "{stderr}");
+    assert!(stderr.contains("it is a named pipe; use a regular file"), "{stderr}");
 }

@@ -1,4 +1,4 @@
-//! SIGTERM while clients of Redis' protocol send all they can: what was decided was answered.
+//! SIGTERM while clients of the Redis protocol send all they can: every decision has its reply.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ fn batch(key: &str) -> String {
     format!("RK.CHECK {key} {QUOTA}/day ALGORITHM fixed_window\r\n").repeat(PIPELINED)
 }
 
-/// Sends without waiting for answers until the server is gone, and gives all answers.
+/// Sends without waiting for replies until the server is gone, and returns all replies.
 fn send_all_the_while(stream: &TcpStream, key: &str, received: &AtomicUsize) -> String {
     let batch = batch(key);
     thread::scope(|scope| {
@@ -36,29 +36,29 @@ fn send_all_the_while(stream: &TcpStream, key: &str, received: &AtomicUsize) -> 
             let mut writer = stream;
             while writer.write_all(batch.as_bytes()).is_ok() {}
         });
-        let (mut reader, mut answers, mut buffer) = (stream, Vec::new(), [0; 16 << 10]);
-        // A reset comes after everything that was answered.
+        let (mut reader, mut output, mut buffer) = (stream, Vec::new(), [0; 16 << 10]);
+        // A reset comes after all replies.
         while let Ok(length @ 1..) = reader.read(&mut buffer) {
-            answers.extend_from_slice(&buffer[..length]);
+            output.extend_from_slice(&buffer[..length]);
             received.fetch_add(length, Ordering::Relaxed);
         }
         let _ = stream.shutdown(std::net::Shutdown::Both);
-        String::from_utf8(answers).unwrap()
+        String::from_utf8(output).unwrap()
     })
 }
 
-/// How much was left after each answer, all of which have to be whole.
-fn remaining(answers: &str) -> Vec<usize> {
-    let each = answers.split("*16\r\n").skip(1).map(|answer| {
-        let fields: Vec<_> = answer.lines().collect();
-        let at = fields.iter().position(|field| *field == "remaining").expect("a whole answer");
-        assert!(answer.ends_with("\r\n") && fields.contains(&"degraded"), "{answer:?}");
+/// How much remained after each reply. All replies must be complete.
+fn remaining(received: &str) -> Vec<usize> {
+    let each = received.split("*16\r\n").skip(1).map(|reply| {
+        let fields: Vec<_> = reply.lines().collect();
+        let at = fields.iter().position(|field| *field == "remaining").expect("a whole reply");
+        assert!(reply.ends_with("\r\n") && fields.contains(&"degraded"), "{reply:?}");
         fields[at + 1].trim_start_matches(':').parse().unwrap()
     });
     each.collect()
 }
 
-/// Each client with a key of its own; then the end, under way. What each was answered last.
+/// Clients with a key each, and SIGTERM under load. Returns what remained after each reply.
 fn under_load(server: &mut Server) -> Vec<Vec<usize>> {
     let received = AtomicUsize::new(0);
     let streams: Vec<_> = (0..CLIENTS).map(|_| connect(server)).collect();
@@ -80,14 +80,14 @@ fn under_load(server: &mut Server) -> Vec<Vec<usize>> {
 
 #[test]
 fn answers_are_whole_and_in_order_up_to_the_end() {
-    for answered in under_load(&mut start(&["--workers", "2"])) {
-        assert!(answered.len() > PIPELINED, "{}", answered.len());
-        let each_once = answered.iter().enumerate().all(|(n, left)| *left == QUOTA - 1 - n);
+    for replied in under_load(&mut start(&["--workers", "2"])) {
+        assert!(replied.len() > PIPELINED, "{}", replied.len());
+        let each_once = replied.iter().enumerate().all(|(n, left)| *left == QUOTA - 1 - n);
         assert!(each_once, "one was left out, or came twice");
     }
 }
 
-/// Redis knows what was charged: as much as was answered, and no more.
+/// Redis was charged exactly what has a reply.
 #[test]
 fn every_command_that_was_charged_was_answered() {
     let redis = RedisServer::start();
@@ -95,14 +95,14 @@ fn every_command_that_was_charged_was_answered() {
     let policy = policy(&store);
     let clients = under_load(&mut start(&["--workers", "2", path(policy.path())]));
     let after = start(&[path(policy.path())]);
-    for (n, answered) in clients.iter().enumerate() {
+    for (n, replied) in clients.iter().enumerate() {
         let mut stream = connect(&after);
         let peek = format!("RK.PEEK k{n} {QUOTA}/day ALGORITHM fixed_window\r\nQUIT\r\n");
         stream.write_all(peek.as_bytes()).unwrap();
-        let mut told = String::new();
-        stream.read_to_string(&mut told).unwrap();
-        let told = told.strip_suffix("+OK\r\n").expect("a farewell");
-        assert_eq!(remaining(told), [QUOTA - answered.len()], "client {n}");
+        let mut replies = String::new();
+        stream.read_to_string(&mut replies).unwrap();
+        let replies = replies.strip_suffix("+OK\r\n").expect("the reply to QUIT");
+        assert_eq!(remaining(replies), [QUOTA - replied.len()], "client {n}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! TLS and mutual TLS at every door.
+//! TLS and mutual TLS on every listener.
 
 use std::fs;
 use std::future::Future;
@@ -41,7 +41,7 @@ fn options(dir: &TempDir) -> [String; 4] {
     ["--tls-cert".into(), of(CERTIFICATE), "--tls-key".into(), of(KEY)]
 }
 
-/// A server with all doors open.
+/// A server with all listeners.
 fn secured(dir: &TempDir, args: &[&str]) -> Server {
     let (tls, config) = (options(dir), envoy_config(1_000));
     let tls: Vec<_> = tls.iter().map(String::as_str).collect();
@@ -49,7 +49,7 @@ fn secured(dir: &TempDir, args: &[&str]) -> Server {
     Server::start(&[&tls, &all[..], &[path(config.path())], args].concat())
 }
 
-/// Who somebody is who connects, and whom it trusts.
+/// The certificate that a client shows, and the authority that it trusts.
 struct Caller<'d> {
     trusts: &'d Path,
     shows: Option<&'d Path>,
@@ -90,12 +90,12 @@ impl Caller<'_> {
     ) -> io::Result<String> {
         let mut stream = self.connect(address, protocol).await?;
         stream.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        Ok(answer)
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await?;
+        Ok(response)
     }
 
-    /// The status of a question as Envoy asks it.
+    /// The gRPC status of a request as Envoy sends it.
     async fn ask_as_envoy(&self, address: SocketAddr) -> io::Result<String> {
         let stream = self.connect(address, Some("h2")).await?;
         let shaken = handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
@@ -109,14 +109,14 @@ impl Caller<'_> {
         let uri = "https://localhost/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
         let request = Request::post(uri).header("content-type", "application/grpc");
         let request = request.header("te", "trailers").body(Full::new(body.freeze())).unwrap();
-        let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-        let answer = answer.into_body().collect().await.map_err(io::Error::other)?;
-        let status = answer.trailers().and_then(|trailers| trailers.get("grpc-status")).cloned();
-        let _: Bytes = answer.to_bytes();
+        let response = sender.send_request(request).await.map_err(io::Error::other)?;
+        let response = response.into_body().collect().await.map_err(io::Error::other)?;
+        let status = response.trailers().and_then(|trailers| trailers.get("grpc-status")).cloned();
+        let _: Bytes = response.to_bytes();
         Ok(status.map(|status| status.to_str().unwrap().to_string()).unwrap_or_default())
     }
 
-    /// Does every door answer it?
+    /// Whether every listener serves it.
     async fn is_served(&self, server: &Server) -> [bool; 4] {
         let check = request("/v1/check", "Connection: close\r\n", r#"{"key":"k","rate":"9/s"}"#);
         let metrics = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -125,9 +125,9 @@ impl Caller<'_> {
         let redis = self.exchange(server.resp(), None, "PING\r\nQUIT\r\n").await;
         let envoy = self.ask_as_envoy(server.grpc()).await;
         [
-            http.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")),
-            admin.is_ok_and(|answer| answer.contains("ratekeeper_policy_ok 1")),
-            redis.is_ok_and(|answer| answer == "+PONG\r\n+OK\r\n"),
+            http.is_ok_and(|response| response.starts_with("HTTP/1.1 200")),
+            admin.is_ok_and(|response| response.contains("ratekeeper_policy_ok 1")),
+            redis.is_ok_and(|response| response == "+PONG\r\n+OK\r\n"),
             envoy.is_ok_and(|status| status == "0"),
         ]
     }
@@ -144,7 +144,7 @@ async fn every_door_speaks_tls() {
     assert!(!plain.contains("200 OK"), "{plain}");
 }
 
-/// Gives tonic's client the connection that it asks for.
+/// Provides tonic's client with its connection.
 #[derive(Clone)]
 struct Connector {
     folder: std::path::PathBuf,
@@ -177,12 +177,12 @@ async fn a_grpc_client_asks_over_tls_many_times_on_one_connection() {
     let endpoint = tonic::transport::Endpoint::from_static("http://localhost");
     let channel = endpoint.connect_with_connector(connector).await.unwrap();
     let client = grpc::Client::over(channel);
-    let mut asked = tokio::task::JoinSet::new();
+    let mut requests = tokio::task::JoinSet::new();
     for _ in 0..1_200 {
         let mut client = client.clone();
-        asked.spawn(async move { client.is_over(&[("user", "ann")]).await });
+        requests.spawn(async move { client.is_over(&[("user", "ann")]).await });
     }
-    let over = asked.join_all().await.into_iter().filter(|is_over| *is_over).count();
+    let over = requests.join_all().await.into_iter().filter(|is_over| *is_over).count();
     assert_eq!(over, 200, "a thousand may pass");
 }
 
@@ -198,36 +198,36 @@ fn client_hello(version: [u8; 2]) -> Vec<u8> {
 async fn versions_of_tls_before_1_2_are_refused_at_every_door() {
     let dir = certificates();
     let server = secured(&dir, &[]);
-    for door in [server.http(), server.grpc(), server.resp(), server.admin()] {
+    for listener in [server.http(), server.grpc(), server.resp(), server.admin()] {
         for version in [[3, 0], [3, 1], [3, 2]] {
-            let mut stream = TcpStream::connect(door).await.unwrap();
+            let mut stream = TcpStream::connect(listener).await.unwrap();
             stream.write_all(&client_hello(version)).await.unwrap();
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).await.unwrap();
-            let is_fatal_alert = answer.len() == 7 && answer[0] == 0x15 && answer[5] == 2;
-            assert!(is_fatal_alert, "{version:?}: {answer:?}");
+            let mut response = Vec::new();
+            stream.read_to_end(&mut response).await.unwrap();
+            let is_fatal_alert = response.len() == 7 && response[0] == 0x15 && response[5] == 2;
+            assert!(is_fatal_alert, "{version:?}: {response:?}");
         }
     }
 }
 
 #[tokio::test]
 async fn only_clients_with_a_certificate_of_the_authority_are_served() {
-    let (dir, friends, strangers) = (certificates(), certificates(), certificates());
+    let (dir, friends, others) = (certificates(), certificates(), certificates());
     let ca = friends.path().join(CA);
     let server = secured(&dir, &["--tls-client-ca", path(&ca)]);
     let known = Caller { trusts: dir.path(), shows: Some(friends.path()) };
     assert_eq!(known.is_served(&server).await, [true; 4]);
-    for shows in [None, Some(strangers.path())] {
+    for shows in [None, Some(others.path())] {
         let unknown = Caller { trusts: dir.path(), shows };
         assert_eq!(unknown.is_served(&server).await, [false; 4]);
     }
 
-    // The authority is another one from now on, and nobody restarts the server.
-    fs::copy(strangers.path().join(CA), &ca).unwrap();
+    // The authority is another one from now on, without a restart of the server.
+    fs::copy(others.path().join(CA), &ca).unwrap();
     later(&ca);
     server.wait_for_log("certificate reloaded");
     assert_eq!(known.is_served(&server).await, [false; 4]);
-    let other = Caller { trusts: dir.path(), shows: Some(strangers.path()) };
+    let other = Caller { trusts: dir.path(), shows: Some(others.path()) };
     assert_eq!(other.is_served(&server).await, [true; 4]);
 }
 
@@ -267,8 +267,8 @@ fn redis_cli_speaks_tls_with_it() {
         .args(["--key", &of(KEY), "CL.THROTTLE", "user:42", "15", "30", "60"])
         .output()
         .unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(told.split_whitespace().collect::<Vec<_>>(), ["0", "16", "15", "-1", "2"]);
+    let reply = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(reply.split_whitespace().collect::<Vec<_>>(), ["0", "16", "15", "-1", "2"]);
 }
 
 #[test]
@@ -326,8 +326,8 @@ async fn a_client_of_redis_that_takes_no_answers_is_cut_off() {
     let server = secured(&dir, &["--resp-write-timeout", "1s"]);
     let caller = Caller { trusts: dir.path(), shows: None };
     let mut stream = caller.connect(server.resp(), None).await.unwrap();
-    let ask = "INFO\r\n".repeat(1_000);
-    // It asks until nobody listens any more, and takes none of the answers.
-    let cut_off = async { while stream.write_all(ask.as_bytes()).await.is_ok() {} };
+    let commands = "INFO\r\n".repeat(1_000);
+    // It sends requests until the connection is closed, and reads no reply.
+    let cut_off = async { while stream.write_all(commands.as_bytes()).await.is_ok() {} };
     tokio::time::timeout(ratekeeper_testkit::TIMEOUT, cut_off).await.expect("it is cut off");
 }

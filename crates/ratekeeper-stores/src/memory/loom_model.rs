@@ -243,7 +243,7 @@ fn window(n: u64) -> Limit {
     Limit::fixed_window(format!("{n}/ms").as_str()).unwrap()
 }
 
-/// What a check does, quickly or the long way. Tells whether it passed.
+/// Checks by the fast path or the slow one. Returns whether it was allowed.
 fn count(table: &Table, address: Address, limit: u64, now: u64) -> bool {
     let limit = window(limit);
     if let Some(decision) = check_fast(table, address, &limit, 1, now) {
@@ -314,7 +314,7 @@ fn counts_of_one_window_are_not_taken_for_those_of_the_next() {
     model(|| {
         let (table, [key, _]) = (Arc::new(Table::with_capacity(1)), addresses());
         assert!(count(&table, key, 2, 0) && count(&table, key, 2, 0));
-        // The window is full; the next is not, whoever comes to it first.
+        // The window is full; the next is not, whichever thread is first.
         let next = move |table: &Table| assert!(count(table, key, 2, WINDOW_US));
         together(&table, next, next);
         assert_eq!(counted(&table, key, WINDOW_US), 2);

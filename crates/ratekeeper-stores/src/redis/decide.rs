@@ -53,7 +53,7 @@ impl<'s> Operation<'s> {
         self.shard.load(Ordering::Relaxed)
     }
 
-    /// Returns a future that tells whether the charge was made after all, if its script was sent and the
+    /// Returns a future of whether the charge was made after all, if its script was sent and the
     /// reply did not arrive in time.
     pub(super) fn take_late(&self) -> Option<LateReply> {
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner).take()?;
@@ -81,8 +81,8 @@ impl<'s> Operation<'s> {
     }
 
     pub(super) async fn command(&self, cmd: Cmd) -> Result<Value, StoreError> {
-        let answer = self.call(cmd).await?;
-        answer.map_err(|error| error_of(&error))
+        let reply = self.call(cmd).await?;
+        reply.map_err(|error| error_of(&error))
     }
 
     /// Calls a script by its hash, and again with its source if the server does not have it.
@@ -98,7 +98,7 @@ impl<'s> Operation<'s> {
                 self.store.counters.scripts_loaded.fetch_add(1, Ordering::Relaxed);
                 self.command(script.call(false, keys, args)).await
             }
-            answer => answer.map_err(|error| error_of(&error)),
+            reply => reply.map_err(|error| error_of(&error)),
         }
     }
 

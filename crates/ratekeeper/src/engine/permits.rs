@@ -16,7 +16,7 @@ use {
     ratekeeper_stores::StoreError,
 };
 
-/// Asks for one of `max` permits of this name and key.
+/// A request for one of `max` permits of this name and key.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "memory does not fail"))]
 pub(crate) struct PermitRequest<'a> {

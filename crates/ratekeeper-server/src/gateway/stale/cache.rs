@@ -15,7 +15,7 @@ pub(super) const RESPONSE_BYTES_MAX: usize = 1 << 20;
 /// The size of all cached responses together.
 const CACHE_BYTES_MAX: usize = 64 << 20;
 
-/// What tells cached responses apart.
+/// What distinguishes cached responses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CacheKey {
     host: Vec<u8>,

@@ -5,12 +5,12 @@ local params, from, all_fit = ARGV[3], 1, 1
 local fitting, states, last, kept, reply = {}, {}, {}, {}, { '' }
 for i = 1, #KEYS do
   local len, letter = string.byte(params, from, from + 1)
-  local told
-  fitting[i], states[i], last[i], kept[i], told =
+  local previous
+  fitting[i], states[i], last[i], kept[i], previous =
     choose(letter)(redis.call('GET', KEYS[i]), now, params, from + 2, op)
   if fitting[i] == nil then return struct.pack('>BI7', 2, now) end
   if not fitting[i] then all_fit = 0 end
-  reply[i + 1] = string.char(#told) .. told
+  reply[i + 1] = string.char(#previous) .. previous
   from = from + 1 + len
 end
 if op ~= 'p' then

@@ -2,8 +2,8 @@
 -- and `second` are their algorithms.
 local params = ARGV[3]
 local second_from = string.byte(params) + 4
-local fits, state, last, kept, told = first(redis.call('GET', KEYS[1]), now, params, 3, op)
-local fits_2, state_2, last_2, kept_2, told_2 =
+local fits, state, last, kept, previous = first(redis.call('GET', KEYS[1]), now, params, 3, op)
+local fits_2, state_2, last_2, kept_2, previous_2 =
   second(redis.call('GET', KEYS[2]), now, params, second_from, op)
 if fits == nil or fits_2 == nil then return struct.pack('>BI7', 2, now) end
 local all_fit = fits and fits_2
@@ -13,4 +13,4 @@ if op ~= 'p' then
   if state_2 and (all_fit or not fits_2) then keep(KEYS[2], state_2, last_2, kept_2) end
 end
 return struct.pack('>BI7', all_fit and 1 or 0, now)
-  .. string.char(#told) .. told .. string.char(#told_2) .. told_2
+  .. string.char(#previous) .. previous .. string.char(#previous_2) .. previous_2
