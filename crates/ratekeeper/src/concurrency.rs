@@ -122,7 +122,7 @@ impl LimitState {
     }
 
     #[cfg(feature = "tokio")]
-    fn join_queue(self: &Arc<Self>, key: &[u8]) -> Option<Waiting> {
+    fn join_queue(self: &Arc<Self>, key: &[u8]) -> Option<PermitWaiter> {
         let mut keys = self.keys();
         if keys.waiting >= crate::WAITERS_MAX {
             return None;
@@ -137,7 +137,7 @@ impl LimitState {
         } else {
             in_flight.queue.push_back(grant);
         }
-        Some(Waiting { state: self.clone(), key: key.into(), granted, is_taken: false })
+        Some(PermitWaiter { state: self.clone(), key: key.into(), granted, is_taken: false })
     }
 
     /// Hands a permit to the first request that still waits, or counts it as free.
@@ -161,7 +161,7 @@ impl LimitState {
 
 /// A waiting request. Dropped, it leaves the queue, and hands on a permit that was just granted.
 #[cfg(feature = "tokio")]
-struct Waiting {
+struct PermitWaiter {
     state: Arc<LimitState>,
     key: Box<[u8]>,
     granted: tokio::sync::oneshot::Receiver<()>,
@@ -169,7 +169,7 @@ struct Waiting {
 }
 
 #[cfg(feature = "tokio")]
-impl Waiting {
+impl PermitWaiter {
     fn into_permit(mut self) -> Permit {
         self.is_taken = true;
         Permit { state: self.state.clone(), key: self.key.clone() }
@@ -177,7 +177,7 @@ impl Waiting {
 }
 
 #[cfg(feature = "tokio")]
-impl Drop for Waiting {
+impl Drop for PermitWaiter {
     fn drop(&mut self) {
         self.granted.close();
         let mut keys = self.state.keys();

@@ -18,7 +18,7 @@ const SPOILT: u8 = 0;
 /// Follows one connection.
 #[derive(Default)]
 pub(super) struct Framing {
-    state: State,
+    state: FramingState,
     /// The beginning of a line whose end is yet to come.
     line: Vec<u8>,
     /// The last byte of that line so far, which may be beyond what is kept.
@@ -31,7 +31,7 @@ pub(super) struct Framing {
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-enum State {
+enum FramingState {
     /// Between messages.
     #[default]
     Start,
@@ -55,40 +55,42 @@ struct Violation;
 impl Framing {
     /// Whether a head has begun and is not complete.
     pub(super) fn in_head(&self) -> bool {
-        matches!(self.state, State::RequestLine | State::Field)
+        matches!(self.state, FramingState::RequestLine | FramingState::Field)
     }
 
     /// Whether everything up to here was whole messages.
     pub(super) fn is_between_messages(&self) -> bool {
-        self.state == State::Start
+        self.state == FramingState::Start
     }
 
     /// If the last message requested another protocol: how many messages there were up to it. What
     /// follows cannot be read before the response to that one is known.
     pub(super) fn awaits_response(&self) -> Option<u64> {
-        (self.state == State::Upgrade).then_some(self.messages)
+        (self.state == FramingState::Upgrade).then_some(self.messages)
     }
 
     /// The response has not switched protocols: the next message follows.
     pub(super) fn resume(&mut self) {
-        self.state = State::Start;
+        self.state = FramingState::Start;
     }
 
     /// Takes what came next, and spoils it where it breaks the rules. Returns how much it took: all, but
     /// for what follows a message that requested another protocol.
     pub(super) fn follow(&mut self, bytes: &mut [u8]) -> usize {
         let mut at = 0;
-        while at < bytes.len() && self.state != State::Upgrade {
+        while at < bytes.len() && self.state != FramingState::Upgrade {
             at += match self.state {
-                State::Broken => {
+                FramingState::Broken => {
                     bytes[at..].fill(SPOILT);
                     bytes.len() - at
                 }
-                State::Body(left) => self.skip(left, bytes.len() - at, State::Body, self.after()),
-                State::Chunk(left) => {
-                    self.skip(left, bytes.len() - at, State::Chunk, State::ChunkEnd)
+                FramingState::Body(left) => {
+                    self.skip(left, bytes.len() - at, FramingState::Body, self.after())
                 }
-                State::Start => self.start(bytes[at]),
+                FramingState::Chunk(left) => {
+                    self.skip(left, bytes.len() - at, FramingState::Chunk, FramingState::ChunkEnd)
+                }
+                FramingState::Start => self.start(bytes[at]),
                 _ => self.take_line(&mut bytes[at..]),
             };
         }
@@ -101,11 +103,17 @@ impl Framing {
             return 1;
         }
         (self.length, self.chunked, self.requests_upgrade) = (None, false, false);
-        self.state = State::RequestLine;
+        self.state = FramingState::RequestLine;
         0
     }
 
-    fn skip(&mut self, left: u64, there: usize, more: fn(u64) -> State, then: State) -> usize {
+    fn skip(
+        &mut self,
+        left: u64,
+        there: usize,
+        more: fn(u64) -> FramingState,
+        then: FramingState,
+    ) -> usize {
         let there_u64 = there as u64;
         self.state = if left > there_u64 { more(left - there_u64) } else { then };
         left.min(there_u64) as usize
@@ -129,11 +137,11 @@ impl Framing {
         self.state = next.unwrap_or_else(|Violation| {
             // hyper rejects a bare line feed where a chunk begins, and takes any other byte for a part of
             // the chunk's extension.
-            let is_bare_in_chunk_size = self.state == State::ChunkSize && !has_return;
+            let is_bare_in_chunk_size = self.state == FramingState::ChunkSize && !has_return;
             if !is_bare_in_chunk_size {
                 bytes[end] = SPOILT;
             }
-            State::Broken
+            FramingState::Broken
         });
         end + 1
     }
@@ -145,37 +153,37 @@ impl Framing {
     }
 
     /// What follows after this line, which is `None` if it did not end in a carriage return.
-    fn next(&mut self, line: Option<&[u8]>) -> Result<State, Violation> {
+    fn next(&mut self, line: Option<&[u8]>) -> Result<FramingState, Violation> {
         let line = line.ok_or(Violation)?;
         match self.state {
-            State::RequestLine => Ok(State::Field),
-            State::Field if line.is_empty() => {
+            FramingState::RequestLine => Ok(FramingState::Field),
+            FramingState::Field if line.is_empty() => {
                 self.messages += 1;
                 Ok(self.after_head())
             }
-            State::Field => self.field(line).map(|()| State::Field),
-            State::ChunkSize => chunk_size(line).map(|size| match size {
-                0 => State::Trailer,
-                size => State::Chunk(size),
+            FramingState::Field => self.field(line).map(|()| FramingState::Field),
+            FramingState::ChunkSize => chunk_size(line).map(|size| match size {
+                0 => FramingState::Trailer,
+                size => FramingState::Chunk(size),
             }),
-            State::ChunkEnd if line.is_empty() => Ok(State::ChunkSize),
-            State::Trailer if line.is_empty() => Ok(self.after()),
-            State::Trailer => Ok(State::Trailer),
+            FramingState::ChunkEnd if line.is_empty() => Ok(FramingState::ChunkSize),
+            FramingState::Trailer if line.is_empty() => Ok(self.after()),
+            FramingState::Trailer => Ok(FramingState::Trailer),
             _ => Err(Violation),
         }
     }
 
-    fn after_head(&self) -> State {
+    fn after_head(&self) -> FramingState {
         match self.length {
-            _ if self.chunked => State::ChunkSize,
+            _ if self.chunked => FramingState::ChunkSize,
             None | Some(0) => self.after(),
-            Some(length) => State::Body(length),
+            Some(length) => FramingState::Body(length),
         }
     }
 
     /// What follows a message.
-    fn after(&self) -> State {
-        if self.requests_upgrade { State::Upgrade } else { State::Start }
+    fn after(&self) -> FramingState {
+        if self.requests_upgrade { FramingState::Upgrade } else { FramingState::Start }
     }
 
     fn field(&mut self, line: &[u8]) -> Result<(), Violation> {
@@ -248,7 +256,7 @@ mod tests {
     use super::*;
 
     /// Follows the text at once and byte by byte: where is it spoilt, and what is the state after?
-    fn follow(text: &str) -> (Option<usize>, State) {
+    fn follow(text: &str) -> (Option<usize>, FramingState) {
         let (mut whole, mut framing) = (text.as_bytes().to_vec(), Framing::default());
         assert_eq!(framing.follow(&mut whole), text.len());
         let (mut pieces, mut slow) = (text.as_bytes().to_vec(), Framing::default());
@@ -266,7 +274,7 @@ mod tests {
             "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3;x=\"y\"\r\na\nb\r\n0\r\nT: 1\r\n\r\n",
             "POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
         ] {
-            assert_eq!(follow(text), (None, State::Start), "{text:?}");
+            assert_eq!(follow(text), (None, FramingState::Start), "{text:?}");
         }
     }
 
@@ -286,15 +294,18 @@ mod tests {
             framing.resume();
             let mut next = b"GET / HTTP/1.1\nHost: a\r\n\r\n".to_vec();
             assert_eq!(framing.follow(&mut next), next.len());
-            assert_eq!((next[14], framing.state), (SPOILT, State::Broken));
+            assert_eq!((next[14], framing.state), (SPOILT, FramingState::Broken));
         }
     }
 
     #[test]
     fn what_is_unfinished_is_not_between_messages() {
-        assert_eq!(follow("GET / HT").1, State::RequestLine);
-        assert_eq!(follow("GET / HTTP/1.1\r\nHos").1, State::Field);
-        assert_eq!(follow("POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\nabc").1, State::Body(6));
+        assert_eq!(follow("GET / HT").1, FramingState::RequestLine);
+        assert_eq!(follow("GET / HTTP/1.1\r\nHos").1, FramingState::Field);
+        assert_eq!(
+            follow("POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\nabc").1,
+            FramingState::Body(6)
+        );
     }
 
     #[test]
@@ -323,7 +334,7 @@ mod tests {
         ] {
             let text = format!("POST / HTTP/1.1\r\n{head}");
             let (_, state) = follow(&text);
-            assert_eq!(state, State::Broken, "{text:?}");
+            assert_eq!(state, FramingState::Broken, "{text:?}");
             let next = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
             let mut bytes = format!("{text}{next}").into_bytes();
             Framing::default().follow(&mut bytes);

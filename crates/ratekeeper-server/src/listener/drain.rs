@@ -28,10 +28,10 @@ pub(crate) enum Stage {
 
 /// The stage that the server is in, and its open connections. Clones share both.
 #[derive(Clone, Default)]
-pub(crate) struct Drain(Arc<State>);
+pub(crate) struct Drain(Arc<DrainState>);
 
 #[derive(Default)]
-struct State {
+struct DrainState {
     stage: AtomicU8,
     changed: Arc<Notify>,
     connections: AtomicUsize,

@@ -9,7 +9,7 @@ use tokio::task::unconstrained;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::drain::{Drain, Stage, StageWatch};
-use super::timeouts::{Check, ConnState, Timeouts};
+use super::timeouts::{ConnState, TimeoutCheck, Timeouts};
 
 /// How long an idle client has to close a connection after a graceful shutdown has started.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -115,13 +115,13 @@ impl<C: Future> Driver<'_, C> {
     fn check(&mut self, cx: &mut Context<'_>) -> Next {
         loop {
             let at = match self.conn.check(self.timeouts) {
-                Check::OpenUntil(us) => self.conn.ticks().instant(us),
-                Check::Idle => match self.close_idle(cx) {
+                TimeoutCheck::OpenUntil(us) => self.conn.ticks().instant(us),
+                TimeoutCheck::Idle => match self.close_idle(cx) {
                     Some(at) => at,
                     None => return Next::CutOff,
                 },
-                Check::Lingered => return Next::CutOff,
-                Check::TimedOut(waiting_for) => {
+                TimeoutCheck::Lingered => return Next::CutOff,
+                TimeoutCheck::TimedOut(waiting_for) => {
                     tracing::debug!(peer = %self.conn.peer, waiting_for, "connection timed out");
                     return Next::CutOff;
                 }

@@ -79,7 +79,7 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Check {
+pub(super) enum TimeoutCheck {
     /// No timeout can pass before this time.
     OpenUntil(u64),
     Idle,
@@ -240,7 +240,7 @@ impl ConnState {
     }
 
     /// Checks all waits, and starts to measure those whose start was not recorded.
-    pub(super) fn check(&self, timeouts: &Timeouts) -> Check {
+    pub(super) fn check(&self, timeouts: &Timeouts) -> TimeoutCheck {
         self.needs_check.store(false, Relaxed);
         let now_us = self.ticks.now_us();
         let measured = |since: &AtomicU64| {
@@ -263,24 +263,28 @@ impl ConnState {
         let mut open_until = now_us.saturating_add(micros(timeouts.check_interval()));
         if self.is_lingering() {
             let due = self.lingering_since.load(Relaxed).saturating_add(micros(LINGER));
-            return if due <= now_us { Check::Lingered } else { Check::OpenUntil(due) };
+            return if due <= now_us {
+                TimeoutCheck::Lingered
+            } else {
+                TimeoutCheck::OpenUntil(due)
+            };
         }
         for (since, timeout, what) in waits.into_iter().filter(|(since, ..)| *since != NONE) {
             let Some(timeout) = timeout else { continue };
             let due = since.saturating_add(micros(timeout));
             if due <= now_us {
-                return Check::TimedOut(what);
+                return TimeoutCheck::TimedOut(what);
             }
             open_until = open_until.min(due);
         }
         if let Some(timeout) = timeouts.idle.filter(|_| is_idle && header_since == NONE) {
             let due = idle_since.saturating_add(micros(timeout));
             if due <= now_us {
-                return Check::Idle;
+                return TimeoutCheck::Idle;
             }
             open_until = open_until.min(due);
         }
-        Check::OpenUntil(open_until)
+        TimeoutCheck::OpenUntil(open_until)
     }
 }
 

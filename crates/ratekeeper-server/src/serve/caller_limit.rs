@@ -2,7 +2,10 @@
 //!
 //! The same rate, algorithm and name is the same limit whatever the protocol, and its usage is counted once.
 
-use ratekeeper::{Algorithm, Limit, LimitError, Rate, RateError};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ratekeeper::{ALGORITHMS, Algorithm, Limit, LimitError, Rate, RateError};
 use thiserror::Error;
 
 /// The longest text of a rate, in bytes.
@@ -41,27 +44,79 @@ impl From<RateError> for CallerLimitError {
     }
 }
 
-/// Builds a limit from a rate such as `100/minute`. Without an algorithm, a rate with a burst is a token
-/// bucket, and any other uses the default algorithm.
-///
-/// # Errors
-///
-/// If the rate or the name is invalid, or the algorithm cannot enforce the rate.
-pub(crate) fn build(
-    rate: &str,
-    algorithm: Option<Algorithm>,
-    name: Option<&str>,
-) -> Result<Limit, CallerLimitError> {
-    if rate.len() > RATE_MAX {
-        return Err(CallerLimitError::RateTooLong);
+/// A limit as a caller writes it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LimitSpec<'a> {
+    /// A rate such as `100/minute`.
+    pub(crate) rate: &'a str,
+    /// Without one, a rate with a burst is a token bucket, and any other uses the default algorithm.
+    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) name: Option<&'a str>,
+}
+
+impl LimitSpec<'_> {
+    /// # Errors
+    ///
+    /// If the rate or the name is invalid, or the algorithm cannot enforce the rate.
+    fn build(self) -> Result<Limit, CallerLimitError> {
+        if self.rate.len() > RATE_MAX {
+            return Err(CallerLimitError::RateTooLong);
+        }
+        let rate: Rate = self.rate.parse()?;
+        let algorithm = self.algorithm.unwrap_or_else(|| match rate.burst() {
+            Some(_) => Algorithm::TokenBucket,
+            None => Algorithm::default(),
+        });
+        let limit = Limit::new(rate, algorithm)?;
+        Ok(limit.named(checked_name(self.name.unwrap_or(DEFAULT_NAME))?))
     }
-    let rate: Rate = rate.parse()?;
-    let algorithm = algorithm.unwrap_or_else(|| match rate.burst() {
-        Some(_) => Algorithm::TokenBucket,
-        None => Algorithm::default(),
-    });
-    let limit = Limit::new(rate, algorithm)?;
-    Ok(limit.named(checked_name(name.unwrap_or(DEFAULT_NAME))?))
+}
+
+/// The limits that callers used recently, so that few requests have to build one. Each thread has its own.
+#[derive(Default)]
+pub(crate) struct LimitCache {
+    /// By the index of the algorithm; the last map is for limits whose rate determines it.
+    limits: [HashMap<Box<str>, Arc<Limit>>; ALGORITHMS.len() + 1],
+    /// Reused to look up a limit with a name without allocating.
+    lookup_key: String,
+}
+
+/// The most limits of each map. A full map is cleared: clients use few limits, unless they make them up, and
+/// then nothing would be found again. So no eviction order has to be kept on each hit.
+pub(crate) const CACHED_MAX: usize = 1_024;
+
+impl LimitCache {
+    /// Returns the limit, from the cache if it is there.
+    ///
+    /// # Errors
+    ///
+    /// If the rate or the name is invalid, or the algorithm cannot enforce the rate.
+    pub(crate) fn get_or_build(
+        &mut self,
+        spec: LimitSpec<'_>,
+    ) -> Result<&Arc<Limit>, CallerLimitError> {
+        let Self { limits, lookup_key } = self;
+        let is_algorithm = |known: &Algorithm| spec.algorithm == Some(*known);
+        let index = ALGORITHMS.iter().position(is_algorithm).unwrap_or(ALGORITHMS.len());
+        let limits = &mut limits[index];
+        let key = match spec.name {
+            None => spec.rate,
+            Some(name) => {
+                lookup_key.clear();
+                // A valid rate contains no zero byte, so that keys are unambiguous.
+                lookup_key.extend([spec.rate, "\0", name]);
+                lookup_key.as_str()
+            }
+        };
+        if !limits.contains_key(key) {
+            let limit = Arc::new(spec.build()?);
+            if limits.len() >= CACHED_MAX {
+                limits.clear();
+            }
+            limits.insert(key.into(), limit);
+        }
+        Ok(&limits[key])
+    }
 }
 
 /// Returns the name if it is valid. Names are sent in response headers, so few characters are allowed.
@@ -88,11 +143,46 @@ mod tests {
             ("5/s", None, Some("a b")),
             (long.as_str(), None, None),
         ] {
-            let error = build(rate, algorithm, name).unwrap_err();
+            let error = LimitSpec { rate, algorithm, name }.build().unwrap_err();
             assert_eq!(error.to_string().lines().count(), 1, "{error}");
             let has_source =
                 matches!(error, CallerLimitError::Rate(_) | CallerLimitError::Limit(_));
             assert_eq!(error.source().is_some(), has_source, "{error}");
         }
+    }
+
+    fn spec(rate: &str) -> LimitSpec<'_> {
+        LimitSpec { rate, algorithm: None, name: None }
+    }
+
+    #[test]
+    fn a_limit_is_built_once_and_different_ones_are_distinct() {
+        let mut cache = LimitCache::default();
+        let first = Arc::clone(cache.get_or_build(spec("5/s")).unwrap());
+        assert!(Arc::ptr_eq(&first, cache.get_or_build(spec("5/s")).unwrap()));
+        let other = LimitSpec { algorithm: Some(Algorithm::FixedWindow), ..spec("5/s") };
+        assert_eq!(cache.get_or_build(other).unwrap().to_string(), "fixed_window 5/s");
+        let named = LimitSpec { name: Some("fixed_window"), ..spec("5/s") };
+        assert_eq!(cache.get_or_build(named).unwrap().name(), "fixed_window");
+        assert_eq!(cache.get_or_build(spec("5/s")).unwrap().name(), DEFAULT_NAME);
+        let burst = cache.get_or_build(spec("5/s burst 10")).unwrap();
+        assert_eq!(burst.algorithm(), Algorithm::TokenBucket);
+        for name in ["", "a b"] {
+            assert!(cache.get_or_build(LimitSpec { name: Some(name), ..spec("5/s") }).is_err());
+        }
+    }
+
+    #[test]
+    fn the_cache_is_bounded_and_holds_only_valid_limits() {
+        let mut cache = LimitCache::default();
+        let cached = |cache: &LimitCache| cache.limits[ALGORITHMS.len()].len();
+        for count in 1..=3 * CACHED_MAX {
+            cache.get_or_build(spec(&format!("{count}/day"))).unwrap();
+            assert!(cached(&cache) <= CACHED_MAX);
+        }
+        let before = cached(&cache);
+        assert!(cache.get_or_build(spec("5/fortnight")).is_err());
+        assert!(cache.get_or_build(spec(&(" ".repeat(128) + "5/s"))).is_err());
+        assert_eq!(cached(&cache), before);
     }
 }

@@ -14,11 +14,11 @@ pub(super) struct Sketch {
     /// Contiguous, because they are searched linearly.
     hashes: Vec<u64>,
     counts: Vec<u64>,
-    entries: Vec<Entry>,
+    entries: Vec<SketchEntry>,
 }
 
 #[derive(Clone)]
-struct Entry {
+struct SketchEntry {
     error: u64,
     limit: FixedText<64>,
     key: FixedText<128>,
@@ -53,13 +53,13 @@ impl Sketch {
         if self.hashes.len() < KEYS {
             self.hashes.push(hash);
             self.counts.push(times);
-            self.entries.push(Entry::new(0, limit, key));
+            self.entries.push(SketchEntry::new(0, limit, key));
             return;
         }
         let (i, least) = self.least();
         self.hashes[i] = hash;
         self.counts[i] = least + times;
-        self.entries[i] = Entry::new(least, limit, key);
+        self.entries[i] = SketchEntry::new(least, limit, key);
     }
 
     fn least(&self) -> (usize, u64) {
@@ -98,17 +98,17 @@ impl Sketch {
 
     /// Returns the memory of a sketch, whatever is counted.
     pub(super) const fn bytes() -> usize {
-        KEYS * (2 * size_of::<u64>() + size_of::<Entry>())
+        KEYS * (2 * size_of::<u64>() + size_of::<SketchEntry>())
     }
 
     #[cfg(test)]
     pub(super) fn bytes_now(&self) -> usize {
         let words = self.hashes.capacity() + self.counts.capacity();
-        words * size_of::<u64>() + self.entries.capacity() * size_of::<Entry>()
+        words * size_of::<u64>() + self.entries.capacity() * size_of::<SketchEntry>()
     }
 }
 
-impl Entry {
+impl SketchEntry {
     fn new(error: u64, limit: &str, key: &[u8]) -> Self {
         Self { error, limit: FixedText::new(limit.as_bytes()), key: FixedText::new(key) }
     }

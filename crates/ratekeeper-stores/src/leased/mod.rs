@@ -56,7 +56,7 @@ struct LeaseState<S> {
     shards: [Mutex<Shard>; SHARDS],
     /// At most one lease call at a time for each key; other requests wait for it.
     leasing: [tokio::sync::Mutex<()>; 64],
-    counters: Counters,
+    counters: LeaseCounters,
     is_returning: AtomicBool,
 }
 
@@ -81,14 +81,14 @@ impl Entry {
 }
 
 #[derive(Default)]
-struct Counters {
+struct LeaseCounters {
     local: AtomicU64,
     store_calls: AtomicU64,
     leased: AtomicU64,
     returned: AtomicU64,
 }
 
-/// Counters and sizes of leases.
+/// LeaseCounters and sizes of leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseStats {
@@ -128,7 +128,7 @@ impl<S: Store + Send + Sync + 'static> LeasedStore<S> {
                 hasher: RandomState::new(),
                 shards: Default::default(),
                 leasing: std::array::from_fn(|_| tokio::sync::Mutex::default()),
-                counters: Counters::default(),
+                counters: LeaseCounters::default(),
                 is_returning: AtomicBool::new(false),
             }),
         }
@@ -147,7 +147,7 @@ impl<S: Store + Send + Sync + 'static> LeasedStore<S> {
     /// Returns counters and sizes at `now`.
     pub fn stats(&self, now: Micros) -> LeaseStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Counters { local, store_calls, leased, returned } = &self.inner.counters;
+        let LeaseCounters { local, store_calls, leased, returned } = &self.inner.counters;
         let mut stats = LeaseStats {
             local: read(local),
             store_calls: read(store_calls),

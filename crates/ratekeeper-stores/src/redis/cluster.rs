@@ -9,7 +9,7 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::connection::{CallFailure, Connection, Counters, error_of};
+use super::connection::{CallFailure, Connection, ConnectionCounters, error_of};
 use super::slots::{SLOTS, slot_of};
 use super::url::NodeClients;
 use crate::store::StoreError;
@@ -33,7 +33,7 @@ pub(super) struct Cluster {
     is_refreshing: AtomicBool,
     /// Which node is queried first next time.
     next_candidate: AtomicUsize,
-    counters: Arc<Counters>,
+    counters: Arc<ConnectionCounters>,
 }
 
 #[derive(Clone)]
@@ -67,7 +67,7 @@ impl Cluster {
     pub(super) fn new(
         seeds: Vec<String>,
         clients: NodeClients,
-        counters: Arc<Counters>,
+        counters: Arc<ConnectionCounters>,
     ) -> Arc<Self> {
         Arc::new(Self {
             seeds,

@@ -158,14 +158,14 @@ enum Phase {
 
 /// Counts what happens to connections.
 #[derive(Default)]
-pub(super) struct Counters {
+pub(super) struct ConnectionCounters {
     connected: AtomicU64,
     refused: AtomicU64,
     lost: AtomicU64,
     pub(super) scripts_loaded: AtomicU64,
 }
 
-impl Counters {
+impl ConnectionCounters {
     pub(super) fn stats(&self) -> ConnectionStats {
         ConnectionStats {
             connected: self.connected.load(Ordering::Relaxed),
@@ -180,11 +180,11 @@ impl Counters {
 pub(super) struct Connection {
     target: Target,
     phase: watch::Sender<Phase>,
-    counters: Arc<Counters>,
+    counters: Arc<ConnectionCounters>,
 }
 
 impl Connection {
-    pub(super) fn new(target: Target, counters: Arc<Counters>) -> Arc<Self> {
+    pub(super) fn new(target: Target, counters: Arc<ConnectionCounters>) -> Arc<Self> {
         Arc::new(Self { target, phase: watch::Sender::new(Phase::Idle), counters })
     }
 

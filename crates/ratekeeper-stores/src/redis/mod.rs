@@ -25,7 +25,7 @@ use crate::charge::{Charge, MergedCharges};
 use crate::store::{Op, Store, StoreError};
 use crate::verdict::Verdict;
 use cluster::Cluster;
-use connection::{CallFailure, Connection, Counters};
+use connection::{CallFailure, Connection, ConnectionCounters};
 use decide::{Decided, Operation};
 use keys::key_of;
 
@@ -109,7 +109,7 @@ impl RedisConfig {
         if prefix_error {
             return Err(RedisUrlError::new(&self.url, "a prefix may not contain { or }"));
         }
-        let counters = Arc::<Counters>::default();
+        let counters = Arc::<ConnectionCounters>::default();
         let servers = match url::read(&self.url, self.ca_pem.as_deref())? {
             url::Deployment::Single(target) => {
                 Servers::One(Connection::new(target, counters.clone()))
@@ -186,7 +186,7 @@ impl Servers {
 #[derive(Clone)]
 pub struct RedisStore {
     servers: Servers,
-    counters: Arc<Counters>,
+    counters: Arc<ConnectionCounters>,
     config: Arc<RedisConfig>,
 }
 

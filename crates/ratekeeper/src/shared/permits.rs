@@ -168,18 +168,18 @@ pub struct InvalidPermitId;
 /// A permit to be in flight until it is dropped.
 #[must_use = "a permit that is dropped is released"]
 pub struct SharedPermit {
-    held: Arc<HeldPermit>,
+    held: Arc<PermitHold>,
     renewal: AbortHandle,
 }
 
-struct HeldPermit {
+struct PermitHold {
     limit: SharedConcurrencyLimit,
     key: Box<[u8]>,
     id: u128,
     is_lost: AtomicBool,
 }
 
-impl HeldPermit {
+impl PermitHold {
     fn name(&self) -> PermitName<'_> {
         PermitName { name: &self.limit.name, key: &self.key, id: self.id }
     }
@@ -193,7 +193,7 @@ impl fmt::Debug for SharedPermit {
 
 impl SharedPermit {
     fn new(limit: SharedConcurrencyLimit, key: Box<[u8]>, id: u128) -> Self {
-        let held = Arc::new(HeldPermit { limit, key, id, is_lost: AtomicBool::new(false) });
+        let held = Arc::new(PermitHold { limit, key, id, is_lost: AtomicBool::new(false) });
         let renewal = tokio::spawn(renew(held.clone())).abort_handle();
         Self { held, renewal }
     }
@@ -217,7 +217,7 @@ impl Drop for SharedPermit {
     }
 }
 
-async fn renew(held: Arc<HeldPermit>) {
+async fn renew(held: Arc<PermitHold>) {
     loop {
         tokio::time::sleep(held.limit.ttl / 3).await;
         let SharedConcurrencyLimit { max, ttl, store, .. } = &held.limit;

@@ -25,16 +25,16 @@ pin_project! {
     /// body of its response.
     pub struct ResponseFuture<S, Q, F, R> {
         #[pin]
-        state: State<S, Q, F, R>,
+        state: CallState<S, Q, F, R>,
         policy: Option<Arc<ActivePolicy>>,
     }
 }
 
 pin_project! {
-    #[project = StatePinned]
-    enum State<S, Q, F, R> {
+    #[project = CallStatePinned]
+    enum CallState<S, Q, F, R> {
         /// A shared store is deciding, or the request is delayed.
-        Deciding { waiting: Option<Waiting<S, Q>> },
+        Deciding { waiting: Option<DelayedCall<S, Q>> },
         /// The service has been called.
         Calling { #[pin] response: F, admitted: Option<Box<Admitted>> },
         /// The request was refused.
@@ -42,7 +42,7 @@ pin_project! {
     }
 }
 
-struct Waiting<S, Q> {
+struct DelayedCall<S, Q> {
     service: S,
     request: Request<Q>,
     admission: BoxAdmission,
@@ -55,11 +55,11 @@ impl<S, Q, F, R> ResponseFuture<S, Q, F, R> {
         policy: Arc<ActivePolicy>,
         admitted: Option<Box<Admitted>>,
     ) -> Self {
-        Self { state: State::Calling { response, admitted }, policy: Some(policy) }
+        Self { state: CallState::Calling { response, admitted }, policy: Some(policy) }
     }
 
     pub(super) fn refused(response: Response<ResponseBody<R>>) -> Self {
-        Self { state: State::Refused { response: Some(response) }, policy: None }
+        Self { state: CallState::Refused { response: Some(response) }, policy: None }
     }
 
     /// Calls the service after the request was admitted and its delay is over.
@@ -79,8 +79,8 @@ impl<S, Q, F, R> ResponseFuture<S, Q, F, R> {
             }
             admission
         });
-        let waiting = Some(Waiting { service, request, admission, is_grpc });
-        Self { state: State::Deciding { waiting }, policy: Some(policy) }
+        let waiting = Some(DelayedCall { service, request, admission, is_grpc });
+        Self { state: CallState::Deciding { waiting }, policy: Some(policy) }
     }
 }
 
@@ -96,10 +96,10 @@ where
         let mut this = self.project();
         loop {
             match this.state.as_mut().project() {
-                StatePinned::Refused { response } => {
+                CallStatePinned::Refused { response } => {
                     return Poll::Ready(Ok(response.take().expect("polled after it was ready")));
                 }
-                StatePinned::Calling { response, admitted } => {
+                CallStatePinned::Calling { response, admitted } => {
                     let response = ready!(response.poll(context))?;
                     return Poll::Ready(Ok(finish(
                         response,
@@ -107,10 +107,10 @@ where
                         this.policy.as_deref(),
                     )));
                 }
-                StatePinned::Deciding { waiting } => {
+                CallStatePinned::Deciding { waiting } => {
                     let pending = waiting.as_mut().expect("polled after it was ready");
                     let admission = ready!(pending.admission.as_mut().poll(context));
-                    let Waiting { mut service, request, is_grpc, .. } =
+                    let DelayedCall { mut service, request, is_grpc, .. } =
                         waiting.take().expect("it was polled just now");
                     let admitted = match admission {
                         Admission::Exempt => None,
@@ -123,7 +123,7 @@ where
                         }
                     };
                     let response = service.call(request);
-                    this.state.set(State::Calling { response, admitted });
+                    this.state.set(CallState::Calling { response, admitted });
                 }
             }
         }

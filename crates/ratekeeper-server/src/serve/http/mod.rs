@@ -10,7 +10,6 @@ pub(crate) mod fuzzing;
 mod hold_table;
 mod instrument;
 mod json_fields;
-mod limit_cache;
 mod peek;
 mod permit_id;
 mod permits;

@@ -1,9 +1,10 @@
 //! Requests of the HTTP API, parsed from JSON.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::sync::Arc;
 
-use ratekeeper::{Charge, Cost, Limit};
+use ratekeeper::{Algorithm, Charge, Cost, Limit};
 use serde::Deserialize;
 use serde_json::Value;
 use smallvec::{SmallVec, smallvec};
@@ -11,7 +12,7 @@ use smallvec::{SmallVec, smallvec};
 use super::described_request::DescribedRequest;
 use super::error::RequestError;
 use super::json_fields::{self, JsonObject};
-use super::limit_cache::LimitSpec;
+use crate::serve::caller_limit::{CallerLimitError, LimitCache, LimitSpec};
 
 /// The most rates in one request.
 pub(super) const CHECKS_MAX: usize = 16;
@@ -75,12 +76,12 @@ impl RateCheck {
         json_fields::check_known(object, &known)?;
         let key = json_fields::key(object)?;
         let expected = "a rate such as \"100/minute\" or \"5/s burst 10\"";
-        let spec = LimitSpec {
-            rate: json_fields::required_string(object, "rate", expected)?,
-            algorithm: json_fields::string(object, "algorithm")?,
-            name: json_fields::string(object, "name")?,
-        };
-        Ok(Self { limit: spec.limit()?, key, cost: json_fields::cost(object)? })
+        let limit = cached_limit(
+            json_fields::required_string(object, "rate", expected)?,
+            json_fields::string(object, "algorithm")?,
+            json_fields::string(object, "name")?,
+        );
+        Ok(Self { limit: limit?, key, cost: json_fields::cost(object)? })
     }
 
     /// Parses the body that most callers send: one valid check. Returns `None` for anything else.
@@ -88,11 +89,24 @@ impl RateCheck {
         // serde would accept a list in place of an object.
         body.trim_ascii_start().strip_prefix(b"{")?;
         let CheckBody { key, rate, algorithm, name, cost } = serde_json::from_slice(body).ok()?;
-        let spec =
-            LimitSpec { rate: &rate, algorithm: algorithm.as_deref(), name: name.as_deref() };
+        let limit = cached_limit(&rate, algorithm.as_deref(), name.as_deref()).ok()?;
         let cost = Cost::new(cost.unwrap_or(1))?;
-        Some(Self { limit: spec.limit().ok()?, key: json_fields::checked_key(&key).ok()?, cost })
+        Some(Self { limit, key: json_fields::checked_key(&key).ok()?, cost })
     }
+}
+
+thread_local! {
+    static LIMITS: RefCell<LimitCache> = RefCell::default();
+}
+
+fn cached_limit(
+    rate: &str,
+    algorithm: Option<&str>,
+    name: Option<&str>,
+) -> Result<Arc<Limit>, CallerLimitError> {
+    let algorithm = algorithm.map(str::parse::<Algorithm>).transpose()?;
+    let spec = LimitSpec { rate, algorithm, name };
+    LIMITS.with_borrow_mut(|limits| limits.get_or_build(spec).cloned())
 }
 
 #[derive(Deserialize)]

@@ -16,8 +16,8 @@ use tokio::task::unconstrained;
 use super::RespServer;
 use super::buffered_stream::{BufferedStream, ReadOutcome};
 use super::codec::{Parsed, ProtocolError, ReplyWriter, RespVersion, Spans, parse};
+use super::command_limits::CommandLimits;
 use super::commands::{Call, Flow, Step, dispatch};
-use super::limit_cache::LimitCache;
 use super::pending::PendingReplies;
 use super::session::Session;
 use crate::listener::{Accepted, ConnState, ConnectionHandler, Drain, Ticks, drive};
@@ -38,7 +38,7 @@ pub(crate) struct RespHandler {
 /// Buffers for executing commands.
 #[derive(Default)]
 struct Buffers {
-    limits: LimitCache,
+    limits: CommandLimits,
     spans: Spans,
 }
 

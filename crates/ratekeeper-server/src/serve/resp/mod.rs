@@ -7,11 +7,11 @@
 
 mod buffered_stream;
 mod codec;
+mod command_limits;
 mod commands;
 mod connection;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod limit_cache;
 mod passwords;
 mod pending;
 mod rate_command;

@@ -26,18 +26,18 @@ enum Failing {
 }
 
 #[derive(Clone)]
-struct FlakyStore(Arc<Inner>);
+struct FlakyStore(Arc<FlakyState>);
 
-struct Inner {
+struct FlakyState {
     store: MemoryStore,
     clock: ManualClock,
     failing: Failing,
     is_up: AtomicBool,
-    waiting: Mutex<Vec<Waiting>>,
+    waiting: Mutex<Vec<StalledCall>>,
 }
 
 /// A call that has not been carried out yet.
-struct Waiting {
+struct StalledCall {
     op: Op,
     charge: OwnedCharge,
     reply: oneshot::Sender<Option<Micros>>,
@@ -46,13 +46,13 @@ struct Waiting {
 impl FlakyStore {
     fn new(failing: Failing, clock: ManualClock) -> Self {
         let (store, waiting) = (MemoryStore::new(), Mutex::default());
-        Self(Arc::new(Inner { store, clock, failing, is_up: AtomicBool::new(true), waiting }))
+        Self(Arc::new(FlakyState { store, clock, failing, is_up: AtomicBool::new(true), waiting }))
     }
 
     fn set_up(&self, is_up: bool) {
         self.0.is_up.store(is_up, Ordering::Relaxed);
         let waiting = std::mem::take(&mut *self.0.waiting.lock().unwrap());
-        for Waiting { op, charge, reply } in waiting {
+        for StalledCall { op, charge, reply } in waiting {
             let _ = reply.send(self.charged_at(op, &charge.as_charge()));
         }
     }
@@ -105,7 +105,7 @@ impl SharedStore for FlakyStore {
             Failing::Gone => drop(reply.send(None)),
             Failing::Stalled => {
                 let charge = (&charges[0]).into();
-                self.0.waiting.lock().unwrap().push(Waiting { op, charge, reply });
+                self.0.waiting.lock().unwrap().push(StalledCall { op, charge, reply });
             }
             Failing::Slow => drop(reply.send(self.charged_at(op, &charges[0]))),
         }

@@ -8,7 +8,7 @@ use ratekeeper::{Cost, Op};
 use super::integer::parse_u64;
 use super::{CommandError, CommandSpec, Handler};
 use crate::serve::resp::codec::Args;
-use crate::serve::resp::limit_cache::{LimitCache, ThrottleSpec};
+use crate::serve::resp::command_limits::{CommandLimits, ThrottleSpec};
 use crate::serve::resp::rate_command::{Action, RateCommand, ReplyFormat};
 
 pub(super) const CL_THROTTLE: CommandSpec = CommandSpec {
@@ -23,7 +23,7 @@ pub(super) const CL_THROTTLE: CommandSpec = CommandSpec {
 #[inline]
 fn throttle<'a>(
     args: Args<'a>,
-    limits: &'a mut LimitCache,
+    limits: &'a mut CommandLimits,
 ) -> Result<RateCommand<'a>, CommandError> {
     let spec = ThrottleSpec {
         max_burst: parse_u64("max_burst", args.at(2))?,

@@ -15,7 +15,7 @@ use ratekeeper::policy::suggest;
 
 use super::RespServer;
 use super::codec::{Args, ReplyWriter};
-use super::limit_cache::LimitCache;
+use super::command_limits::CommandLimits;
 use super::rate_command::RateCommand;
 use super::session::Session;
 
@@ -41,7 +41,7 @@ pub(super) struct CommandSpec {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Handler {
     /// Parses a command that applies a limit to a key.
-    Rate(for<'a> fn(Args<'a>, &'a mut LimitCache) -> Result<RateCommand<'a>, CommandError>),
+    Rate(for<'a> fn(Args<'a>, &'a mut CommandLimits) -> Result<RateCommand<'a>, CommandError>),
     /// Executes a command that does not need the store.
     Local(fn(&mut Call<'_, '_>) -> Result<Flow, CommandError>),
 }
@@ -104,7 +104,7 @@ pub(super) const COMMANDS: &[CommandSpec] = &[
 
 /// Executes a command, which has at least a name, or parses it if it needs the store.
 #[inline]
-pub(super) fn dispatch<'a>(mut call: Call<'a, '_>, limits: &'a mut LimitCache) -> Step<'a> {
+pub(super) fn dispatch<'a>(mut call: Call<'a, '_>, limits: &'a mut CommandLimits) -> Step<'a> {
     let executed = match look_up(&call) {
         Ok(command) => match command.handler {
             Handler::Local(execute) => execute(&mut call),

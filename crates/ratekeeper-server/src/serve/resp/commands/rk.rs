@@ -5,7 +5,7 @@ use ratekeeper::{Algorithm, Cost, Op};
 use super::integer::parse_u64;
 use super::{CommandError, CommandSpec, Handler, quote};
 use crate::serve::resp::codec::Args;
-use crate::serve::resp::limit_cache::{LimitCache, LimitSpec};
+use crate::serve::resp::command_limits::CommandLimits;
 use crate::serve::resp::rate_command::{Action, RateCommand, ReplyFormat};
 
 const USAGE: &str = "key rate [ALGORITHM name] [COST n] [NAME name]";
@@ -51,18 +51,17 @@ pub(super) const RESET: CommandSpec = CommandSpec {
 fn parse<'a>(
     action: Action,
     args: Args<'a>,
-    limits: &'a mut LimitCache,
+    limits: &'a mut CommandLimits,
 ) -> Result<RateCommand<'a>, CommandError> {
-    let mut spec = LimitSpec { rate: args.at(2), algorithm: None, name: None };
-    let mut cost = Cost::ONE;
+    let (mut algorithm, mut name, mut cost) = (None, None, Cost::ONE);
     let mut index = 3;
     while let Some(option) = args.get(index) {
         let value = args.get(index + 1);
         let value = value.ok_or_else(|| CommandError::MissingValue(quote(option)))?;
         if option.eq_ignore_ascii_case(b"ALGORITHM") {
-            spec.algorithm = Some(parse_algorithm(value)?);
+            algorithm = Some(parse_algorithm(value)?);
         } else if option.eq_ignore_ascii_case(b"NAME") {
-            spec.name = Some(value);
+            name = Some(value);
         } else if option.eq_ignore_ascii_case(b"COST") && action != Action::Reset {
             cost = Cost::try_from(parse_u64("the cost", value)?)?;
         } else {
@@ -70,7 +69,7 @@ fn parse<'a>(
         }
         index += 2;
     }
-    let limit = limits.rate(spec)?;
+    let limit = limits.rate(args.at(2), algorithm, name)?;
     Ok(RateCommand { action, limit, key: args.at(1), cost, format: ReplyFormat::Named })
 }
 

@@ -10,8 +10,8 @@ use super::reply_text::read_all;
 use super::server;
 use crate::serve::resp::RespServer;
 use crate::serve::resp::codec::{Parsed, ReplyWriter, Spans, parse};
+use crate::serve::resp::command_limits::CommandLimits;
 use crate::serve::resp::commands::{COMMANDS, Call, Flow, Step, dispatch};
-use crate::serve::resp::limit_cache::LimitCache;
 use crate::serve::resp::session::Session;
 
 /// A client of a server.
@@ -19,14 +19,14 @@ struct TestClient {
     server: Arc<RespServer>,
     clock: ManualClock,
     session: Session,
-    limits: LimitCache,
+    limits: CommandLimits,
 }
 
 impl TestClient {
     fn new(passwords: &[&str]) -> Self {
         let (server, clock) = server(passwords);
         let session = Session::new(7, !passwords.is_empty());
-        Self { server, clock, session, limits: LimitCache::default() }
+        Self { server, clock, session, limits: CommandLimits::default() }
     }
 
     fn send(&mut self, line: &str) -> (String, Flow) {
