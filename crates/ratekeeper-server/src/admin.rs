@@ -111,7 +111,7 @@ async fn respond<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>
         (&Method::GET, "/readyz") => ready(admin),
         (&Method::GET, "/metrics") => {
             let mut page = Page::default();
-            metrics::collect(&mut page, admin.policy.gate());
+            metrics::collect(&mut page, admin.policy.limiter());
             (admin.more_metrics)(&mut page);
             let mut response = text(StatusCode::OK, page.into_text());
             let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
@@ -135,7 +135,7 @@ async fn respond<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>
 }
 
 fn top(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {
-    match admin.policy.top().to_json(query, admin.policy.gate().engine().now()) {
+    match admin.policy.top().to_json(query, admin.policy.limiter().engine().now()) {
         Ok(top) => json(StatusCode::OK, &top),
         Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     }
@@ -143,7 +143,7 @@ fn top(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {
 
 fn ready(admin: &Admin) -> Response<Full<Bytes>> {
     let is_serving = (admin.is_serving)();
-    let (store, error) = match admin.policy.gate().engine().store_state() {
+    let (store, error) = match admin.policy.limiter().engine().store_state() {
         None => ("memory", None),
         Some(StoreState::Up) => ("up", None),
         Some(StoreState::Partial { error, .. }) => ("partial", Some(error.to_string())),
@@ -156,10 +156,10 @@ fn ready(admin: &Admin) -> Response<Full<Bytes>> {
 }
 
 fn policy(admin: &Admin) -> Value {
-    let gate = admin.policy.gate();
+    let limiter = admin.policy.limiter();
     let LoadStatus { version, loaded_at, failures, last_error, failed_at, .. } =
         admin.policy.status();
-    let limits: Vec<_> = gate
+    let limits: Vec<_> = limiter
         .telemetry()
         .limits()
         .iter()

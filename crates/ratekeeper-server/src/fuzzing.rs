@@ -29,11 +29,11 @@ pub const TARGETS: &[FuzzTarget] = &[
 /// The time of all requests.
 const NOW_SECS: u64 = 1_800_000_000;
 
-/// Creates a gate without limits, at a constant time.
-pub(crate) fn gate() -> PolicyLimiter {
+/// Creates a limiter without limits, at a constant time.
+pub(crate) fn limiter() -> PolicyLimiter {
     let clock = ManualClock::at(Micros::new(NOW_SECS * 1_000_000));
     let policy = Policy::parse("none", "version: 1\nlimits: []\n", &NoSources);
-    PolicyLimiter::with_clock(policy.expect("a policy"), clock).expect("a gate")
+    PolicyLimiter::with_clock(policy.expect("a policy"), clock).expect("a limiter")
 }
 
 /// Parses rates and durations. A rate that is formatted parses to the same rate.

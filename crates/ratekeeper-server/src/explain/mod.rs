@@ -79,11 +79,11 @@ impl Explain {
             let explanation = policy.explain(&request.attributes());
             return self.print(&request, &explanation, &LimitStates::default());
         }
-        let gate = PolicyLimiter::new(policy).map_err(Failure::input)?;
-        let live = gate.policy().active();
+        let limiter = PolicyLimiter::new(policy).map_err(Failure::input)?;
+        let active = limiter.policy().active();
         let attributes = request.attributes();
-        let explanation = live.policy().explain(&attributes);
-        let states = LimitStates::read(&gate, &explanation)?;
+        let explanation = active.policy().explain(&attributes);
+        let states = LimitStates::read(&limiter, &explanation)?;
         self.print(&request, &explanation, &states)
     }
 

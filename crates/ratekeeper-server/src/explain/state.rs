@@ -31,15 +31,15 @@ pub(super) enum LimitState {
 
 impl LimitStates {
     pub(super) fn read(
-        gate: &PolicyLimiter,
+        limiter: &PolicyLimiter,
         explanation: &Explanation<'_>,
     ) -> Result<Self, Failure> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::io)?;
-        let is_memory = gate.policy().active().policy().store().url.is_none();
+        let is_memory = limiter.policy().active().policy().store().url.is_none();
         let each = runtime.block_on(async {
             let mut each = Vec::new();
             for one in applied(explanation) {
-                each.push(state(gate, one, each.is_empty()).await);
+                each.push(state(limiter, one, each.is_empty()).await);
             }
             each
         });
@@ -59,13 +59,13 @@ pub(super) fn applied<'e>(
 
 /// Reads the state of a limit. The first time, connecting takes a while; later, a store that does not respond
 /// is not tried again.
-async fn state(gate: &PolicyLimiter, one: &AppliedLimit, is_first: bool) -> LimitState {
+async fn state(limiter: &PolicyLimiter, one: &AppliedLimit, is_first: bool) -> LimitState {
     let tries = if is_first { TRIES } else { 1 };
     for n in 0..tries {
         if n > 0 {
             tokio::time::sleep(PAUSE).await;
         }
-        match gate.peek(one).await {
+        match limiter.peek(one).await {
             None => return LimitState::Concurrency,
             Some(applied) if !applied.is_degraded() => {
                 return LimitState::Known(**applied.verdict());

@@ -115,7 +115,7 @@ impl Gateway {
         gateway: &Arc<GatewayState>,
         tls: Option<&Arc<Tls>>,
     ) -> io::Result<()> {
-        let limiter = gateway.policy.gate();
+        let limiter = gateway.policy.limiter();
         // Outside of the limits, because it responds to what they deny.
         let stale = StaleLayer::new(gateway.ticks);
         let layers = Stack::new(RatekeeperLayer::new(limiter.clone()), stale);

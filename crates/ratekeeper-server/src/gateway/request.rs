@@ -48,7 +48,7 @@ where
     let log =
         gateway.access_log.as_ref().map(|log| log.begin(&client, &request, &id, gateway.ticks));
 
-    let policy = gateway.policy.gate().policy().active();
+    let policy = gateway.policy.limiter().policy().active();
     let rules = CheckRules {
         headers_max: usize::from(gateway.bounds.max_headers),
         request_id_header: name,

@@ -75,7 +75,7 @@ pub(super) struct WorkerState {
 impl GatewayState {
     /// Whether the forwarding headers of this peer are used.
     pub(super) fn trusts(&self, peer: IpAddr) -> bool {
-        self.policy.gate().policy().active().policy().client_ip().is_trusted(peer)
+        self.policy.limiter().policy().active().policy().client_ip().is_trusted(peer)
     }
 
     /// Counts a request that was rejected at a limit.

@@ -55,7 +55,7 @@ impl Supervisor {
         let Self { runtime, mut termination, mut hang_up } = self;
         let Supervised { policy, reloads, admin, drain, drain_timeout } = supervised;
         runtime.block_on(async {
-            policy.gate().engine().start();
+            policy.limiter().engine().start();
             if let Some(AdminListener { listener, admin, tls, connections_max }) = admin {
                 tokio::spawn(admin::serve(listener, admin, tls, connections_max));
             }

@@ -22,7 +22,7 @@ const NO_LIMITS: &str = "version: 1\nlimits: []\n";
 
 /// The active policy, and the file that it comes from, if there is one.
 pub(crate) struct PolicyFile {
-    gate: PolicyLimiter,
+    limiter: PolicyLimiter,
     origin: Origin,
     loads: LoadState,
     top: Arc<Top>,
@@ -55,12 +55,12 @@ impl PolicyFile {
         let (policy, stamps) = origin.read();
         let policy = policy.map_err(Failure::input)?;
         log_warnings(&policy);
-        let gate = PolicyLimiter::new(policy).map_err(Failure::input)?;
-        log_store_changes(&gate);
+        let limiter = PolicyLimiter::new(policy).map_err(Failure::input)?;
+        log_store_changes(&limiter);
         let top = Arc::new(Top::default());
-        let of_gate = Arc::clone(&top);
-        gate.telemetry().on_decision(move |decision| of_gate.observe(decision));
-        Ok(Self { gate, origin, loads: LoadState::loaded(stamps), top })
+        let observed = Arc::clone(&top);
+        limiter.telemetry().on_decision(move |decision| observed.observe(decision));
+        Ok(Self { limiter, origin, loads: LoadState::loaded(stamps), top })
     }
 
     /// The most frequent keys, of the policy's limits among others.
@@ -68,8 +68,8 @@ impl PolicyFile {
         &self.top
     }
 
-    pub(crate) fn gate(&self) -> &PolicyLimiter {
-        &self.gate
+    pub(crate) fn limiter(&self) -> &PolicyLimiter {
+        &self.limiter
     }
 
     pub(crate) fn status(&self) -> LoadStatus {
@@ -78,7 +78,7 @@ impl PolicyFile {
 
     /// Releases what this process holds in a shared store, before it exits.
     pub(crate) async fn leave(&self) {
-        let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.gate.engine().return_leases()).await;
+        let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.limiter.engine().return_leases()).await;
     }
 }
 
@@ -101,15 +101,15 @@ impl Reload for PolicyFile {
     }
 
     fn activate(&self, policy: Self::Value) -> Result<String, PolicyLoadError> {
-        self.gate.policy().load(policy)?;
-        let live = self.gate.policy().active();
-        log_warnings(live.policy());
-        Ok(format!("limits={}", live.policy().limits().len()))
+        self.limiter.policy().load(policy)?;
+        let active = self.limiter.policy().active();
+        log_warnings(active.policy());
+        Ok(format!("limits={}", active.policy().limits().len()))
     }
 
     fn note_failure(&self, error: &LoadError) {
         // The library counts it too.
-        let _ = self.gate.policy().load(Err(PolicyErrors::unreadable(&self.source(), error)));
+        let _ = self.limiter.policy().load(Err(PolicyErrors::unreadable(&self.source(), error)));
     }
 }
 
@@ -126,8 +126,8 @@ impl Origin {
     }
 }
 
-fn log_store_changes(gate: &PolicyLimiter) {
-    gate.engine().on_store_change(|state| match state {
+fn log_store_changes(limiter: &PolicyLimiter) {
+    limiter.engine().on_store_change(|state| match state {
         StoreState::Down(error) => {
             tracing::error!(%error, "the store is down; each limit applies its on_failure mode");
         }

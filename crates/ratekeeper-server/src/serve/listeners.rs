@@ -64,9 +64,9 @@ impl Serve {
         let config = self.listener_config(server, ListenerName::Resp);
         let timeouts = resp::timeouts(self.resp_idle_timeout, self.resp_write_timeout);
         let passwords = Passwords::new(Arc::clone(&server.resp_passwords));
-        let limiter = server.policy.gate().clone();
+        let limiter = server.policy.limiter().clone();
         let resp = RespServer::new(limiter, passwords, timeouts, Arc::clone(&config.connections));
-        let resp = Arc::new(resp.measured_by(&server.meters));
+        let resp = Arc::new(resp.measured_by(&server.metrics));
         self.open(ListenerName::Resp, address, &config, || {
             let (resp, drain) = (Arc::clone(&resp), server.drain.clone());
             async { Ok(RespHandler::new(resp, drain)) }
@@ -75,7 +75,7 @@ impl Serve {
 
     fn listener_config(&self, server: &Server, name: ListenerName) -> ListenerConfig {
         let connections = ConnectionLimit::new(self.max_connections);
-        server.meters.set_connections(name.name(), &connections);
+        server.metrics.set_connections(name.name(), &connections);
         let config =
             ListenerConfig::new(connections, &server.descriptors.connections, &server.drain);
         config.with_tls(server.tls.clone().filter(|_| self.is_tls(name)))

@@ -55,7 +55,7 @@ struct Server {
     resp_passwords: Arc<Tokens>,
     descriptors: FileDescriptors,
     drain: Drain,
-    meters: Arc<RequestMetrics>,
+    metrics: Arc<RequestMetrics>,
 }
 
 impl Serve {
@@ -91,12 +91,12 @@ impl Serve {
 
     fn server(&self, environment: &Environment) -> Result<Server, Failure> {
         let policy = Arc::new(self.open_policy(environment)?);
-        policy.gate().telemetry().set_near_limit(environment.near_limit);
-        let meters = RequestMetrics::new(Arc::clone(policy.top()));
-        let envoy = self.rate_limit_service(environment, &policy, &meters)?;
+        policy.limiter().telemetry().set_near_limit(environment.near_limit);
+        let metrics = RequestMetrics::new(Arc::clone(policy.top()));
+        let envoy = self.rate_limit_service(environment, &policy, &metrics)?;
         let tokens = Tokens::read_if_named(self.tokens.as_deref())?;
-        let (gate, of_http) = (policy.gate().clone(), Arc::clone(&meters));
-        let http = HttpApi::new(gate, Arc::clone(&tokens), envoy.clone(), of_http);
+        let (limiter, of_http) = (policy.limiter().clone(), Arc::clone(&metrics));
+        let http = HttpApi::new(limiter, Arc::clone(&tokens), envoy.clone(), of_http);
         Ok(Server {
             policy,
             envoy,
@@ -107,7 +107,7 @@ impl Serve {
             resp_passwords: Tokens::read_if_named(self.resp_passwords.as_deref())?,
             descriptors: FileDescriptors::new(LISTENERS * available_workers(self.workers)),
             drain: Drain::default(),
-            meters,
+            metrics,
         })
     }
 
@@ -124,7 +124,7 @@ impl Serve {
         &self,
         environment: &Environment,
         policy: &PolicyFile,
-        meters: &Arc<RequestMetrics>,
+        metrics: &Arc<RequestMetrics>,
     ) -> Result<Option<Arc<RateLimitService>>, Failure> {
         let Some(folder) = self.envoy_config.as_ref().or(environment.config.as_ref()) else {
             return match self.grpc.and_then(|grpc| grpc.0) {
@@ -139,9 +139,9 @@ impl Serve {
             is_shadow: environment.is_shadow,
             near_limit: environment.near_limit,
         };
-        let service = RateLimitService::open(folder, policy.gate().clone(), settings);
+        let service = RateLimitService::open(folder, policy.limiter().clone(), settings);
         let service = service.map_err(Failure::input)?;
-        Ok(Some(Arc::new(service.measured_by(meters))))
+        Ok(Some(Arc::new(service.measured_by(metrics))))
     }
 
     /// Returns the address of the gRPC listener, if there are limits for Envoy.
@@ -169,13 +169,13 @@ impl Serve {
 impl Server {
     fn admin(&self) -> Admin {
         let (drain, envoy) = (self.drain.clone(), self.envoy.clone());
-        let (meters, of_envoy) = (Arc::clone(&self.meters), self.envoy.clone());
+        let (metrics, of_envoy) = (Arc::clone(&self.metrics), self.envoy.clone());
         Admin {
             policy: Arc::clone(&self.policy),
             tokens: Arc::clone(&self.admin_tokens),
             is_serving: Box::new(move || !drain.is_draining()),
             more_metrics: Box::new(move |page| {
-                meters.collect(page);
+                metrics.collect(page);
                 envoy.iter().for_each(|service| service.write_metrics(page));
             }),
             envoy: of_envoy.map(|service| -> StatusReport { Box::new(move || service.status()) }),

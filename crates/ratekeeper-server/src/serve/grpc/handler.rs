@@ -66,7 +66,7 @@ impl proto::RateLimitService for WorkerService {
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
         let Some(_permit) = self.in_flight.try_acquire() else {
-            self.service.meters.grpc.count(Outcome::Error);
+            self.service.metrics.grpc.count(Outcome::Error);
             return Err(Status::unavailable("too many requests in flight; retry later"));
         };
         let parent = Parent::of(request.metadata().as_ref());
@@ -88,7 +88,7 @@ pub(crate) struct GrpcHandler {
     health_checks: InFlightLimit,
     drain: Drain,
     ticks: Ticks,
-    meter: Arc<ProtocolMetrics>,
+    metrics: Arc<ProtocolMetrics>,
 }
 
 impl GrpcHandler {
@@ -100,7 +100,7 @@ impl GrpcHandler {
         drain: Drain,
     ) -> io::Result<Self> {
         let auxiliary = AuxiliaryServices::new::<RateLimitServer>(&drain).await?;
-        let meter = Arc::clone(&service.meters.grpc);
+        let metrics = Arc::clone(&service.metrics.grpc);
         let rate_limits = RateLimitServer::new(WorkerService { service, in_flight })
             .max_decoding_message_size(MESSAGE_MAX);
         let mut http = http2::Builder::new(TokioExecutor::new());
@@ -113,7 +113,7 @@ impl GrpcHandler {
             health_checks: InFlightLimit::new(HEALTH_CHECKS_MAX),
             drain,
             ticks: Ticks::start(),
-            meter,
+            metrics,
         })
     }
 
@@ -123,7 +123,7 @@ impl GrpcHandler {
             return self.check_health(request).await;
         }
         if !self.tokens.allow(request.headers()) {
-            self.meter.count(Outcome::Error);
+            self.metrics.count(Outcome::Error);
             return Status::unauthenticated("a valid bearer token is required").into_http();
         }
         if name == RateLimitServer::NAME {

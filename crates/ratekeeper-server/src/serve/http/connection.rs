@@ -45,7 +45,7 @@ impl HttpApiHandler {
             Some(_) if is_draining && request.uri().path() == "/healthcheck" => draining(),
             Some(_permit) => instrument::handle(&self.api, request, peer).await,
             None => {
-                self.api.meters.http.count(Outcome::Error);
+                self.api.metrics.http.count(Outcome::Error);
                 too_many_in_flight()
             }
         };

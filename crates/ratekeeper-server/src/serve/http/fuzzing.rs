@@ -14,8 +14,8 @@ use crate::serve::request_metrics::RequestMetrics;
 /// Sends a request, and asserts that the response is not a server error.
 pub fn http_api(bytes: &[u8]) {
     static API: LazyLock<Arc<HttpApi>> = LazyLock::new(|| {
-        let meters = RequestMetrics::new(Arc::default());
-        HttpApi::new(crate::fuzzing::gate(), Arc::default(), None, meters)
+        let metrics = RequestMetrics::new(Arc::default());
+        HttpApi::new(crate::fuzzing::limiter(), Arc::default(), None, metrics)
     });
     let at = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let (path, body) = bytes.split_at(at);

@@ -33,17 +33,17 @@ where
 {
     let kind = RequestKind::of(request.uri().path());
     let parent = Parent::of(request.headers());
-    let (meters, began) = (&api.meters, api.limiter.engine().now());
+    let (metrics, began) = (&api.metrics, api.limiter.engine().now());
     let mut response = routes::handle(api, request, peer).await;
     let is_forward_auth = kind == RequestKind::ForwardAuth;
-    let meter = if is_forward_auth { &meters.forward_auth } else { &meters.http };
+    let metrics = if is_forward_auth { &metrics.forward_auth } else { &metrics.http };
     let outcome = kind.outcome(&response);
     if kind == RequestKind::Untimed {
-        meter.count(outcome);
+        metrics.count(outcome);
         return response;
     }
     let ended = api.limiter.engine().now();
-    meter.record(&Tally::one(outcome), ended.since(began));
+    metrics.record(&Tally::one(outcome), ended.since(began));
     if trace::is_on() {
         let DecisionInfo { limit, is_degraded } =
             response.extensions_mut().remove().unwrap_or_default();

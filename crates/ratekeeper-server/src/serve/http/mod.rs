@@ -41,7 +41,7 @@ pub(crate) struct HttpApi {
     envoy: Option<Arc<RateLimitService>>,
     /// The tokens of which requests need one.
     tokens: Arc<Tokens>,
-    meters: Arc<RequestMetrics>,
+    metrics: Arc<RequestMetrics>,
 }
 
 impl HttpApi {
@@ -49,9 +49,9 @@ impl HttpApi {
         limiter: PolicyLimiter,
         tokens: Arc<Tokens>,
         envoy: Option<Arc<RateLimitService>>,
-        meters: Arc<RequestMetrics>,
+        metrics: Arc<RequestMetrics>,
     ) -> Arc<Self> {
-        Arc::new(Self { limiter, holds: HoldTable::default(), envoy, tokens, meters })
+        Arc::new(Self { limiter, holds: HoldTable::default(), envoy, tokens, metrics })
     }
 
     /// Drops reservations and permits that have expired.
@@ -68,7 +68,7 @@ impl HttpApi {
 
     fn count_key(&self, limit_name: &str, key: &str, is_allowed: bool) {
         let now = self.limiter.engine().now();
-        self.meters.top.count(limit_name, key.as_bytes(), !is_allowed, now);
+        self.metrics.top.count(limit_name, key.as_bytes(), !is_allowed, now);
     }
 
     /// Returns the time at which a hold that begins now expires.

@@ -110,8 +110,8 @@ mod tests {
     #[tokio::test]
     async fn permits_above_the_bound_are_rejected() {
         let policy = Policy::parse("none", "version: 1\nlimits: []\n", &NoSources).unwrap();
-        let meters = RequestMetrics::new(Arc::default());
-        let api = HttpApi::new(PolicyLimiter::new(policy).unwrap(), Arc::default(), None, meters);
+        let metrics = RequestMetrics::new(Arc::default());
+        let api = HttpApi::new(PolicyLimiter::new(policy).unwrap(), Arc::default(), None, metrics);
         let (_, first) = acquire_nth(&api, 0).await;
         for n in 1..HOLDS_MAX {
             let (status, body) = acquire_nth(&api, n).await;

@@ -215,7 +215,7 @@ impl RespHandler {
         }
         // Their replies are sent together, so all have the same duration.
         if !tally.is_empty() {
-            server.meter.record(&tally, server.limiter.engine().now().since(now));
+            server.metrics.record(&tally, server.limiter.engine().now().since(now));
         }
         stop
     }

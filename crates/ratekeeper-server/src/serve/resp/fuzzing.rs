@@ -14,7 +14,7 @@ use crate::serve::fuzzing::block_on;
 pub fn resp(bytes: &[u8]) {
     static WORKER: LazyLock<RespHandler> = LazyLock::new(|| {
         let long = Duration::from_secs(3_600);
-        let (limiter, connections) = (crate::fuzzing::gate(), ConnectionLimit::new(1));
+        let (limiter, connections) = (crate::fuzzing::limiter(), ConnectionLimit::new(1));
         let server =
             RespServer::new(limiter, Passwords::default(), timeouts(long, long), connections);
         RespHandler::new(Arc::new(server), Drain::default())

@@ -50,7 +50,7 @@ pub(crate) struct RespServer {
     timeouts: Timeouts,
     began: Micros,
     connections: Arc<ConnectionLimit>,
-    meter: Arc<ProtocolMetrics>,
+    metrics: Arc<ProtocolMetrics>,
     top: Arc<Top>,
 }
 
@@ -62,13 +62,13 @@ impl RespServer {
         connections: Arc<ConnectionLimit>,
     ) -> Self {
         let began = limiter.engine().now();
-        let (meter, top) = (Arc::default(), Arc::default());
-        Self { limiter, passwords, timeouts, began, connections, meter, top }
+        let (metrics, top) = (Arc::default(), Arc::default());
+        Self { limiter, passwords, timeouts, began, connections, metrics, top }
     }
 
     /// Returns the server with these request metrics.
-    pub(crate) fn measured_by(self, meters: &RequestMetrics) -> Self {
-        Self { meter: Arc::clone(&meters.resp), top: Arc::clone(&meters.top), ..self }
+    pub(crate) fn measured_by(self, metrics: &RequestMetrics) -> Self {
+        Self { metrics: Arc::clone(&metrics.resp), top: Arc::clone(&metrics.top), ..self }
     }
 
     /// Records a span of a decision, if tracing is on.
@@ -97,6 +97,6 @@ impl RespServer {
 
     /// Returns the number of commands executed so far.
     pub(crate) fn commands(&self) -> u64 {
-        self.meter.total()
+        self.metrics.total()
     }
 }

@@ -70,7 +70,7 @@ impl PendingReplies {
                 finished.write(action, format, &mut ReplyWriter::new(&mut bytes, protocol));
             let now = server.limiter.engine().now();
             server.count_key(&limit, &key, outcome, now);
-            server.meter.record(&Tally::one(outcome), now.since(began));
+            server.metrics.record(&Tally::one(outcome), now.since(began));
             server.trace(&limit, outcome, finished.is_degraded(), began);
             (0, bytes)
         };

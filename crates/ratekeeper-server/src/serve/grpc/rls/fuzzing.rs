@@ -25,7 +25,7 @@ pub fn descriptors(bytes: &[u8]) {
     static SERVICE: LazyLock<RateLimitService> = LazyLock::new(|| {
         let config =
             EnvoyConfig::parse(&[("limits.yaml".into(), FILE.into())]).expect("a valid file");
-        RateLimitService::new(crate::fuzzing::gate(), config, RateLimitSettings::default())
+        RateLimitService::new(crate::fuzzing::limiter(), config, RateLimitSettings::default())
     });
     if bytes.first() == Some(&b'{') {
         let (status, response) = block_on(SERVICE.respond_json(bytes));

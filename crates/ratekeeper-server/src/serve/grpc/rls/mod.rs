@@ -51,7 +51,7 @@ pub(crate) struct RateLimitService {
     settings: RateLimitSettings,
     counters: ResponseCounters,
     limit_metrics: ArcSwap<LimitMetrics>,
-    pub(super) meters: Arc<RequestMetrics>,
+    pub(super) metrics: Arc<RequestMetrics>,
 }
 
 /// How the service responds.
@@ -108,14 +108,14 @@ impl RateLimitService {
         let limit_metrics =
             ArcSwap::from_pointee(LimitMetrics::new(&config, &LimitMetrics::default()));
         let config = ArcSwap::from_pointee(config);
-        let (counters, meters) = (ResponseCounters::default(), Arc::default());
+        let (counters, metrics) = (ResponseCounters::default(), Arc::default());
         let loads = LoadState::loaded(FileStamps::default());
-        Self { limiter, config, folder: None, loads, settings, counters, limit_metrics, meters }
+        Self { limiter, config, folder: None, loads, settings, counters, limit_metrics, metrics }
     }
 
     /// Returns the service with these request metrics.
-    pub(crate) fn measured_by(self, meters: &Arc<RequestMetrics>) -> Self {
-        Self { meters: Arc::clone(meters), ..self }
+    pub(crate) fn measured_by(self, metrics: &Arc<RequestMetrics>) -> Self {
+        Self { metrics: Arc::clone(metrics), ..self }
     }
 
     fn replace(&self, config: EnvoyConfig) {
@@ -163,7 +163,7 @@ impl RateLimitService {
             Err(_) => Outcome::Error,
         };
         let ended = self.limiter.engine().now();
-        self.meters.grpc.record(&Tally::one(outcome), ended.since(began));
+        self.metrics.grpc.record(&Tally::one(outcome), ended.since(began));
         if trace::is_on() {
             let DecisionInfo { limit, is_degraded } = about;
             let (protocol, limit, outcome) = ("grpc", limit.as_deref(), outcome.name());
@@ -237,7 +237,7 @@ impl RateLimitService {
                 increment(&counters.near_limit);
             }
             let is_denied = is_over && !check.is_shadow;
-            self.meters.top.count(check.limit.label(), check.key.as_bytes(), is_denied, now);
+            self.metrics.top.count(check.limit.label(), check.key.as_bytes(), is_denied, now);
         }
     }
 }
