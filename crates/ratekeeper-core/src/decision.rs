@@ -15,6 +15,7 @@ pub enum Wait {
 
 /// The result of checking one request against one limit. A denial is a value, not an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a request may proceed only if it is allowed"]
 pub struct Decision {
     /// 0 if the request is admitted, [`NEVER`] if no wait helps.
     pub(crate) wait_us: u64,
@@ -30,20 +31,17 @@ pub(crate) const NEVER: u64 = u64::MAX;
 impl Decision {
     /// Returns a denial for `wait` that is not based on any state, for when the store is
     /// unavailable.
-    #[must_use]
     pub fn deny_for(limit: u64, wait: Duration) -> Self {
         let wait_us = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         Self::deny(limit, wait_us, wait_us)
     }
 
     /// Returns an admission with these numbers, for code that decides by its own means.
-    #[must_use]
     pub fn allow(limit: u64, remaining: u64, reset_after_us: u64) -> Self {
         Self { wait_us: 0, limit, remaining, reset_after_us, delay_us: 0 }
     }
 
     /// Returns a denial with these numbers, for code that decides by its own means.
-    #[must_use]
     pub fn deny(limit: u64, wait_us: u64, reset_after_us: u64) -> Self {
         let wait_us = wait_us.clamp(1, NEVER - 1);
         Self { wait_us, limit, remaining: 0, reset_after_us, delay_us: 0 }

@@ -179,10 +179,10 @@ proptest! {
     fn an_immediate_refund_undoes_the_charge(limit in small_limit(), trace in trace(), n in 1..20u64, later in 0..100_000u64) {
         let mut key = Key::new(&limit);
         for (now, cost) in requests(0, &trace) {
-            key.check(cost, now);
+            let _ = key.check(cost, now);
             let before = key.clone();
             if key.check(n, now).allowed() {
-                key.refund(n, now, now);
+                let _ = key.refund(n, now, now);
                 prop_assert_eq!(key.peek(1, now), before.peek(1, now), "{}", limit);
                 prop_assert_eq!(key.peek(1, now + later), before.peek(1, now + later), "{}", limit);
             }
@@ -197,7 +197,7 @@ proptest! {
         let mut now = 0;
         for (at, cost) in requests(0, &trace) {
             now = at;
-            without.check(cost, now);
+            let _ = without.check(cost, now);
             key = without.clone();
         }
         if key.check(n, now).allowed() {
@@ -225,7 +225,7 @@ proptest! {
     ) {
         let mut key = Key::new(&limit);
         for (now, cost) in requests(0, &trace) {
-            key.check(cost, now);
+            let _ = key.check(cost, now);
             let at = key.expires_at().max(now) + later;
             let mut kept = key.clone();
             let mut dropped = Key::new(&limit);
@@ -290,7 +290,7 @@ proptest! {
         let mut key = Key::new(&limit(counts.0, periods.0));
         let mut now = HOUR_US;
         for (at, cost) in requests(HOUR_US, &trace) {
-            key.check(cost, at);
+            let _ = key.check(cost, at);
             now = at;
         }
         let (now, mut key) = (now + later, key.with_limit(&limit(counts.1, periods.1)));
@@ -310,7 +310,7 @@ proptest! {
             Limit::new(rate, algorithm).unwrap()
         };
         let mut key = Key::new(&limit(period));
-        key.check(used, start);
+        let _ = key.check(used, start);
         let changed = key.with_limit(&limit(new_period)).peek(1, start);
         prop_assert_eq!(changed.remaining(), 100 - used, "{}", algorithm);
     }

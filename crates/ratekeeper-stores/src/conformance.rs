@@ -283,7 +283,7 @@ pub async fn a_reset_makes_a_key_new<S: Store>(store: &S) {
         let limit = limit(*algorithm, "2/s");
         let charge = Charge::new(&limit, "k");
         store.reset(&charge).await.expect("a reset");
-        one(store, Op::Charge, charge.cost(cost(9)), 0).await;
+        let _ = one(store, Op::Charge, charge.cost(cost(9)), 0).await;
         assert!(!one(store, Op::Check, charge, 0).await.allowed(), "{algorithm}");
         store.reset(&charge).await.expect("a reset");
         assert_eq!(one(store, Op::Check, charge, 0).await.remaining(), 1, "{algorithm}");

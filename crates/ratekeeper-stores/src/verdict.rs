@@ -72,7 +72,6 @@ impl Verdict {
     }
 
     /// Returns the decision on every charge, in the order of the charges.
-    #[must_use]
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }

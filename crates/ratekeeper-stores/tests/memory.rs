@@ -216,7 +216,7 @@ fn a_flood_of_new_keys_keeps_memory_bounded_and_busy_keys_limited() {
         // One key is busy for a second, and mostly denied, while new keys are inserted.
         let mut admitted = 0;
         for i in 0..100_000u64 {
-            store.check(&Charge::new(&limit, &i.to_be_bytes()), at(i));
+            let _ = store.check(&Charge::new(&limit, &i.to_be_bytes()), at(i));
             if i % 50 == 0 {
                 admitted += u64::from(store.check(&Charge::new(&limit, "busy"), at(i)).allowed());
             }
@@ -236,7 +236,7 @@ fn expired_keys_are_replaced_without_evictions() {
     for second in 0..200u64 {
         for key in 0..400u64 {
             let key = (second * 400 + key).to_be_bytes();
-            store.check(&Charge::new(&limit, &key), Micros::new(second * 1_000_000));
+            let _ = store.check(&Charge::new(&limit, &key), Micros::new(second * 1_000_000));
         }
     }
     let stats = store.stats(Micros::new(199_000_000));
@@ -253,7 +253,7 @@ fn a_clock_that_goes_back_after_expiry_admits_no_more() {
         assert!(store.check(&charge("k").cost(Cost::new(10).unwrap()), second(100)).allowed());
         // Its slot is reused by other keys after it has expired.
         for other in 0..5_000u64 {
-            store.check(&Charge::new(&limit, &other.to_be_bytes()), second(1_000));
+            let _ = store.check(&Charge::new(&limit, &other.to_be_bytes()), second(1_000));
         }
         // The clock goes back to before its expiry. A key without state would admit ten here, and ten
         // more in the next window.
@@ -269,7 +269,7 @@ fn the_memory_of_logs_is_bounded() {
     let limit = limit(Algorithm::SlidingLog, "1000/hour");
     for key in 0..2_000u64 {
         for i in 0..1_000 {
-            store.check(&Charge::new(&limit, &key.to_be_bytes()), Micros::new(1_000 * i));
+            let _ = store.check(&Charge::new(&limit, &key.to_be_bytes()), Micros::new(1_000 * i));
         }
     }
     let stats = store.stats(Micros::new(1_000_000));

@@ -48,14 +48,14 @@ fn a_check_allocates_nothing() {
     for algorithm in ALGORITHMS.iter().filter(|algorithm| **algorithm != Algorithm::SlidingLog) {
         let limit = Limit::new("5/s".parse().unwrap(), *algorithm).unwrap();
         let limiter = Limiter::builder(limit.clone()).unwrap().capacity(1_000).build();
-        limiter.check("the clock is set up by the first one");
+        let _ = limiter.check("the clock is set up by the first one");
         let checks = allocations_of(|| {
             // New keys and old ones, allowed and denied, more keys than the capacity.
             for i in 0..20_000u32 {
-                limiter.check(&(i % 5_000).to_be_bytes());
-                limiter.key("k").cost(Cost::of(2)).check();
-                limiter.key("k").peek();
-                limiter.key("k").refund();
+                let _ = limiter.check(&(i % 5_000).to_be_bytes());
+                let _ = limiter.key("k").cost(Cost::of(2)).check();
+                let _ = limiter.key("k").peek();
+                let _ = limiter.key("k").refund();
             }
         });
         assert_eq!(checks, 0, "{algorithm}");
@@ -75,7 +75,7 @@ fn a_log_allocates_only_to_grow() {
     let limiter =
         Limiter::builder(Limit::sliding_log("100/hour").unwrap()).unwrap().capacity(10).build();
     for _ in 0..100 {
-        limiter.check("k");
+        let _ = limiter.check("k");
     }
     let denials = allocations_of(|| {
         for _ in 0..1_000 {

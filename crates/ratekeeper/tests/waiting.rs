@@ -59,7 +59,7 @@ async fn waiters_are_served_in_order_each_at_its_time() {
         .map(|who| {
             let (limiter, arrivals) = (limiter.clone(), arrivals.clone());
             tokio::spawn(async move {
-                limiter.key("k").wait(ms(10_000)).await.unwrap();
+                let _ = limiter.key("k").wait(ms(10_000)).await.unwrap();
                 arrivals.note(who);
             })
         })
@@ -76,7 +76,7 @@ async fn wait_works_with_every_algorithm() {
     for algorithm in ALGORITHMS {
         let limiter = limiter(Limit::new("2/s".parse().unwrap(), *algorithm).unwrap());
         for _ in 0..6 {
-            limiter.key("k").wait(ms(10_000)).await.unwrap();
+            let _ = limiter.key("k").wait(ms(10_000)).await.unwrap();
         }
         let refused = limiter.key("k").cost(Cost::of(3)).wait(ms(10_000)).await;
         assert!(matches!(refused, Err(WaitError::Never(_))), "{algorithm}: {refused:?}");
@@ -108,7 +108,7 @@ async fn a_cancelled_wait_leaves_the_queue_and_is_not_charged() {
     let wait = |who| {
         let (limiter, arrivals) = (limiter.clone(), arrivals.clone());
         tokio::spawn(async move {
-            limiter.key("k").wait(ms(1_000)).await.unwrap();
+            let _ = limiter.key("k").wait(ms(1_000)).await.unwrap();
             arrivals.note(who);
         })
     };
@@ -166,7 +166,7 @@ async fn a_cancelled_wait_at_the_end_of_the_queue_is_refunded() {
         let limiter = limiter.clone();
         tokio::spawn(async move { limiter.key("k").queue().await })
     };
-    limiter.key("k").queue().await.unwrap();
+    let _ = limiter.key("k").queue().await.unwrap();
     let second = queue();
     settle().await;
     second.abort();
@@ -261,7 +261,7 @@ async fn cancellation_neither_leaks_permits_nor_exceeds_the_limit() {
 async fn a_wait_beyond_the_time_range_fails_at_once() {
     let limiter = limiter(Limit::token_bucket("10/minute").unwrap());
     let reserved = limiter.key("k").reserve(ms(1_000)).unwrap();
-    reserved.settle(u64::MAX).unwrap();
+    let _ = reserved.settle(u64::MAX).unwrap();
     let refused = limiter.key("k").wait(ms(1_000)).await;
     assert!(matches!(refused, Err(WaitError::TooLong { .. })), "{refused:?}");
 }
@@ -276,7 +276,7 @@ async fn a_wait_prolonged_by_another_charge_ends_at_its_deadline() {
         async move { limiter.key("k").wait(ms(1_050)).await }
     });
     settle().await;
-    reserved.settle(11).unwrap();
+    let _ = reserved.settle(11).unwrap();
     assert!(matches!(waiting.await.unwrap(), Err(WaitError::TooLong { .. })));
     assert!(start.elapsed() <= ms(1_051), "{:?}", start.elapsed());
 }

@@ -158,7 +158,6 @@ impl CellEvaluator {
     /// Charges `cost` if it is admitted. A denial charges nothing. It does not change the cell
     /// either, unless the cell was written under another rate and is converted to this one.
     #[inline]
-    #[must_use]
     pub fn check(&self, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
         with_algorithm!(self, algorithm => cell_algorithm::check(algorithm, cell, cost, now))
     }
@@ -166,7 +165,6 @@ impl CellEvaluator {
     /// Returns the decision that a check would make, without charging. `remaining` does not include
     /// `cost`.
     #[inline]
-    #[must_use]
     pub fn peek(&self, cell: Cell, cost: Cost, now: Micros) -> Decision {
         with_algorithm!(self, algorithm => cell_algorithm::peek(algorithm, cell, cost, now))
     }

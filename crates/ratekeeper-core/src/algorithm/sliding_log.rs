@@ -31,7 +31,6 @@ impl SlidingLog {
 
     /// Charges `cost` if it is admitted. A denial does not change the entries, unless denied
     /// requests are counted ([`Limit::count_rejected`](crate::Limit::count_rejected)).
-    #[must_use]
     pub fn check(&self, log: &mut RequestLog, cost: Cost, now: Micros) -> Decision {
         self.expire(log, now);
         let wait_us = self.wait_us(log, cost, now);
@@ -48,7 +47,6 @@ impl SlidingLog {
 
     /// Returns the decision that a check would make, without charging. `remaining` does not include
     /// `cost`.
-    #[must_use]
     pub fn peek(&self, log: &RequestLog, cost: Cost, now: Micros) -> Decision {
         self.report(log, self.wait_us(log, cost, now), cost, now)
     }
@@ -82,7 +80,6 @@ impl SlidingLog {
 
     /// Makes the decision of a store that keeps the log outside this process. `used` is the sum of
     /// the costs that count, `newest` the time of the newest entry, and `wait_us` 0 if admitted.
-    #[must_use]
     pub fn decision(
         &self,
         used: u64,

@@ -431,7 +431,7 @@ mod tests {
     fn cell(limit: &Limit, cost: u64, now: u64) -> Cell {
         let mut cell = Cell::EMPTY;
         let evaluator = limit.cell_evaluator().unwrap();
-        evaluator.charge(&mut cell, Cost::new(cost).unwrap(), Micros::new(now));
+        let _ = evaluator.charge(&mut cell, Cost::new(cost).unwrap(), Micros::new(now));
         cell
     }
 

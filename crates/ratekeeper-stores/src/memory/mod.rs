@@ -147,7 +147,7 @@ impl MemoryStore {
         let mut locked = Locked::new(&self.table, &[address], now.get());
         let is_last = self.snapshot_of(&locked, charge, address) == *after;
         if is_last {
-            self.act(&mut locked, Op::Refund { charged_at: now }, charge, address);
+            let _ = self.act(&mut locked, Op::Refund { charged_at: now }, charge, address);
         }
         is_last
     }

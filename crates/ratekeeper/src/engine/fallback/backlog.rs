@@ -156,7 +156,7 @@ impl Entry {
         self.owed.shrink(limit, nodes, now);
         match &mut self.owed {
             Owed::Window(state) => {
-                state.act(Op::Charge, limit, cost, now);
+                let _ = state.act(Op::Charge, limit, cost, now);
             }
             Owed::Bucket { units, shrinks_from } => {
                 if *units == 0 {
@@ -175,7 +175,7 @@ impl Entry {
         match &mut self.owed {
             Owed::Window(state) => {
                 let before = used(state, limit, now);
-                state.act(Op::Refund { charged_at }, limit, cost, now);
+                let _ = state.act(Op::Refund { charged_at }, limit, cost, now);
                 before.saturating_sub(used(state, limit, now))
             }
             Owed::Bucket { units, .. } => {

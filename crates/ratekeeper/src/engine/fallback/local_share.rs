@@ -59,7 +59,7 @@ impl LocalShare {
         let decision = self.store.check(&charge, now);
         let left = Cost::new(decision.remaining()).filter(|_| !decision.allowed());
         if let Some(left) = left {
-            self.store.check(&charge.cost(left), now);
+            let _ = self.store.check(&charge.cost(left), now);
         }
     }
 
