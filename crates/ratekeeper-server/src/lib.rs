@@ -31,10 +31,10 @@ use clap_complete::Shell;
 
 use failure::Failure;
 
-/// Ratekeeper is an exact rate limiter: it decides whether a request may pass now, by whole-number
+/// Ratekeeper is an exact rate limiter: it decides whether a request may proceed now, in integer
 /// arithmetic that gives the same decision everywhere.
 ///
-/// A limit is a rate such as "100/minute" or "5/s burst 10", kept by one of five algorithms.
+/// A limit is a rate such as "100/minute" or "5/s burst 10", enforced by one of five algorithms.
 #[derive(Parser)]
 #[command(name = "ratekeeper", version, arg_required_else_help = true, max_term_width = 100)]
 struct Ratekeeper {

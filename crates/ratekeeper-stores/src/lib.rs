@@ -1,4 +1,4 @@
-//! Where Ratekeeper's state lives.
+//! The stores of Ratekeeper's state.
 //!
 //! [`MemoryStore`] keeps it in this process: synchronous, exact under contention, in a fixed amount
 //! of memory. `RedisStore` (feature `redis`) keeps it in Redis or Valkey, for a fleet. Every store

@@ -1,4 +1,4 @@
-//! What becomes of a request.
+//! The decision about a request: exempt, admitted or refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::engine::{Engine, InFlightPermit, Receipt};
 
-/// What becomes of a request.
+/// The decision about a request.
 ///
 /// ```
 /// use ratekeeper::policy::RequestAttributes;

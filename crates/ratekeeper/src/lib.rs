@@ -19,7 +19,7 @@
 //! | charge more than 1 | [`KeyRequest::cost`] |
 //! | use another limit for one key | [`KeyRequest::limit`] |
 //! | charge several limits, all or none | [`Limiter::check_all`] |
-//! | look without charging | [`KeyRequest::peek`] |
+//! | read without charging | [`KeyRequest::peek`] |
 //! | refund, reset | [`KeyRequest::refund`], [`KeyRequest::reset`] |
 //! | charge an estimate, settle the actual cost later | [`KeyRequest::reserve`] |
 //! | wait until a request is allowed, up to a deadline | `KeyRequest::wait` (feature `tokio`) |
@@ -30,8 +30,8 @@
 //! | the same as tower middleware | `layer`, `RatekeeperLayer` (feature `tower`) |
 //! | test code that uses a limiter | [`ManualClock`] |
 //!
-//! A check takes no allocation, no system call and no background thread. Only waiting and shared stores need
-//! a runtime.
+//! A check does not allocate (except when a sliding log grows), does not block, and needs no background thread.
+//! Only waiting and shared stores need a runtime.
 #![deny(unsafe_code)]
 
 #[cfg(feature = "policy")]

@@ -55,7 +55,7 @@ pub struct PolicyHandle {
     telemetry: Arc<Telemetry>,
 }
 
-/// Which configuration is active, and what became of attempts to replace it.
+/// Which configuration is active, and the result of the last attempts to replace it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoadStatus {
@@ -112,7 +112,7 @@ impl PolicyHandle {
         self.active.load_full()
     }
 
-    /// Returns which policy is active, and what became of attempts to replace it.
+    /// Returns which policy is active, and the result of the last attempts to replace it.
     pub fn status(&self) -> LoadStatus {
         self.lock_status().clone()
     }
@@ -248,7 +248,9 @@ pub enum PolicyLoadError {
     #[error("store: {0}")]
     Store(#[from] ratekeeper_stores::RedisUrlError),
     /// It has a store that this program was built without.
-    #[error("store: this program was built without the feature \"redis\"")]
+    #[error(
+        "store: this program was built without the feature \"redis\"; build it with that, or remove the store"
+    )]
     NoRedis,
     /// Its store is another one.
     #[error(

@@ -23,18 +23,17 @@ use crate::reload::{LoadState, Reload};
 
 /// The options of TLS for clients.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "TLS")]
 pub(crate) struct TlsOptions {
     /// Serve TLS with this certificate chain (PEM); reloaded within seconds when it changes
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "TLS")]
     tls_cert: Option<PathBuf>,
 
     /// Private key of the certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
     tls_key: Option<PathBuf>,
 
     /// Require client certificates of one of these authorities (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
     tls_client_ca: Option<PathBuf>,
 }
 

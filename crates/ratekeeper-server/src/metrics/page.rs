@@ -168,10 +168,10 @@ mod tests {
     #[test]
     fn a_counter_and_a_gauge_have_their_names() {
         let mut page = Page::default();
-        page.counter("asked_total", "How often.", [(Labels::default(), 7_u64)]);
+        page.counter("served_total", "How often.", [(Labels::default(), 7_u64)]);
         page.gauge("open", "How many.", [(Labels::default(), 3_usize)]);
         let text = page.into_text();
-        assert!(text.contains("# TYPE asked_total counter\nasked_total 7\n"), "{text}");
+        assert!(text.contains("# TYPE served_total counter\nserved_total 7\n"), "{text}");
         assert!(text.contains("# TYPE open gauge\nopen 3\n"), "{text}");
     }
 

@@ -129,7 +129,7 @@ impl Origin {
 fn log_store_changes(limiter: &PolicyLimiter) {
     limiter.engine().on_store_change(|state| match state {
         StoreState::Down(error) => {
-            tracing::error!(%error, "the store is down; each limit applies its on_failure mode");
+            tracing::error!(%error, "the store is down; each limit applies its failure mode");
         }
         StoreState::Partial { shards_down, error } => {
             tracing::error!(shards_down, %error, "some shards of the store are down");

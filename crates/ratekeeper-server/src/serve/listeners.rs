@@ -66,7 +66,7 @@ impl Serve {
         let passwords = Passwords::new(Arc::clone(&server.resp_passwords));
         let limiter = server.policy.limiter().clone();
         let resp = RespServer::new(limiter, passwords, timeouts, Arc::clone(&config.connections));
-        let resp = Arc::new(resp.measured_by(&server.metrics));
+        let resp = Arc::new(resp.with_metrics(&server.metrics));
         self.open(ListenerName::Resp, address, &config, || {
             let (resp, drain) = (Arc::clone(&resp), server.drain.clone());
             async { Ok(RespHandler::new(resp, drain)) }

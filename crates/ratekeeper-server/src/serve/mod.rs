@@ -141,7 +141,7 @@ impl Serve {
         };
         let service = RateLimitService::open(folder, policy.limiter().clone(), settings);
         let service = service.map_err(Failure::input)?;
-        Ok(Some(Arc::new(service.measured_by(metrics))))
+        Ok(Some(Arc::new(service.with_metrics(metrics))))
     }
 
     /// Returns the address of the gRPC listener, if there are limits for Envoy.

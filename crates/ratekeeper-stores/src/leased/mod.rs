@@ -88,7 +88,7 @@ struct LeaseCounters {
     returned: AtomicU64,
 }
 
-/// LeaseCounters and sizes of leases.
+/// Counters and sizes of leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseStats {

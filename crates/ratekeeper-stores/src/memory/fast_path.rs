@@ -19,7 +19,7 @@ use crate::charge::Charge;
 use crate::store::Op;
 
 impl MemoryStore {
-    /// Charges if it fits.
+    /// Charges the cost if the limit allows it.
     #[inline]
     pub fn check(&self, charge: &Charge<'_>, now: Micros) -> Decision {
         match self.check_fast(charge, || Some(now)) {
@@ -28,7 +28,7 @@ impl MemoryStore {
         }
     }
 
-    /// Charges if it fits, with the time read while the key's state is loaded from memory.
+    /// Charges the cost if the limit allows it, with the time read while the key's state is loaded from memory.
     ///
     /// Returns `None`, and does nothing, if the fast path does not apply: the clock returns no time,
     /// the algorithm has none (the sliding log, and buckets of a few very fine rates), the key is new
@@ -55,7 +55,7 @@ impl MemoryStore {
         }
     }
 
-    /// Charges if it fits, without trying the fast path: for when [`MemoryStore::check_fast`]
+    /// Charges the cost if the limit allows it, without trying the fast path: for when [`MemoryStore::check_fast`]
     /// returned `None`.
     #[inline(never)]
     pub fn check_slow(&self, charge: &Charge<'_>, now: Micros) -> Decision {

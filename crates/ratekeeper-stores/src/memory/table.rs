@@ -1,8 +1,8 @@
 //! The table: the state of keys by address, in a fixed number of lines of one cache line each.
 //!
 //! A line is a header, three tags and three slots ([`Line`]). The header is a sequence lock: a reader
-//! reads the header, reads, and checks that the header is still the same; a writer makes the header
-//! odd, writes, and leaves it at the next even number. So a check that changes nothing writes nothing,
+//! reads the header, reads, and checks that the header is still the same; a writer sets the lock bit
+//! of the header, writes, and releases it with the next sequence number. So a check that changes nothing writes nothing,
 //! and one that does costs one compare-and-swap, in the cache line it needs anyway.
 //!
 //! Most checks change one word of a cell ([`SlotState::updatable_word`]): the TAT of a bucket, the

@@ -16,7 +16,7 @@ use super::url::Target;
 use crate::store::StoreError;
 
 /// How long connecting may take. Callers do not wait that long: they have a deadline.
-const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many commands may be queued. When the queue is full, commands of the same caller may overtake
 /// each other; so it is longer than a busy server needs.
 const UNSENT_MAX: usize = 4_096;
@@ -115,7 +115,7 @@ impl LiveConnection {
         Box::pin(async move {
             let mut connection = live.connection.clone();
             let reply = match is_asking {
-                true => ask(&mut connection, &cmd).await,
+                true => send_asking(&mut connection, &cmd).await,
                 false => connection.req_packed_command(&cmd).await,
             };
             reply.and_then(Value::extract_error)
@@ -124,7 +124,10 @@ impl LiveConnection {
 }
 
 /// Sends a command to the node that a slot is moving to, which takes it only after `ASKING`.
-async fn ask(connection: &mut MultiplexedConnection, cmd: &Cmd) -> Result<Value, RedisError> {
+async fn send_asking(
+    connection: &mut MultiplexedConnection,
+    cmd: &Cmd,
+) -> Result<Value, RedisError> {
     let mut pipeline = redis::Pipeline::with_capacity(2);
     pipeline.cmd("ASKING").ignore().add_command(cmd.clone());
     let mut replies = connection.req_packed_commands(&pipeline, 0, 2).await?;
@@ -298,13 +301,13 @@ impl Connection {
     }
 
     async fn connect(self: &Arc<Self>) -> Result<Arc<LiveConnection>, StoreError> {
-        let failure = match tokio::time::timeout(CONNECT_WITHIN, self.try_to_connect()).await {
+        let failure = match tokio::time::timeout(CONNECT_TIMEOUT, self.try_to_connect()).await {
             Ok(Ok(live)) => {
                 self.counters.connected.fetch_add(1, Ordering::Relaxed);
                 return Ok(live);
             }
             Ok(Err(error)) => error_of(&error),
-            Err(_) => StoreError::Deadline(CONNECT_WITHIN),
+            Err(_) => StoreError::Deadline(CONNECT_TIMEOUT),
         };
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
         Err(failure)
@@ -313,7 +316,7 @@ impl Connection {
     async fn try_to_connect(self: &Arc<Self>) -> Result<Arc<LiveConnection>, RedisError> {
         // Callers have deadlines of their own.
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_WITHIN))
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(None)
             .set_pipeline_buffer_size(UNSENT_MAX);
         match &self.target {

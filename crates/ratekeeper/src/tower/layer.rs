@@ -134,17 +134,17 @@ pub struct Ratekeeper<S> {
 }
 
 impl<S> Ratekeeper<S> {
-    /// Returns the inner service.
+    /// Returns a reference to the inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// Returns the inner service.
+    /// Returns a mutable reference to the inner service.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// Returns the inner service.
+    /// Consumes this and returns the inner service.
     pub fn into_inner(self) -> S {
         self.inner
     }

@@ -155,7 +155,7 @@ pub(super) async fn authorize<B>(
     let admission = deciding.await;
     let mut response = admission_response(policy.policy().response_settings(), &admission, denied);
     if trace::is_on() {
-        response.extensions_mut().insert(about(&admission));
+        response.extensions_mut().insert(decision_info(&admission));
     }
     response
 }
@@ -184,7 +184,7 @@ fn admission_response(
     }
 }
 
-fn about(admission: &Admission) -> DecisionInfo {
+fn decision_info(admission: &Admission) -> DecisionInfo {
     match admission {
         Admission::Exempt => DecisionInfo::default(),
         Admission::Admitted(admitted) => DecisionInfo {

@@ -67,7 +67,7 @@ impl RespServer {
     }
 
     /// Returns the server with these request metrics.
-    pub(crate) fn measured_by(self, metrics: &RequestMetrics) -> Self {
+    pub(crate) fn with_metrics(self, metrics: &RequestMetrics) -> Self {
         Self { metrics: Arc::clone(&metrics.resp), top: Arc::clone(&metrics.top), ..self }
     }
 

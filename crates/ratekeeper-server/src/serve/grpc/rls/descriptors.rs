@@ -214,7 +214,7 @@ async fn apply(
 }
 
 /// Returns the binding limit, and whether a decision was degraded, for the span.
-pub(super) fn about(checks: &[DescriptorCheck<'_>]) -> DecisionInfo {
+pub(super) fn decision_info(checks: &[DescriptorCheck<'_>]) -> DecisionInfo {
     let enforced = checks.iter().filter(|check| !check.is_shadow);
     let binding = enforced.max_by_key(|check| check.strictness());
     DecisionInfo {

@@ -114,7 +114,7 @@ impl RateLimitService {
     }
 
     /// Returns the service with these request metrics.
-    pub(crate) fn measured_by(self, metrics: &Arc<RequestMetrics>) -> Self {
+    pub(crate) fn with_metrics(self, metrics: &Arc<RequestMetrics>) -> Self {
         Self { metrics: Arc::clone(metrics), ..self }
     }
 
@@ -215,7 +215,7 @@ impl RateLimitService {
         }
         self.record(&checks, !is_over_limit);
         if trace::is_on() {
-            *about = descriptors::about(&checks);
+            *about = descriptors::decision_info(&checks);
         }
         Ok(response)
     }
