@@ -3,6 +3,20 @@
 use core::time::Duration;
 
 /// How long until the same request is admitted.
+///
+/// ```
+/// # use ratekeeper_core as ratekeeper;
+/// use ratekeeper::{Decision, Wait};
+///
+/// fn explain(decision: &Decision) -> String {
+///     match decision.wait() {
+///         Wait::None => "allowed".into(),
+///         Wait::Micros(us) => format!("retry in {us} µs"),
+///         Wait::Never => "the cost exceeds the limit".into(),
+///     }
+/// }
+/// # assert_eq!(explain(&Decision::deny(10, 5, 5)), "retry in 5 µs");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
     /// It is admitted now.
@@ -14,6 +28,20 @@ pub enum Wait {
 }
 
 /// The result of checking one request against one limit. A denial is a value, not an error.
+///
+/// ```
+/// # use ratekeeper_core as ratekeeper;
+/// use ratekeeper::Decision;
+///
+/// fn respond(decision: Decision) -> (u16, Option<u64>) {
+///     match decision.allowed() {
+///         true => (200, None),
+///         // The value of a `Retry-After` header.
+///         false => (429, decision.retry_after_secs()),
+///     }
+/// }
+/// # assert_eq!(respond(Decision::deny(10, 1_500_000, 0)), (429, Some(2)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a request may proceed only if it is allowed"]
 pub struct Decision {

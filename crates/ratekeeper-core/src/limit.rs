@@ -12,15 +12,20 @@ use crate::rate::{Rate, RateError};
 /// A rate limit: a rate and an algorithm.
 ///
 /// The constructors reject what could overflow or lose precision, so every `Limit` is exact. A
-/// `Limit` that is parsed from text has the default algorithm, the sliding counter.
+/// `Limit` that is parsed from text is a token bucket, the default.
 ///
 /// ```
-/// use ratekeeper_core::{Algorithm, Limit};
+/// # use ratekeeper_core as ratekeeper;
+/// use ratekeeper::{Algorithm, Limit};
 ///
 /// let api: Limit = "100/minute".parse()?;
-/// assert_eq!(api.algorithm(), Algorithm::SlidingCounter);
+/// assert_eq!(api.algorithm(), Algorithm::TokenBucket);
 ///
-/// let checkout = Limit::token_bucket("5/s burst 10")?.named("checkout");
+/// let login = Limit::sliding_log("5/minute")?;
+/// assert_eq!(login.to_string(), "sliding_log 5/m");
+///
+/// let checkout: Limit = "5/s burst 10".parse()?;
+/// let checkout = checkout.named("checkout");
 /// assert_eq!(checkout.to_string(), "token_bucket 5/s burst 10");
 ///
 /// // A limit that cannot be exact is rejected, with a hint at what would work.
@@ -65,7 +70,8 @@ impl Limit {
         Self::new(rate.parse()?, Algorithm::SlidingLog)
     }
 
-    /// Returns a sliding counter limit, the default: smooth, at 16 bytes for every key.
+    /// Returns a sliding counter limit: a window that slides, at 16 bytes for every key. Once exhausted,
+    /// it may deny for up to two periods.
     ///
     /// # Errors
     /// If `rate` is not a rate, has a burst, or has a count that is too large for the counter.
@@ -73,7 +79,7 @@ impl Limit {
         Self::new(rate.parse()?, Algorithm::SlidingCounter)
     }
 
-    /// Returns a token bucket (GCRA) limit: a burst, then a steady rate.
+    /// Returns a token bucket (GCRA) limit, the default: a burst, then a steady rate.
     ///
     /// # Errors
     /// If `rate` is not a rate, or cannot be counted exactly.
@@ -201,6 +207,15 @@ impl fmt::Display for Limit {
 }
 
 /// The namespace of a limit's keys. Limits of different scopes never share usage.
+///
+/// ```
+/// # use ratekeeper_core as ratekeeper;
+/// use ratekeeper::{Limit, Scope};
+///
+/// let limit: Limit = "100/minute".parse()?;
+/// assert_eq!(limit.named("exports").scope(), &Scope::new("exports"));
+/// # Ok::<(), ratekeeper::LimitError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     name: Arc<str>,
@@ -236,6 +251,17 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 /// Why a limit is invalid, and what would work instead.
+///
+/// ```
+/// # use ratekeeper_core as ratekeeper;
+/// use ratekeeper::Limit;
+///
+/// let error = Limit::sliding_counter("5/s burst 10").unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "sliding_counter has no burst; leave it out, or use token_bucket or leaky_bucket"
+/// );
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitError {

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
 use core::ops::Range;
-use core::str::FromStr;
+use core::str::{Chars, FromStr};
 
 /// The largest count, and the largest burst.
 pub(crate) const COUNT_MAX: u64 = u32::MAX as u64;
@@ -26,10 +26,14 @@ const UNITS: &[(&[&str], u64)] = &[
     (&["year", "years"], 365 * DAY_US),
 ];
 
+/// The units, as an error lists them.
+const UNITS_TEXT: &str = "ms, s, m, h, d, week, month or year";
+
 /// A count per period and, for token and leaky buckets, a burst.
 ///
 /// ```
-/// use ratekeeper_core::Rate;
+/// # use ratekeeper_core as ratekeeper;
+/// use ratekeeper::Rate;
 ///
 /// let rate: Rate = "1000 per 2h burst 50".parse()?;
 /// assert_eq!(rate.count(), 1000);
@@ -56,7 +60,8 @@ impl Rate {
     /// # Examples
     /// ```
     /// use std::time::Duration;
-    /// use ratekeeper_core::Rate;
+    /// # use ratekeeper_core as ratekeeper;
+    /// use ratekeeper::Rate;
     ///
     /// let rate = Rate::new(5, Duration::from_secs(1))?.with_burst(10)?;
     /// assert_eq!(rate, "5/s burst 10".parse()?);
@@ -73,7 +78,8 @@ impl Rate {
                 "the period must be a whole number of microseconds".into(),
             ));
         }
-        check_period(period_us).map_err(|message| RateError::of_whole_text(text(), message))?;
+        check_period("period", period_us)
+            .map_err(|message| RateError::of_whole_text(text(), message))?;
         Ok(Self { count, period_us, burst: None })
     }
 
@@ -125,7 +131,7 @@ impl FromStr for Rate {
     type Err = RateError;
 
     fn from_str(text: &str) -> Result<Self, RateError> {
-        Parser { text, at: 0 }.rate()
+        Parser::new(text, Kind::Rate).rate()
     }
 }
 
@@ -144,12 +150,12 @@ impl FromStr for Rate {
 /// # Ok::<(), ratekeeper_core::RateError>(())
 /// ```
 pub fn parse_duration(text: &str) -> Result<core::time::Duration, RateError> {
-    let mut parser = Parser { text, at: 0 };
+    let mut parser = Parser::new(text, Kind::Duration);
     let us = parser.period()?;
     let rest = parser.take(|_| true);
     match rest.is_empty() {
         true => Ok(core::time::Duration::from_micros(us)),
-        false => Err(parser.error(rest, "a duration is a number and a unit, such as 10s")),
+        false => Err(parser.error(rest, EXPECTED_DURATION)),
     }
 }
 
@@ -166,6 +172,15 @@ pub(crate) fn period_text(us: u64) -> String {
 /// What is wrong with the text of a rate, and where.
 ///
 /// `Display` quotes the text and marks the invalid characters.
+///
+/// ```
+/// # use ratekeeper_core as ratekeeper;
+/// use ratekeeper::Rate;
+///
+/// let error = "100/fortnight".parse::<Rate>().unwrap_err();
+/// assert_eq!(error.span(), 4..13);
+/// println!("{error}");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateError {
     text: String,
@@ -203,12 +218,36 @@ impl fmt::Display for RateError {
 
 impl core::error::Error for RateError {}
 
+const EXPECTED_DURATION: &str = "expected a duration such as 5s or 250ms";
+
+/// What a text is, for the words of its errors.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Rate,
+    Duration,
+}
+
+impl Kind {
+    /// Returns what a number and a unit are called.
+    fn period(self) -> &'static str {
+        match self {
+            Self::Rate => "period",
+            Self::Duration => "duration",
+        }
+    }
+}
+
 struct Parser<'a> {
     text: &'a str,
+    kind: Kind,
     at: usize,
 }
 
-impl Parser<'_> {
+impl<'a> Parser<'a> {
+    fn new(text: &'a str, kind: Kind) -> Self {
+        Self { text, kind, at: 0 }
+    }
+
     fn rate(mut self) -> Result<Rate, RateError> {
         let count =
             self.count("count", "a rate is <count>/<period>, such as 100/minute or 5/s burst 10")?;
@@ -235,9 +274,11 @@ impl Parser<'_> {
             return invalid(format!("the {what} is negative; it must be at least 1"));
         }
         if digits.contains('.') && digits.starts_with(|c: char| c.is_ascii_digit()) {
-            return invalid(format!(
-                "the {what} is not a whole number; for less than one, lengthen the period: 0.5/s is 1/2s"
-            ));
+            let remedy = match self.kind {
+                Kind::Rate => "for less than one, lengthen the period: 0.5/s is 1/2s",
+                Kind::Duration => "use a smaller unit: 1.5s is 1500ms",
+            };
+            return invalid(format!("the {what} is not a whole number; {remedy}"));
         }
         if digits.contains(|c: char| !c.is_ascii_digit()) {
             return invalid(format!("the {what} is not a whole number"));
@@ -264,25 +305,33 @@ impl Parser<'_> {
         let digits = self.take(|c| c.is_ascii_digit() || c == '-' || c == '.');
         let times = match digits.is_empty() {
             true => 1,
-            false => self.number("period", digits.clone())?,
+            false => self.number(self.kind.period(), digits.clone())?,
         };
         let unit = self.take(|c| !c.is_whitespace());
         let unit_us = match unit_us(&self.text[unit.clone()]) {
             Some(us) => us,
-            None => return Err(self.unknown_unit(unit)),
+            None => return Err(self.unknown_unit(!digits.is_empty(), unit)),
         };
         let us = times.saturating_mul(unit_us);
-        check_period(us).map_err(|message| self.error(digits.start..unit.end, message))?;
+        check_period(self.kind.period(), us)
+            .map_err(|message| self.error(digits.start..unit.end, message))?;
         Ok(us)
     }
 
-    fn unknown_unit(&self, unit: Range<usize>) -> RateError {
-        let problem = match &self.text[unit.clone()] {
-            "" => "the period is missing".to_string(),
-            text => format!("unknown period \"{text}\""),
+    fn unknown_unit(&self, has_number: bool, unit: Range<usize>) -> RateError {
+        let name = &self.text[unit.clone()];
+        let near = closest_unit(name).map(|near| format!("did you mean \"{near}\"?"));
+        let remedy = near.unwrap_or_else(|| format!("use {UNITS_TEXT}"));
+        let message = match (self.kind, name) {
+            (Kind::Rate, "") => format!("the period is missing; {remedy}"),
+            (Kind::Rate, _) => format!("unknown period \"{name}\"; {remedy}"),
+            (Kind::Duration, "") if has_number => {
+                format!("the unit is missing; {EXPECTED_DURATION}")
+            }
+            (Kind::Duration, _) if has_number => format!("unknown unit \"{name}\"; {remedy}"),
+            (Kind::Duration, _) => EXPECTED_DURATION.to_string(),
         };
-        let names = UNITS.iter().map(|(names, _)| names.join(", ")).collect::<alloc::vec::Vec<_>>();
-        self.error(unit, format!("{problem}; periods are {}", names.join(", ")))
+        self.error(unit, message)
     }
 
     fn burst(&mut self) -> Result<Option<u32>, RateError> {
@@ -290,6 +339,10 @@ impl Parser<'_> {
         match &self.text[word.clone()] {
             "" => return Ok(None),
             "burst" => {}
+            other if is_one_edit_apart(other, "burst") => {
+                let message = format!("unknown word \"{other}\"; did you mean \"burst\"?");
+                return Err(self.error(word, message));
+            }
             _ => return Err(self.error(word, "expected \"burst <n>\" or the end")),
         }
         let burst = self.count("burst", "a burst needs a number, as in burst 10")?;
@@ -319,6 +372,42 @@ fn unit_us(name: &str) -> Option<u64> {
     UNITS.iter().find(|(names, _)| names.contains(&name)).map(|(_, us)| *us)
 }
 
+/// Returns the unit that was probably meant. Units of one or two letters are not guessed, because any word
+/// of one letter is near.
+fn closest_unit(name: &str) -> Option<&'static str> {
+    let mut names = UNITS.iter().flat_map(|(names, _)| *names).filter(|known| known.len() > 2);
+    let lower = name.to_lowercase();
+    names.find(|known| **known == lower || is_one_edit_apart(&lower, known)).copied()
+}
+
+/// Whether one inserted, deleted or changed character, or two swapped ones, make one word of the other.
+fn is_one_edit_apart(one: &str, other: &str) -> bool {
+    let (mut one, mut other) = (one.chars(), other.chars());
+    skip_equal(&mut one, &mut other, Iterator::next);
+    skip_equal(&mut one, &mut other, DoubleEndedIterator::next_back);
+    let (one, other) = (one.as_str(), other.as_str());
+    let swapped = |text: &str| text.chars().rev().eq(other.chars());
+    match (one.chars().count(), other.chars().count()) {
+        (0, 1) | (1, 0 | 1) => true,
+        (2, 2) => swapped(one),
+        _ => false,
+    }
+}
+
+fn skip_equal<'a>(
+    one: &mut Chars<'a>,
+    other: &mut Chars<'a>,
+    next: impl Fn(&mut Chars<'a>) -> Option<char>,
+) {
+    loop {
+        let (mut after_one, mut after_other) = (one.clone(), other.clone());
+        match (next(&mut after_one), next(&mut after_other)) {
+            (Some(a), Some(b)) if a == b => (*one, *other) = (after_one, after_other),
+            _ => return,
+        }
+    }
+}
+
 fn checked_count(what: &str, n: u64) -> Result<u32, String> {
     match n {
         0 => Err(format!("the {what} is 0; it must be at least 1")),
@@ -326,10 +415,10 @@ fn checked_count(what: &str, n: u64) -> Result<u32, String> {
     }
 }
 
-fn check_period(us: u64) -> Result<(), String> {
+fn check_period(what: &str, us: u64) -> Result<(), String> {
     match us {
-        0 => Err("the period is 0; it must be at least 1ms".to_string()),
-        _ if us > PERIOD_MAX_US => Err("the period is too long; at most 10years".to_string()),
+        0 => Err(format!("the {what} is 0; it must be at least 1ms")),
+        _ if us > PERIOD_MAX_US => Err(format!("the {what} is too long; at most 10years")),
         _ => Ok(()),
     }
 }

@@ -7,6 +7,16 @@ use core::time::Duration;
 ///
 /// It saturates at [`Micros::MAX`], in the year 2112. So no sum in the core can overflow, and every
 /// value is exact in a double, the only number type of Lua in Redis.
+///
+/// ```
+/// # use ratekeeper_core as ratekeeper;
+/// use std::time::Duration;
+/// use ratekeeper::Micros;
+///
+/// let start = Micros::new(1_000_000);
+/// let later = start.after(Duration::from_millis(250));
+/// assert_eq!(later.since(start), Duration::from_millis(250));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(u64);
 

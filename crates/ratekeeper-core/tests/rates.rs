@@ -1,6 +1,7 @@
 //! Parsing rates: valid forms, and the messages of errors.
 
-use ratekeeper_core::{Algorithm, Limit, Rate};
+use proptest::prelude::*;
+use ratekeeper_core::{Algorithm, Limit, Rate, parse_duration};
 
 #[test]
 fn every_form_of_a_rate_parses() {
@@ -35,7 +36,7 @@ fn rejects(text: &str, marked: &str, message: &str) {
 
 #[test]
 fn errors_mark_the_invalid_part() {
-    rejects("100/fortnight", "fortnight", "periods are ms, s, sec, second, seconds, m,");
+    rejects("100/fortnight", "fortnight", "use ms, s, m, h, d, week, month or year");
     rejects("0/s", "0", "the count is 0; it must be at least 1");
     rejects("-5/s", "-5", "the count is negative");
     rejects("0.5/s", "0.5", "0.5/s is 1/2s");
@@ -53,8 +54,72 @@ fn errors_mark_the_invalid_part() {
     rejects("5/s burst", "", "a burst needs a number");
     rejects("5/s burst 0", "0", "the burst is 0");
     rejects("5/s burst -1", "-1", "the burst is negative");
-    rejects("5/s bust 10", "bust", "expected \"burst <n>\"");
+    rejects("5/s bust 10", "bust", "did you mean \"burst\"?");
+    rejects("5/s bursting 10", "bursting", "expected \"burst <n>\"");
     rejects("5/s burst 10 please", "please", "nothing may follow");
+}
+
+#[test]
+fn a_misspelled_period_gets_a_suggestion() {
+    for (text, marked, meant) in [
+        ("100/minut", "minut", "minute"),
+        ("100/mintue", "mintue", "minute"),
+        ("100/Minute", "Minute", "minute"),
+        ("100/secs", "secs", "sec"),
+        ("100/2hoursx", "hoursx", "hours"),
+        ("100/wek", "wek", "week"),
+        ("100 per mounth", "mounth", "month"),
+    ] {
+        let message = format!("unknown period \"{marked}\"; did you mean \"{meant}\"?");
+        rejects(text, marked, &message);
+    }
+}
+
+#[track_caller]
+fn rejects_duration(text: &str, marked: &str, message: &str) {
+    let error = parse_duration(text).unwrap_err();
+    assert_eq!(&text[error.span()], marked, "{error}");
+    assert_eq!(error.message(), message);
+}
+
+#[test]
+fn errors_of_a_duration_do_not_mention_a_period() {
+    let expected = "expected a duration such as 5s or 250ms";
+    rejects_duration("5", "", &format!("the unit is missing; {expected}"));
+    rejects_duration("soon", "soon", expected);
+    rejects_duration("", "", expected);
+    rejects_duration("10s burst 3", "burst 3", expected);
+    rejects_duration("10x", "x", "unknown unit \"x\"; use ms, s, m, h, d, week, month or year");
+    rejects_duration("5secnds", "secnds", "unknown unit \"secnds\"; did you mean \"seconds\"?");
+    rejects_duration("0s", "0s", "the duration is 0; it must be at least 1ms");
+    rejects_duration("-1s", "-1", "the duration is negative; it must be at least 1");
+    let remedy = "use a smaller unit: 1.5s is 1500ms";
+    rejects_duration("1.5s", "1.5", &format!("the duration is not a whole number; {remedy}"));
+    rejects_duration("11years", "11years", "the duration is too long; at most 10years");
+}
+
+const UNITS: [&str; 12] = [
+    "sec", "second", "seconds", "min", "minute", "minutes", "hour", "hours", "day", "days", "week",
+    "month",
+];
+
+proptest! {
+    #[test]
+    fn one_wrong_letter_in_a_unit_gets_a_suggestion(
+        unit in proptest::sample::select(&UNITS[..]), at in 0..7usize, letter in "[a-z]",
+    ) {
+        let at = at % unit.len();
+        let typo = [&unit[..at], &letter, &unit[at + 1..]].concat();
+        if let Err(error) = format!("1/{typo}").parse::<Rate>() {
+            prop_assert!(error.message().contains("; did you mean \""), "{}", error);
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_near_no_unit_gets_no_suggestion(word in "[x-zX-Z]{1,12}") {
+        let error = format!("1/{word}").parse::<Rate>().unwrap_err();
+        prop_assert!(error.message().ends_with("; use ms, s, m, h, d, week, month or year"));
+    }
 }
 
 #[test]

@@ -142,6 +142,8 @@ fn sliding_counter() {
         "allow, deny[600ms], allow[left 0], deny[600ms]",
     );
     check(COUNTER, "100/minute", "0sx101", "never");
+    check(COUNTER, "10/minute", "0sx10 60s 66s", "allow, deny[6s], allow");
+    check(COUNTER, "1/day", "0s 1d 2d", "allow, deny[1d], allow");
 }
 
 #[test]

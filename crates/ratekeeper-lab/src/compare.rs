@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use ratekeeper_core::{ALGORITHMS, Algorithm, Limit, LimitError, Rate};
+use ratekeeper_core::{ALGORITHMS, Algorithm, Decision, Limit, LimitError, Rate};
 
 use crate::arrival::Arrival;
 use crate::releases::Releases;
 use crate::simulate::{SimulateError, Simulation, next_batch};
 use crate::summary::{Summary, delay_us};
+use crate::text::list_text;
 use crate::timeline::{Columns, Timeline};
 use crate::trace::TraceError;
 
@@ -18,7 +19,8 @@ use crate::trace::TraceError;
 ///
 /// let all = AllAlgorithms::new("5/s burst 10".parse()?)?;
 /// assert_eq!(all.limits.len(), 5);
-/// assert_eq!(all.notes, ["window algorithms use 5/s: only buckets have a burst"]);
+/// let note = "fixed_window, sliding_log and sliding_counter have no burst and use 5/s";
+/// assert_eq!(all.notes, [note]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -45,8 +47,11 @@ impl AllAlgorithms {
                 Err(error) => all.notes.push(format!("{algorithm} is omitted: {error}")),
             }
         }
-        if rate != plain {
-            all.notes.push(format!("window algorithms use {plain}: only buckets have a burst"));
+        let without_burst = all.limits.iter().map(Limit::algorithm).filter(|a| !a.has_burst());
+        let without_burst: Vec<_> = without_burst.map(Algorithm::name).collect();
+        if rate != plain && !without_burst.is_empty() {
+            let names = list_text(&without_burst);
+            all.notes.push(format!("{names} have no burst and use {plain}"));
         }
         Ok(all)
     }
@@ -58,6 +63,8 @@ pub struct Report {
     pub(crate) start_us: u64,
     pub(crate) span_us: u64,
     pub(crate) runs: Vec<Run>,
+    /// For each run, the first run that admitted the same requests.
+    groups: Vec<usize>,
 }
 
 /// The results of one limit.
@@ -93,7 +100,8 @@ impl Run {
         }
     }
 
-    fn add(&mut self, arrivals: &[Arrival], start_us: u64) -> Result<(), SimulateError> {
+    /// Decides the arrivals and returns which were admitted.
+    fn add(&mut self, arrivals: &[Arrival], start_us: u64) -> Result<Vec<bool>, SimulateError> {
         let decisions = self.simulation.decide(arrivals)?;
         for (arrival, decision) in arrivals.iter().zip(&decisions) {
             self.summary.add(arrival, decision);
@@ -103,7 +111,7 @@ impl Run {
                 releases.add(now_us, now_us.saturating_add(delay_us(decision)));
             }
         }
-        Ok(())
+        Ok(decisions.iter().map(Decision::allowed).collect())
     }
 
     fn finish(&mut self, span_us: u64) {
@@ -126,17 +134,27 @@ impl Report {
         self.span_us
     }
 
-    /// Returns the requests of a run over time. All runs have the same columns.
+    /// Returns the requests of a run over time, in at most `columns_max` columns (and at most 500). All runs
+    /// have the same columns.
     #[must_use]
-    pub fn columns(&self, run: &Run) -> Columns {
-        run.timeline.columns(self.span_us)
+    pub fn columns(&self, run: &Run, columns_max: u64) -> Columns {
+        run.timeline.columns(self.span_us, columns_max)
     }
 
-    /// Returns how many requests a leaky bucket released in each column, without those that are still
-    /// delayed at the end. `None` for the other algorithms, which do not delay.
+    /// Returns how many requests a leaky bucket released in each of these columns, without those that are
+    /// still delayed at the end. `None` for the other algorithms, which do not delay.
     #[must_use]
-    pub fn released(&self, run: &Run) -> Option<Vec<u64>> {
-        run.releases.as_ref()?.columns(self.span_us)
+    pub fn released(&self, run: &Run, columns_max: u64) -> Option<Vec<u64>> {
+        run.releases.as_ref()?.columns(self.span_us, columns_max)
+    }
+
+    /// Returns the runs in groups that admitted the same requests, in the order of their first runs.
+    #[must_use]
+    pub fn same_decisions(&self) -> Vec<Vec<&Run>> {
+        let groups = self.groups.iter().enumerate();
+        let firsts = groups.filter(|(run, group)| run == *group).map(|(run, _)| run);
+        let members = |first| self.runs.iter().zip(&self.groups).filter(move |(_, g)| **g == first);
+        firsts.map(|first| members(first).map(|(run, _)| run).collect()).collect()
     }
 
     /// Returns how many keys were evicted because memory was full. After an eviction, results may be
@@ -176,6 +194,7 @@ pub fn compare_simulations(
     span: Option<Duration>,
 ) -> Result<Report, SimulateError> {
     let mut runs: Vec<_> = simulations.map(Run::new).collect();
+    let mut groups = vec![0; runs.len()];
     let mut start_us = span.map(|_| 0);
     let mut last_us = 0;
     loop {
@@ -186,11 +205,20 @@ pub fn compare_simulations(
         let (Some(first), Some(last)) = (batch.first(), batch.last()) else { break };
         let start_us = *start_us.get_or_insert(first.at.get());
         last_us = last.at.get();
-        runs.iter_mut().try_for_each(|run| run.add(&batch, start_us))?;
+        let admitted: Result<Vec<_>, _> =
+            runs.iter_mut().map(|run| run.add(&batch, start_us)).collect();
+        groups = split_groups(&groups, &admitted?);
     }
     let start_us = start_us.unwrap_or_default();
     let span_us = span.map_or(0, |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX));
     let span_us = span_us.max(last_us - start_us + 1);
     runs.iter_mut().for_each(|run| run.finish(span_us));
-    Ok(Report { start_us, span_us, runs })
+    Ok(Report { start_us, span_us, runs, groups })
+}
+
+/// Returns for each run the first run that was in the same group and admitted the same requests now.
+fn split_groups(groups: &[usize], admitted: &[Vec<bool>]) -> Vec<usize> {
+    let is_same = |a: usize, b: usize| groups[a] == groups[b] && admitted[a] == admitted[b];
+    let first = |run| (0..run).find(|other| is_same(*other, run)).unwrap_or(run);
+    (0..groups.len()).map(first).collect()
 }

@@ -11,6 +11,9 @@ use crate::simulate::{SimulateError, Simulation, next_batch};
 use crate::summary::delay_us;
 use crate::trace::TraceError;
 
+/// Maximum number of columns in a document.
+const COLUMNS_MAX: u64 = 60;
+
 /// Decides every arrival and writes each decision as a line of JSON, in order.
 ///
 /// # Errors
@@ -107,7 +110,7 @@ impl Report {
     /// Returns the report as a JSON document, without a line end.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let column_us = self.runs.first().map_or(0, |run| self.columns(run).width_us);
+        let column_us = self.runs.first().map_or(0, |run| self.columns(run, COLUMNS_MAX).width_us);
         let document = ReportDocument {
             start_us: self.start_us,
             span_us: self.span_us,
@@ -120,7 +123,7 @@ impl Report {
 
     fn run_document(&self, run: &Run) -> RunDocument {
         let summary = run.summary();
-        let columns = self.columns(run);
+        let columns = self.columns(run, COLUMNS_MAX);
         RunDocument {
             algorithm: run.limit().algorithm().name(),
             rate: run.limit().rate().to_string(),
@@ -138,7 +141,7 @@ impl Report {
             delay_max_us: summary.delay_max_us(),
             admitted_by_column: columns.admitted,
             denied_by_column: columns.denied,
-            released_by_column: self.released(run),
+            released_by_column: self.released(run, COLUMNS_MAX),
         }
     }
 }

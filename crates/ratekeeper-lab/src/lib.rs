@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod arrival;
+mod canvas;
 mod chart;
 mod compare;
 mod delay_histogram;
@@ -30,6 +31,7 @@ mod json;
 mod peak;
 mod random;
 mod releases;
+mod round;
 mod simulate;
 mod summary;
 mod table;
@@ -39,6 +41,7 @@ mod trace;
 mod traffic;
 
 pub use arrival::Arrival;
+pub use chart::TextOptions;
 pub use compare::{AllAlgorithms, Report, Run, compare, compare_simulations};
 pub use json::write_decisions;
 pub use simulate::{Decider, SimulateError, Simulation};

@@ -46,8 +46,8 @@ impl Releases {
         }
     }
 
-    /// Returns the number of releases in each column, or `None` if there were too many to track.
-    pub(crate) fn columns(&self, span_us: u64) -> Option<Vec<u64>> {
-        (!self.has_overflowed).then(|| self.timeline.columns(span_us).admitted)
+    /// Returns the number of releases in each of at most `columns_max` columns, or `None` if there were too many to track.
+    pub(crate) fn columns(&self, span_us: u64, columns_max: u64) -> Option<Vec<u64>> {
+        (!self.has_overflowed).then(|| self.timeline.columns(span_us, columns_max).admitted)
     }
 }

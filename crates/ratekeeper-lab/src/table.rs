@@ -1,21 +1,25 @@
 //! A report as text: a table and a chart.
 
 use std::fmt::Write;
+use std::ops::Range;
 
-use crate::chart::Chart;
+use crate::chart::{Bars, Chart, Decided, Panel, TextOptions};
 use crate::compare::{Report, Run};
-use crate::text::{percent_text, span_text};
+use crate::text::{list_text, percent_text, short_span_text, span_text, wrap};
 
 const LABEL_WIDTH: usize = 18;
+/// The space between two columns of a table.
+const GAP: usize = 2;
 
 impl Report {
     /// Returns the report as text for a terminal.
     #[must_use]
-    pub fn to_text(&self) -> String {
-        match self.runs() {
-            [run] => format!("{}\n{}", self.facts(run), self.chart()),
-            _ => format!("{}\n{}", self.comparison(), self.chart()),
-        }
+    pub fn to_text(&self, options: TextOptions) -> String {
+        let numbers = match self.runs() {
+            [run] => self.facts(run),
+            _ => self.comparison(options.width()),
+        };
+        format!("{numbers}\n{}", self.chart(options))
     }
 
     /// Returns a line for each number of one limit.
@@ -40,7 +44,7 @@ impl Report {
         facts.extend([
             ("first denial".to_string(), or_none(summary.first_denied_at_us().map(after))),
             ("longest retry".to_string(), or_none(summary.longest_retry_us().map(span_text))),
-            (peak_label(run), peak_text(run)),
+            (format!("most in any {}", period_text(run)), peak_text(run)),
             ("max delay".to_string(), span_text(summary.delay_max_us())),
         ]);
         facts.iter().fold(String::new(), |mut text, (label, value)| {
@@ -49,70 +53,115 @@ impl Report {
         })
     }
 
-    /// Returns a line for each of several limits.
-    fn comparison(&self) -> String {
+    /// Returns a line for each of several limits, in tables below each other if one would be too wide.
+    fn comparison(&self, width: usize) -> String {
         let Some(first) = self.runs.first() else { return String::new() };
-        let peak = peak_label(first);
-        let header =
-            ["algorithm", "admitted", "denied", "denied %", &peak, "delay p50", "p99", "max"];
+        let period = period_text(first);
+        let peak = format!("most in {period}");
+        let header = ["algorithm", "admitted", "denied", &peak, "delay p50", "p99", "max"];
         let mut rows = vec![header.map(str::to_string)];
         rows.extend(self.runs.iter().map(comparison_row));
-        let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-        let widths: [usize; 8] = std::array::from_fn(width);
-        let mut text = String::new();
-        for row in &rows {
-            let mut line = format!("{:<1$}", row[0], widths[0]);
-            for (cell, width) in row.iter().zip(widths).skip(1) {
-                write!(line, "  {cell:>width$}").expect("a string takes all");
-            }
-            writeln!(text, "{line}").expect("a string takes all");
-        }
-        writeln!(
-            text,
-            "{peak}: by one key, wherever that span begins, and how many times the rate"
-        )
-        .expect("a string takes all");
-        text
+        let note =
+            format!("{peak}: by one key in any span of {period}, and how many times the rate");
+        let lines = tables(&rows, width).into_iter().chain(wrap(&note, width));
+        lines.map(|line| line + "\n").collect()
     }
 
-    fn chart(&self) -> String {
-        let Some(first) = self.runs.first() else { return String::new() };
-        let columns = self.columns(first);
-        let offered = columns.offered();
-        let max = offered.iter().copied().max().unwrap_or(0);
-        let mut chart = Chart::new(max, columns.width_us, offered.len());
-        chart.series("offered", &offered);
-        let is_alone = self.runs.len() == 1;
-        let label = |name: &str| if is_alone { name.to_string() } else { format!("  {name}") };
-        for run in &self.runs {
-            if !is_alone {
-                chart.heading(run.limit().algorithm().name());
-            }
-            let columns = self.columns(run);
-            chart.series(&label("admitted"), &columns.admitted);
-            chart.series(&label("denied"), &columns.denied);
-            if let Some(released) = self.released(run) {
-                chart.series(&label("released"), &released);
-            }
+    fn chart(&self, options: TextOptions) -> String {
+        let offered = self.runs.first().map_or(0, |run| run.summary().offered());
+        if offered == 0 {
+            return "There are no requests to draw.\n".to_string();
         }
-        chart.finish()
+        let bars_max = options.bars_max() as u64;
+        let column_us = self.runs.first().map_or(1, |run| self.columns(run, bars_max).width_us);
+        let groups = self.same_decisions();
+        let arrivals = groups.iter().map(|group| self.arrivals_panel(group, bars_max));
+        let releases = self.runs.iter().filter_map(|run| self.releases_panel(run, bars_max));
+        Chart { column_us, panels: arrivals.chain(releases).collect() }.to_text(options)
+    }
+
+    /// Returns the panel of runs that admitted the same requests.
+    fn arrivals_panel(&self, runs: &[&Run], bars_max: u64) -> Panel {
+        let columns = self.columns(runs[0], bars_max);
+        let pairs = columns.admitted.into_iter().zip(columns.denied);
+        let bars = pairs.map(|(admitted, denied)| Decided { admitted, denied }).collect();
+        Panel { heading: self.arrivals_heading(runs), bars: Bars::Decisions(bars) }
+    }
+
+    fn arrivals_heading(&self, runs: &[&Run]) -> String {
+        if self.runs.len() == 1 {
+            return String::new();
+        }
+        let names: Vec<_> = runs.iter().map(|run| run.limit().algorithm().name()).collect();
+        match runs {
+            [_] => list_text(&names),
+            _ if runs.len() < self.runs.len() => {
+                format!("{} admit the same requests", list_text(&names))
+            }
+            _ if runs[0].summary().denied() == 0 => {
+                "all algorithms admit every request in this traffic".to_string()
+            }
+            _ => "all algorithms admit the same requests in this traffic".to_string(),
+        }
+    }
+
+    /// Returns the panel of a run that delays requests.
+    fn releases_panel(&self, run: &Run, bars_max: u64) -> Option<Panel> {
+        if run.summary().delay_max_us() == 0 {
+            return None;
+        }
+        let bars = Bars::Released(self.released(run, bars_max)?);
+        let heading = format!("{}: when admitted requests are released", run.limit().algorithm());
+        Some(Panel { heading, bars })
     }
 }
 
-fn comparison_row(run: &Run) -> [String; 8] {
+/// Returns the lines of tables that together have all columns. Each begins with the first column and has
+/// as many of the others as fit in `width`, but at least one.
+fn tables<const N: usize>(rows: &[[String; N]], width: usize) -> Vec<String> {
+    let column_width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(column_width);
+    let mut lines = Vec::new();
+    let mut start = 1;
+    while start < N {
+        let mut used = widths[0] + GAP + widths[start];
+        let mut end = start + 1;
+        while end < N && used + GAP + widths[end] <= width {
+            used += GAP + widths[end];
+            end += 1;
+        }
+        if start > 1 {
+            lines.push(String::new());
+        }
+        lines.extend(rows.iter().map(|row| table_line(row, &widths, start..end)));
+        start = end;
+    }
+    lines
+}
+
+fn table_line(row: &[String], widths: &[usize], columns: Range<usize>) -> String {
+    let mut line = format!("{:<1$}", row[0], widths[0]);
+    for (cell, width) in row[columns.clone()].iter().zip(&widths[columns]) {
+        write!(line, "{:GAP$}{cell:>width$}", "").expect("a string takes all");
+    }
+    line
+}
+
+fn comparison_row(run: &Run) -> [String; 7] {
     let summary = run.summary();
     let delays = match summary.delay_max_us() {
         0 => ["-"; 3].map(str::to_string),
         max_us => {
-            [summary.delay_quantile_us(50), summary.delay_quantile_us(99), max_us].map(span_text)
+            let quantile_us = |percent| summary.delay_quantile_us(percent);
+            [quantile_us(50), quantile_us(99), max_us].map(short_span_text)
         }
     };
     let [p50, p99, max] = delays;
+    let denied_percent = percent_text(summary.denied(), summary.offered());
     [
         run.limit().algorithm().name().to_string(),
         summary.admitted().to_string(),
-        summary.denied().to_string(),
-        percent_text(summary.denied(), summary.offered()),
+        format!("{} ({denied_percent})", summary.denied()),
         peak_text(run),
         p50,
         p99,
@@ -120,9 +169,9 @@ fn comparison_row(run: &Run) -> [String; 8] {
     ]
 }
 
-fn peak_label(run: &Run) -> String {
+fn period_text(run: &Run) -> String {
     let period_us = run.limit().rate().period().as_micros();
-    format!("most in any {}", span_text(u64::try_from(period_us).unwrap_or(u64::MAX)))
+    span_text(u64::try_from(period_us).unwrap_or(u64::MAX))
 }
 
 /// Returns the highest cost in a period, absolute and as a multiple of the rate.
@@ -133,5 +182,19 @@ fn peak_text(run: &Run) -> String {
             format!("{most} ({times:.1}x)")
         }
         None => "too many".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_too_wide_is_split_and_keeps_all_columns() {
+        let rows = [["name", "one", "two", "three"], ["a", "1", "22", "3"]];
+        let rows = rows.map(|row| row.map(str::to_string));
+        assert_eq!(tables(&rows, 80), ["name  one  two  three", "a       1   22      3"]);
+        let split = ["name  one  two", "a       1   22", "", "name  three", "a         3"];
+        assert_eq!(tables(&rows, 14), split);
     }
 }

@@ -31,12 +31,54 @@ pub fn span_text(us: u64) -> String {
     format!("{}{name}", hundredths.trim_end_matches('0').trim_end_matches('.'))
 }
 
+/// Formats a duration like [`span_text`], rounded down to three digits so that it is short.
+pub(crate) fn short_span_text(us: u64) -> String {
+    let unit_us = 10u64.pow(us.max(1).ilog10().saturating_sub(2));
+    span_text(us / unit_us * unit_us)
+}
+
 /// Formats `part` of `whole` in percent, with one decimal.
 pub(crate) fn percent_text(part: u64, whole: u64) -> String {
     match whole {
         0 => "-".to_string(),
         _ => format!("{:.1}%", part as f64 / whole as f64 * 100.0),
     }
+}
+
+/// Formats a count with a metric prefix: `800`, `1.5k`, `20M`. It is rounded down to one decimal.
+pub(crate) fn number_text(n: u64) -> String {
+    let thousands = n.max(1).ilog10() / 3;
+    let unit = 1000u64.pow(thousands);
+    let prefix = ["", "k", "M", "G", "T", "P", "E"][thousands as usize];
+    let (whole, tenths) = (n / unit, n % unit / (unit / 10).max(1));
+    match tenths {
+        0 => format!("{whole}{prefix}"),
+        _ => format!("{whole}.{tenths}{prefix}"),
+    }
+}
+
+/// Joins names as in a sentence: `a`, `a and b`, `a, b and c`.
+pub(crate) fn list_text(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [name] => (*name).to_string(),
+        [names @ .., last] => format!("{} and {last}", names.join(", ")),
+    }
+}
+
+/// Splits text into lines of at most `width` characters, between words. A longer word has its own line.
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_string()),
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -56,5 +98,41 @@ mod tests {
         check(100_900_000, "1m 40s");
         check(5_400_000_000, "1h 30m");
         check(10 * 86_400_000_000, "10d");
+    }
+
+    #[test]
+    fn short_durations_have_three_digits() {
+        let check = |us, text| assert_eq!(short_span_text(us), text);
+        check(0, "0s");
+        check(899_510, "899ms");
+        check(1_256_000, "1.25s");
+        check(59_480_000, "59.4s");
+        check(100_900_000, "1m 40s");
+    }
+
+    #[test]
+    fn numbers_have_a_metric_prefix() {
+        let check = |n, text| assert_eq!(number_text(n), text);
+        check(0, "0");
+        check(800, "800");
+        check(1_000, "1k");
+        check(1_500, "1.5k");
+        check(20_000_000, "20M");
+        check(u64::MAX, "18.4E");
+    }
+
+    #[test]
+    fn names_are_joined_as_in_a_sentence() {
+        assert_eq!(list_text(&[]), "");
+        assert_eq!(list_text(&["a"]), "a");
+        assert_eq!(list_text(&["a", "b"]), "a and b");
+        assert_eq!(list_text(&["a", "b", "c"]), "a, b and c");
+    }
+
+    #[test]
+    fn lines_break_between_words() {
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("a longest b", 3), ["a", "longest", "b"]);
+        assert!(wrap("", 3).is_empty());
     }
 }

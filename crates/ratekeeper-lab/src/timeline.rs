@@ -1,12 +1,14 @@
 //! Admissions and denials over time, for a duration that is not known in advance.
 //!
-//! There is a bounded number of slots. Their width grows with time and is 1 or 5 times a power of ten, so
-//! that it divides the width of the columns of a report.
+//! There is a bounded number of slots. Their width grows with time and divides the width of the columns of
+//! a report.
+
+use crate::round;
 
 /// Maximum number of slots.
-const SLOTS_MAX: u64 = 600;
-/// Maximum number of columns in a report.
-const COLUMNS_MAX: u64 = 60;
+const SLOTS_MAX: u64 = 6_000;
+/// The largest maximum of columns: with more, a column could be narrower than two slots.
+pub(crate) const COLUMNS_LIMIT: u64 = 500;
 
 #[derive(Debug)]
 pub(crate) struct Timeline {
@@ -57,9 +59,10 @@ impl Timeline {
         *(if is_admitted { &mut slot.admitted } else { &mut slot.denied }) += 1;
     }
 
-    /// Returns the first `span_us` in at most [`COLUMNS_MAX`] columns of a round width.
-    pub(crate) fn columns(&self, span_us: u64) -> Columns {
-        let width_us = round_width(span_us.div_ceil(COLUMNS_MAX)).max(self.width_us);
+    /// Returns the first `span_us` in at most `columns_max` columns of a round width.
+    pub(crate) fn columns(&self, span_us: u64, columns_max: u64) -> Columns {
+        let columns_max = columns_max.clamp(1, COLUMNS_LIMIT);
+        let width_us = round::duration_us(span_us.div_ceil(columns_max));
         let len = span_us.div_ceil(width_us).max(1) as usize;
         let (mut admitted, mut denied) = (vec![0; len], vec![0; len]);
         for (slot, start_us) in self.slots.iter().zip((0..).step_by(self.width_us as usize)) {
@@ -71,26 +74,16 @@ impl Timeline {
     }
 
     fn coarsen(&mut self) {
-        let factor = if first_digit(self.width_us) == 1 { 5 } else { 2 };
+        let wider_us = round::nested_durations_us().find(|us| *us > self.width_us);
+        let wider_us = wider_us.expect("slots of 50 million days cover all times");
+        let factor = (wider_us / self.width_us) as usize;
         let merge = |slots: &[Slot]| Slot {
             admitted: slots.iter().map(|slot| slot.admitted).sum(),
             denied: slots.iter().map(|slot| slot.denied).sum(),
         };
         self.slots = self.slots.chunks(factor).map(merge).collect();
-        self.width_us *= factor as u64;
+        self.width_us = wider_us;
     }
-}
-
-/// Returns the smallest of 1, 2, 5, 10, 20, 50, … that is at least `us`.
-fn round_width(us: u64) -> u64 {
-    let tens = (0..19).map(|power| 10u64.pow(power));
-    tens.flat_map(|ten| [ten, 2 * ten, 5 * ten])
-        .find(|width_us| *width_us >= us)
-        .unwrap_or(u64::MAX)
-}
-
-fn first_digit(n: u64) -> u64 {
-    n / 10u64.pow(n.max(1).ilog10())
 }
 
 #[cfg(test)]
@@ -101,7 +94,7 @@ mod tests {
     fn totals_stay_the_same_as_slots_get_wider() {
         let mut timeline = Timeline::new();
         (0..10_000).for_each(|n| timeline.add(n * 997, n % 3 == 0));
-        let columns = timeline.columns(9_997 * 1_000);
+        let columns = timeline.columns(9_997 * 1_000, 60);
         assert_eq!(columns.width_us, 200_000);
         assert_eq!(columns.offered().iter().sum::<u64>(), 10_000);
         assert_eq!(columns.admitted.iter().sum::<u64>(), 3_334);
@@ -110,12 +103,13 @@ mod tests {
 
     #[test]
     fn columns_consist_of_whole_slots() {
-        for span_us in (0..16).flat_map(|power| (1..100).map(move |n| n * 10u64.pow(power))) {
+        let spans_us = (0..16).flat_map(|power| (1..100).map(move |n| n * 10u64.pow(power)));
+        for (span_us, columns_max) in spans_us.flat_map(|us| [34, 60, 500].map(|max| (us, max))) {
             let mut timeline = Timeline::new();
             timeline.add(span_us - 1, true);
-            let columns = timeline.columns(span_us);
+            let columns = timeline.columns(span_us, columns_max);
             assert!(columns.width_us.is_multiple_of(timeline.width_us), "{span_us}");
-            assert!((1..=60).contains(&columns.admitted.len()), "{span_us}");
+            assert!((1..=columns_max).contains(&(columns.admitted.len() as u64)), "{span_us}");
             assert_eq!(columns.admitted.last(), Some(&1), "{span_us}");
         }
     }

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use ratekeeper_core::{ALGORITHMS, Algorithm, Limit, Rate};
-use ratekeeper_lab::{AllAlgorithms, PATTERNS, Pattern, Report, Summary, Traffic, compare};
+use ratekeeper_core::{ALGORITHMS, Algorithm, Cost, Limit, Micros, Rate};
+use ratekeeper_lab::{
+    AllAlgorithms, Arrival, PATTERNS, Pattern, Report, Run, Summary, TextOptions, Traffic, compare,
+};
 
 fn run(rate: &str, pattern: Pattern, keys: u32) -> Report {
     let rate: Rate = rate.parse().unwrap();
@@ -34,7 +36,8 @@ fn windows_run_without_the_burst_and_a_note_says_so() {
     let all = AllAlgorithms::new("5/s burst 10".parse().unwrap()).unwrap();
     let rates = all.limits.iter().map(|limit| limit.rate().to_string());
     assert!(rates.eq(["5/s", "5/s", "5/s", "5/s burst 10", "5/s burst 10"]));
-    assert_eq!(all.notes, ["window algorithms use 5/s: only buckets have a burst"]);
+    let note = "fixed_window, sliding_log and sliding_counter have no burst and use 5/s";
+    assert_eq!(all.notes, [note]);
 }
 
 #[test]
@@ -71,8 +74,53 @@ fn a_report_without_requests_is_valid() {
     let limits = ["5/s".parse().unwrap()];
     let report = compare(&limits, std::iter::empty(), None, 10).unwrap();
     assert_eq!(report.runs()[0].summary().offered(), 0);
-    assert!(report.to_text().contains("offered"));
+    assert!(report.to_text(TextOptions::default()).contains("offered"));
     assert!(report.to_json().starts_with("{\"start_us\":0,"));
+}
+
+fn names_of_groups(report: &Report) -> Vec<Vec<&'static str>> {
+    let name = |run: &&Run| run.limit().algorithm().name();
+    report.same_decisions().iter().map(|group| group.iter().map(name).collect()).collect()
+}
+
+#[test]
+fn algorithms_that_admit_the_same_requests_are_drawn_once() {
+    let report = run("10/s", Pattern::Boundary, 1);
+    let others = vec!["sliding_log", "sliding_counter", "token_bucket", "leaky_bucket"];
+    assert_eq!(names_of_groups(&report), [vec!["fixed_window"], others]);
+    let text = report.to_text(TextOptions { width: 100, color: false });
+    let heading =
+        "\nsliding_log, sliding_counter, token_bucket and leaky_bucket admit the same requests\n";
+    assert!(text.contains(heading), "{text}");
+    assert_eq!(text.matches(" └").count(), 3, "two groups and the releases of the leaky bucket");
+}
+
+#[test]
+fn the_same_totals_are_not_the_same_decisions() {
+    let arrival =
+        |at_us| Ok(Arrival { at: Micros::new(at_us), key: "a".to_string(), cost: Cost::ONE });
+    // The window denies the third request, the log the second.
+    let arrivals = [900_000, 1_100_000, 1_950_000].map(arrival);
+    let rate = "1/s".parse().unwrap();
+    let limits = [Algorithm::FixedWindow, Algorithm::SlidingLog];
+    let limits = limits.map(|algorithm| Limit::new(rate, algorithm).unwrap());
+    let report = compare(&limits, arrivals.into_iter(), None, 10).unwrap();
+    let admitted = |algorithm| of(&report, algorithm).admitted();
+    assert_eq!((admitted(Algorithm::FixedWindow), admitted(Algorithm::SlidingLog)), (2, 2));
+    assert_eq!(names_of_groups(&report), [["fixed_window"], ["sliding_log"]]);
+}
+
+#[test]
+fn traffic_below_the_limit_is_said_to_be_admitted_by_all() {
+    let rate: Rate = "10/s".parse().unwrap();
+    let traffic = Traffic::new(Pattern::Steady, rate, Duration::from_secs(10))
+        .with_rate("5/s".parse().unwrap());
+    let limits = AllAlgorithms::new(rate).unwrap().limits;
+    let report =
+        compare(&limits, traffic.arrivals().map(Ok), Some(traffic.duration()), 10).unwrap();
+    let text = report.to_text(TextOptions::default());
+    assert!(text.contains("\nall algorithms admit every request in this traffic\n"), "{text}");
+    assert_eq!(text.matches(" └").count(), 1, "{text}");
 }
 
 #[test]
@@ -92,11 +140,20 @@ proptest! {
     fn totals_and_columns_agree(count in 1..50u64, keys in 1..4u32, pattern in 0..PATTERNS.len()) {
         let report = run(&format!("{count}/s"), PATTERNS[pattern], keys);
         for run in report.runs() {
-            let (summary, columns) = (run.summary(), report.columns(run));
+            let (summary, columns) = (run.summary(), report.columns(run, 60));
             prop_assert_eq!(columns.admitted.iter().sum::<u64>(), summary.admitted());
             prop_assert_eq!(columns.denied.iter().sum::<u64>(), summary.denied());
-            prop_assert_eq!(columns.offered(), report.columns(&report.runs()[0]).offered());
+            prop_assert_eq!(columns.offered(), report.columns(&report.runs()[0], 60).offered());
         }
+    }
+
+    #[test]
+    fn no_line_of_a_report_is_longer_than_the_width(
+        count in 1..50u64, width in 40..200usize, pattern in 0..PATTERNS.len(),
+    ) {
+        let text = run(&format!("{count}/s"), PATTERNS[pattern], 1).to_text(TextOptions { width, color: false });
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        prop_assert!(longest <= Some(width), "{}", text);
     }
 
     #[test]

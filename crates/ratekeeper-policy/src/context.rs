@@ -93,6 +93,11 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
         })
     }
 
+    /// Returns whether anything has depended on the client's address so far.
+    pub(crate) fn has_read_client(&self) -> bool {
+        self.client.get().is_some()
+    }
+
     /// Returns the client's address, or its network, as a key.
     pub(crate) fn client_key(&self) -> Option<Vec<u8>> {
         let network = self.policy.client_ip.key(self.client()?);

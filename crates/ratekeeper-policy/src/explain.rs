@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::context::{MissingIdentity, RequestContext};
-use crate::identity::{MissingReason, Source};
+use crate::identity::{MissingReason, Source, WhenMissing};
 use crate::policy::Policy;
 use crate::request::RequestAttributes;
 use crate::resolve::AppliedLimit;
@@ -37,6 +37,8 @@ pub struct LimitExplanation<'p> {
     pub rule: &'p LimitRule,
     /// Whether it applies, or why not.
     pub outcome: LimitOutcome<'p>,
+    /// In words, what this request is counted by.
+    pub counted: String,
 }
 
 /// Whether a limit applies, or why not.
@@ -64,7 +66,7 @@ impl Policy {
         let mut groups_done = Vec::new();
         let limits = self.limits.iter().map(|rule| {
             let outcome = self.outcome(rule, &context, &mut groups_done);
-            LimitExplanation { rule, outcome }
+            LimitExplanation { rule, outcome, counted: counted(rule, &context) }
         });
         let limits = limits.collect();
         let shown = |id: usize| match (&self.identities[id].source, context.value(id)) {
@@ -111,5 +113,43 @@ impl Policy {
             Ok(()) if applied.is_empty() => LimitOutcome::Unlimited,
             Ok(()) => LimitOutcome::Applies(applied),
         }
+    }
+}
+
+/// Says in words what a request is counted by.
+fn counted(rule: &LimitRule, context: &RequestContext<'_, '_>) -> String {
+    if rule.per.is_empty() {
+        return "one count for all requests".into();
+    }
+    let identities = &context.policy.identities;
+    let (present, missing): (Vec<usize>, Vec<usize>) =
+        rule.per.iter().partition(|id| context.value(**id).is_ok());
+    let names = present.iter().map(|id| match &identities[*id].source {
+        Source::FirstOf(ids) => {
+            let found = ids.iter().find(|id| context.value(**id).is_ok());
+            let found = found.map_or("", |id| identities[*id].name.as_str());
+            format!("{} (from {found})", identities[*id].name)
+        }
+        _ => identities[*id].name.clone(),
+    });
+    let names: Vec<_> = names.collect();
+    let by_name = (!names.is_empty()).then(|| format!("counted by {}", names.join(" and ")));
+    let missing = missing.into_iter().map(|id| counted_without(id, context));
+    by_name.into_iter().chain(missing).collect::<Vec<_>>().join("; ")
+}
+
+fn counted_without(id: usize, context: &RequestContext<'_, '_>) -> String {
+    let identity = &context.policy.identities[id];
+    let name = &identity.name;
+    match (&identity.source, identity.missing) {
+        (Source::ClientIp, _) => "counted by the client's address, which is unknown here".into(),
+        (_, WhenMissing::Ip) => {
+            let by_address = format!("identity {name} is missing: counted by the client's address");
+            match context.client() {
+                Some(_) => by_address,
+                None => format!("{by_address}, which is unknown here"),
+            }
+        }
+        _ => format!("identity {name} is missing: one count for all requests without it"),
     }
 }

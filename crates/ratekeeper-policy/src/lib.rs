@@ -31,6 +31,7 @@ mod build;
 pub mod client_ip;
 mod condition;
 mod context;
+mod coverage;
 pub mod envoy;
 mod explain;
 mod format;
@@ -54,6 +55,7 @@ pub mod suggest;
 #[cfg(feature = "jwt")]
 mod token;
 mod yaml;
+mod yaml_mistakes;
 
 pub use condition::Mismatch;
 pub use context::MissingIdentity;
@@ -64,7 +66,7 @@ pub use problems::{PolicyErrors, Problem};
 pub use request::{Headers, RequestAttributes};
 pub use resolve::{AppliedLimit, Resolution};
 pub use response::{BodyKind, ResponseSettings};
-pub use rule::{Amount, LimitRule, Mode, WhenLimited};
+pub use rule::{Amount, LimitAction, LimitRule, Mode};
 
 /// The types that threads share are `Send` and `Sync`.
 const _: () = {

@@ -10,7 +10,8 @@ impl Policy {
     /// `header`, `cookie`, `query` or `custom` and a name. Without `per`, all requests share one count.
     ///
     /// ```
-    /// use ratekeeper_policy::Policy;
+    /// # use ratekeeper_policy as ratekeeper;
+    /// use ratekeeper::Policy;
     ///
     /// Policy::one_line("100/minute per ip")?;
     /// Policy::one_line("5/s burst 10 per header x-api-key")?;
@@ -81,12 +82,12 @@ mod tests {
 
     #[test]
     fn a_line_is_a_rate_and_an_identity() {
-        assert_eq!(limit_and_key("100/minute per ip"), "sliding_counter 100/m ip=192.0.2.1");
-        assert_eq!(limit_and_key("100 per minute per ip"), "sliding_counter 100/m ip=192.0.2.1");
-        assert_eq!(limit_and_key("100 per minute"), "sliding_counter 100/m *");
+        assert_eq!(limit_and_key("100/minute per ip"), "token_bucket 100/m ip=192.0.2.1");
+        assert_eq!(limit_and_key("100 per minute per ip"), "token_bucket 100/m ip=192.0.2.1");
+        assert_eq!(limit_and_key("100 per minute"), "token_bucket 100/m *");
         let by_header = limit_and_key("5/s burst 10 per header x-api-key");
         assert_eq!(by_header, "token_bucket 5/s burst 10 caller=k");
-        assert_eq!(limit_and_key("1/s per custom session"), "sliding_counter 1/s session=s");
+        assert_eq!(limit_and_key("1/s per custom session"), "token_bucket 1/s session=s");
     }
 
     #[test]

@@ -23,6 +23,21 @@ use crate::schema::Schema;
 use crate::yaml;
 
 /// A validated policy.
+///
+/// ```
+/// # mod ratekeeper { pub use ratekeeper_policy as policy; pub use ratekeeper_policy::*; }
+/// use ratekeeper::policy::NoSources;
+/// use ratekeeper::Policy;
+///
+/// let text = "
+/// version: 1
+/// limits:
+///   - { name: api, per: ip, rate: 100/minute }
+/// ";
+/// let policy = Policy::parse("policy.yaml", text, &NoSources)?;
+/// assert_eq!(policy.limits()[0].name(), "api");
+/// # Ok::<(), ratekeeper::PolicyErrors>(())
+/// ```
 #[derive(Debug)]
 pub struct Policy {
     pub(crate) store: StoreSettings,
@@ -201,17 +216,6 @@ impl Policy {
         &self.client_ip
     }
 
-    /// Whether any limit counts by client address, at least as the fallback for a missing identity.
-    #[must_use]
-    pub fn counts_client_ips(&self) -> bool {
-        let is_address = |id: &usize| {
-            let identity = &self.identities[*id];
-            let is_fallback = identity.missing == crate::identity::WhenMissing::Ip;
-            is_fallback || matches!(identity.source, crate::identity::Source::ClientIp)
-        };
-        self.limits.iter().any(|limit| limit.per.iter().any(is_address))
-    }
-
     /// Whether any limit serves stale responses instead of denials.
     #[must_use]
     pub fn serves_stale(&self) -> bool {
@@ -228,6 +232,12 @@ impl Policy {
     #[must_use]
     pub fn warnings(&self) -> &[Problem] {
         &self.warnings
+    }
+
+    /// Removes the warnings, for a policy that a program made.
+    #[must_use]
+    pub fn without_warnings(self) -> Self {
+        Self { warnings: Vec::new(), ..self }
     }
 
     /// Returns the names of all identities, including the client's address.

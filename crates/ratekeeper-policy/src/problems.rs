@@ -70,11 +70,29 @@ impl Problem {
 }
 
 /// All problems of a policy file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// ```
+/// # mod ratekeeper { pub use ratekeeper_policy as policy; pub use ratekeeper_policy::*; }
+/// use ratekeeper::policy::NoSources;
+/// use ratekeeper::Policy;
+///
+/// let text = "version: 1\nlimits:\n  - { name: api, rats: 5/s }\n";
+/// let errors = Policy::parse("policy.yaml", text, &NoSources).unwrap_err();
+/// assert_eq!(errors.problems()[0].line(), 3);
+/// println!("{errors}");
+/// ```
+#[derive(Clone, PartialEq, Eq)]
 pub struct PolicyErrors {
     file: String,
     problems: Vec<Problem>,
     more: usize,
+}
+
+/// The same text as `Display`, because it is what `main` prints of an error that it returns.
+impl fmt::Debug for PolicyErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl PolicyErrors {
@@ -226,6 +244,27 @@ impl Problems {
         let hidden = span.column - 1..span.column - 1 + span.width;
         let hide = |(at, c)| if hidden.contains(&at) { '*' } else { c };
         *line = line.chars().enumerate().map(hide).collect();
+    }
+
+    /// Masks what may be a secret in a file that cannot be parsed, so that no field is known: what follows
+    /// the word "secret", and the user and password of an address.
+    pub(crate) fn hide_likely_secrets(&mut self) {
+        for index in 0..self.lines.len() {
+            let line = &self.lines[index];
+            let chars = |bytes: usize| line[..bytes].chars().count();
+            let after_word = line.find("secret").map(|at| {
+                let word = line[at..].find([':', ' ']).map_or(line.len(), |end| at + end + 1);
+                chars(word)..chars(line.len())
+            });
+            let in_address = line
+                .find("://")
+                .zip(line.rfind('@'))
+                .map(|(start, end)| chars(start + 3)..chars(end.max(start + 3)));
+            for hidden in [after_word, in_address].into_iter().flatten() {
+                let (column, width) = (hidden.start + 1, hidden.len());
+                self.hide(Span { line: index + 1, column, width });
+            }
+        }
     }
 
     /// Whether the maximum is reached, so that further problems are only counted.

@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 /// The attributes of a request that a policy reads.
 ///
 /// ```
-/// use ratekeeper_policy::RequestAttributes;
+/// # mod ratekeeper { pub use ratekeeper_policy as policy; }
+/// use ratekeeper::policy::RequestAttributes;
 ///
 /// let headers = vec![("x-api-key".to_string(), "k-123".to_string())];
 /// let request = RequestAttributes {

@@ -64,23 +64,35 @@ impl AppliedLimit {
 impl Policy {
     /// Finds the limits that apply to a request.
     pub fn resolve(&self, request: &RequestAttributes<'_>) -> Resolution<'_> {
+        self.resolve_in(&RequestContext::new(self, request))
+    }
+
+    /// Returns whether the limits of a request depend on the client's address: a request without a peer
+    /// address would then count together with all others that have none.
+    #[must_use]
+    pub fn needs_client_ip(&self, request: &RequestAttributes<'_>) -> bool {
         let context = RequestContext::new(self, request);
-        if let Some(exempt) = self.exemption(&context) {
+        let _ = self.resolve_in(&context);
+        context.has_read_client()
+    }
+
+    fn resolve_in<'p>(&'p self, context: &RequestContext<'p, '_>) -> Resolution<'p> {
+        if let Some(exempt) = self.exemption(context) {
             return Resolution::Exempt(exempt);
         }
         let mut applied = Vec::new();
         let mut groups_done: SmallVec<[usize; 4]> = SmallVec::new();
-        for id in self.index.candidates(&context) {
+        for id in self.index.candidates(context) {
             let rule = &self.limits[id as usize];
             let is_done = rule.group.is_some_and(|group| groups_done.contains(&group));
-            if is_done || rule.mode == Mode::Off || rule.mismatch(&context).is_some() {
+            if is_done || rule.mode == Mode::Off || rule.mismatch(context).is_some() {
                 continue;
             }
             let before = applied.len();
-            if let Err(missing) = self.apply(rule, &context, &mut applied) {
+            if let Err(missing) = self.apply(rule, context, &mut applied) {
                 return Resolution::MissingIdentity { rule, missing };
             }
-            if rule.closes_group(&context, &applied[before..]) {
+            if rule.closes_group(context, &applied[before..]) {
                 groups_done.extend(rule.group);
             }
         }

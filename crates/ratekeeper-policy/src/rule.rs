@@ -21,9 +21,10 @@ pub struct LimitRule {
     pub(crate) per: Vec<usize>,
     pub(crate) bounds: Bounds,
     pub(crate) cost: CostRule,
+    pub(crate) is_overdraft: bool,
     pub(crate) mode: Mode,
     pub(crate) on_failure: FailureMode,
-    pub(crate) when_limited: WhenLimited,
+    pub(crate) when_limited: LimitAction,
     pub(crate) refund: Vec<StatusRange>,
     pub(crate) message: Option<String>,
 }
@@ -53,6 +54,34 @@ impl LimitRule {
         self.mode
     }
 
+    /// Returns whether a request is allowed if anything is left, and then charged in full.
+    #[must_use]
+    pub fn is_overdraft(&self) -> bool {
+        self.is_overdraft
+    }
+
+    /// Returns whether it limits how many requests are in flight, instead of a rate.
+    #[must_use]
+    pub fn is_concurrency(&self) -> bool {
+        let is_concurrency = |bound: &Bound| matches!(bound.amount, Amount::Concurrency { .. });
+        match &self.bounds {
+            Bounds::Same(bound) => is_concurrency(bound),
+            Bounds::PerTier(bounds) => bounds.iter().flatten().any(is_concurrency),
+        }
+    }
+
+    /// Returns the fields of the limit that depend on responses: without them, they have no effect.
+    pub fn response_fields(&self) -> impl Iterator<Item = &'static str> {
+        let cost = matches!(self.cost, CostRule::ResponseHeader { .. });
+        let stale = matches!(self.when_limited, LimitAction::ServeStale(_));
+        let fields = [
+            (cost, "cost: { response_header }"),
+            (!self.refund.is_empty(), "refund"),
+            (stale, "when_limited: { serve_stale }"),
+        ];
+        fields.into_iter().filter(|(is_set, _)| *is_set).map(|(_, field)| field)
+    }
+
     /// Returns what the limit does while the store is unavailable.
     #[must_use]
     pub fn on_failure(&self) -> FailureMode {
@@ -61,7 +90,7 @@ impl LimitRule {
 
     /// Returns what happens to a request above the limit.
     #[must_use]
-    pub fn when_limited(&self) -> WhenLimited {
+    pub fn when_limited(&self) -> LimitAction {
         self.when_limited
     }
 
@@ -180,7 +209,7 @@ fn ramp_hash(name: &str, key: &[u8]) -> u64 {
 
 /// What happens to a request above the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenLimited {
+pub enum LimitAction {
     /// It is denied.
     #[default]
     Reject,

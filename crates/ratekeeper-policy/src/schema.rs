@@ -55,14 +55,19 @@ pub(crate) struct Field {
 }
 
 impl Schema {
-    /// Reports everything that violates this schema.
+    /// Reports everything that violates this schema, which is that of a whole file.
     pub(crate) fn check(&self, node: &Node, problems: &mut Problems) {
+        self.check_part(node, self, problems);
+    }
+
+    /// Reports everything that violates this schema, which is a part of `root`.
+    fn check_part(&self, node: &Node, root: &Schema, problems: &mut Problems) {
         if problems.is_full() {
             return;
         }
         match (self, &node.value) {
             (Self::Anything(_), _) => {}
-            (Self::Either(schemas), _) => self.check_either(schemas, node, problems),
+            (Self::Either(schemas), _) => self.check_either(schemas, node, root, problems),
             // An empty value would match either everything or nothing.
             (Self::List(_) | Self::OneOrMany(_) | Self::Map(_), _)
                 if node.is_empty() && !node.is_null() =>
@@ -71,23 +76,23 @@ impl Schema {
                 problems.report(node.span, format!("this is empty: expected {expected}"));
             }
             (Self::List(item), Value::List(items)) => {
-                items.iter().for_each(|node| item.check(node, problems));
+                items.iter().for_each(|node| item.check_part(node, root, problems));
             }
             (Self::OneOrMany(item), Value::Map(_) | Value::Scalar { .. }) => {
-                item.check(node, problems);
+                item.check_part(node, root, problems);
             }
             (Self::OneOrMany(item), Value::List(items)) => {
-                items.iter().for_each(|node| item.check(node, problems));
+                items.iter().for_each(|node| item.check_part(node, root, problems));
             }
             (Self::Map(of), Value::Map(entries)) => {
-                entries.iter().for_each(|(_, value)| of.check(value, problems));
+                entries.iter().for_each(|(_, value)| of.check_part(value, root, problems));
             }
             (Self::Section(section), Value::Map(entries)) => {
-                section.check(node, entries, problems);
+                section.check(node, entries, root, problems);
             }
             (Self::Tagged { by, tagged, plain }, Value::Map(entries)) => {
                 let is_tagged = entries.iter().any(|(key, _)| plain.is_misspelling_of(key, by));
-                (if is_tagged { tagged } else { plain }).check(node, entries, problems);
+                (if is_tagged { tagged } else { plain }).check(node, entries, root, problems);
             }
             (_, Value::Scalar { text, .. }) if !node.is_null() && self.accepts_text(text) => {}
             _ => problems.report(node.span, self.error_message(node)),
@@ -95,7 +100,13 @@ impl Schema {
     }
 
     /// Checks a node against the alternatives of its kind (scalar, list or map).
-    fn check_either(&self, schemas: &[Schema], node: &Node, problems: &mut Problems) {
+    fn check_either(
+        &self,
+        schemas: &[Schema],
+        node: &Node,
+        root: &Schema,
+        problems: &mut Problems,
+    ) {
         let of_kind = |schema: &&Schema| schema.is_of_kind(node);
         if let Value::Scalar { text, .. } = &node.value {
             let mut meant = schemas.iter().filter(of_kind);
@@ -105,7 +116,7 @@ impl Schema {
             return;
         }
         match schemas.iter().find(of_kind) {
-            Some(schema) => schema.check(node, problems),
+            Some(schema) => schema.check_part(node, root, problems),
             None => problems.report(node.span, self.error_message(node)),
         }
     }
@@ -140,10 +151,15 @@ impl Schema {
 
     fn error_message(&self, node: &Node) -> String {
         let expected = self.expected_of(node);
-        let Value::Scalar { text, .. } = &node.value else {
-            let found = if matches!(node.value, Value::List(_)) { "a list" } else { "a map" };
-            return format!("expected {expected}, found {found}");
+        let text = match &node.value {
+            Value::Scalar { text, .. } => text,
+            Value::List(_) => return format!("expected {expected}, found a list"),
+            Value::Map(entries) => return self.found_map(&expected, entries),
         };
+        if let Some(mistake) = self.section().and_then(|section| section.missing_punctuation(text))
+        {
+            return mistake;
+        }
         let suggestion = self.words().and_then(|words| closest(text, words.into_iter()));
         match suggestion {
             _ if node.is_null() || text.is_empty() => format!("a value is missing: {expected}"),
@@ -151,6 +167,58 @@ impl Schema {
                 format!("{} is not {expected}; did you mean \"{word}\"?", quoted(text))
             }
             None => format!("expected {expected}, found {}", quoted(text)),
+        }
+    }
+
+    /// Describes a map in place of something else. In place of a list, it may be an item without a dash.
+    fn found_map(&self, expected: &str, entries: &[(Node, Node)]) -> String {
+        let first = entries.first().and_then(|(key, _)| key.text());
+        let field = first.filter(|name| self.section().is_some_and(|section| section.has(name)));
+        match field {
+            Some(name) => {
+                format!("expected a list: begin each item with a dash, as in \"- {name}\"")
+            }
+            None => format!("expected {expected}, found a map"),
+        }
+    }
+
+    /// Returns the section that this is, or that its items are.
+    fn section(&self) -> Option<&'static Section> {
+        match self {
+            Self::Section(section) | Self::Tagged { plain: section, .. } => Some(section),
+            Self::List(item) | Self::OneOrMany(item) => item.section(),
+            _ => None,
+        }
+    }
+
+    /// Returns what sections below this one with such a field are called, at most three.
+    fn sections_with(&self, name: &str) -> Vec<&'static str> {
+        let mut sections = Vec::new();
+        self.collect_sections(&mut sections);
+        let mut found: Vec<_> = Vec::new();
+        for section in sections.iter().filter(|section| section.has(name)) {
+            if !found.contains(&section.what) {
+                found.push(section.what);
+            }
+        }
+        found.truncate(3);
+        found
+    }
+
+    fn collect_sections(&self, sections: &mut Vec<&'static Section>) {
+        match self {
+            Self::Section(section) => section.collect(sections),
+            Self::Tagged { tagged, plain, .. } => {
+                plain.collect(sections);
+                tagged.collect(sections);
+            }
+            Self::List(item) | Self::OneOrMany(item) | Self::Map(item) => {
+                item.collect_sections(sections);
+            }
+            Self::Either(schemas) => {
+                schemas.iter().for_each(|schema| schema.collect_sections(sections));
+            }
+            _ => {}
         }
     }
 
@@ -199,17 +267,17 @@ impl Schema {
 }
 
 impl Section {
-    fn check(&self, node: &Node, entries: &[(Node, Node)], problems: &mut Problems) {
+    fn check(&self, node: &Node, entries: &[(Node, Node)], root: &Schema, problems: &mut Problems) {
         let mut meant = Vec::new();
         for (key, value) in entries {
             let name = key.text().unwrap_or_default();
             match self.fields.iter().find(|field| field.name == name) {
-                Some(field) => field.check(key, value, problems),
+                Some(field) => field.check(key, value, root, problems),
                 None if problems.is_full() => return,
                 None => {
                     let near = self.closest(name);
-                    meant.extend(near);
-                    problems.report(key.span, self.unknown(name, near));
+                    meant.extend(near.or_else(|| self.missing_space(name)));
+                    problems.report(key.span, self.unknown(name, near, root));
                 }
             }
         }
@@ -253,6 +321,31 @@ impl Section {
         }
     }
 
+    fn has(&self, name: &str) -> bool {
+        self.field(name).is_some()
+    }
+
+    fn field(&self, name: &str) -> Option<&'static str> {
+        self.fields.iter().map(|field| field.name).find(|known| *known == name)
+    }
+
+    fn collect(&'static self, sections: &mut Vec<&'static Section>) {
+        if !sections.iter().any(|known| std::ptr::eq(*known, self)) {
+            sections.push(self);
+            self.fields.iter().for_each(|field| field.schema.collect_sections(sections));
+        }
+    }
+
+    /// Describes a text in place of this section: a field without a colon, or without a space after it.
+    fn missing_punctuation(&self, text: &str) -> Option<String> {
+        let what = self.what;
+        if let Some(name) = self.missing_space(text) {
+            return Some(format!("expected {what}; a space is missing after \"{name}:\""));
+        }
+        let name = self.missing_colon(text)?;
+        Some(format!("expected {what}; a colon is missing after \"{name}\""))
+    }
+
     fn closest(&self, name: &str) -> Option<&'static str> {
         closest(name, self.fields.iter().map(|field| field.name))
     }
@@ -263,13 +356,32 @@ impl Section {
         self.closest(name).is_none() && closest(name, names.iter().copied()).is_some()
     }
 
-    fn unknown(&self, name: &str, near: Option<&str>) -> String {
-        let (what, named) = (self.what, quoted(name));
-        match near {
-            _ if name == "<<" => "merge keys are not supported; write out the fields".into(),
-            Some(near) => format!("unknown field {named} of {what}; did you mean \"{near}\"?"),
-            None => format!("unknown field {named} of {what}; known fields are {}", self.names()),
+    fn unknown(&self, name: &str, near: Option<&str>, root: &Schema) -> String {
+        if name == "<<" {
+            return "merge keys are not supported; write out the fields".into();
         }
+        let (what, named) = (self.what, quoted(name));
+        let remedy = match near {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => match (self.missing_space(name), root.sections_with(name)) {
+                (Some(field), _) => format!("a space is missing after \"{field}:\""),
+                (None, others) if !others.is_empty() => {
+                    format!("it is a field of {}: check the indentation", others.join(" or "))
+                }
+                _ => format!("known fields are {}", self.names()),
+            },
+        };
+        format!("unknown field {named} of {what}; {remedy}")
+    }
+
+    /// Returns the field at the start of a text such as `name:api`, which is not a field and a value.
+    fn missing_space(&self, text: &str) -> Option<&'static str> {
+        text.split_once(':').and_then(|(name, _)| self.field(name))
+    }
+
+    /// Returns the field at the start of a text such as `name api`.
+    fn missing_colon(&self, text: &str) -> Option<&'static str> {
+        text.split_once(' ').and_then(|(name, _)| self.field(name))
     }
 
     fn names(&self) -> String {
@@ -282,14 +394,14 @@ impl Section {
 }
 
 impl Field {
-    fn check(&self, key: &Node, value: &Node, problems: &mut Problems) {
+    fn check(&self, key: &Node, value: &Node, root: &Schema, problems: &mut Problems) {
         if value.is_null() && (self.is_required || !self.may_be_empty) {
             let (name, expected) = (self.name, self.schema.expected());
             return problems
                 .report(key.span, format!("\"{name}\" has no value: expected {expected}"));
         }
         if !(self.may_be_empty && value.is_empty()) {
-            self.schema.check(value, problems);
+            self.schema.check_part(value, root, problems);
         }
     }
 }

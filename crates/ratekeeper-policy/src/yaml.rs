@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use saphyr_parser::{Event, Parser, ScalarStyle, Span as Marks, StrInput};
 
 use crate::problems::{Problems, quoted};
+use crate::yaml_mistakes;
 
 /// Maximum number of nodes. Expanded aliases count each time, and long texts as several nodes.
 const NODES_MAX: usize = 200_000;
@@ -85,10 +86,11 @@ pub(crate) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
     // Some editors write a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let parser = Parser::new_from_str(text);
-    let mut builder = TreeBuilder { parser, anchors: HashMap::new(), nodes: 0, deepest: 0 };
+    let mut builder = TreeBuilder { text, parser, anchors: HashMap::new(), nodes: 0, deepest: 0 };
     match builder.document(problems) {
         Ok(node) => node,
         Err((span, why)) => {
+            problems.hide_likely_secrets();
             problems.report(span, why);
             None
         }
@@ -98,6 +100,7 @@ pub(crate) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
 type YamlError = (Span, String);
 
 struct TreeBuilder<'t> {
+    text: &'t str,
     parser: Parser<'t, StrInput<'t>>,
     anchors: HashMap<usize, Anchor>,
     nodes: usize,
@@ -147,7 +150,7 @@ impl<'t> TreeBuilder<'t> {
             Some(Err(error)) => {
                 let mark = error.marker();
                 let span = Span { line: mark.line(), column: mark.col() + 1, width: 1 };
-                Err((span, format!("this is not YAML: {}{}", error.info(), hint(error.info()))))
+                Err(yaml_mistakes::describe(self.text, span, error.info()))
             }
             None => Ok((Event::StreamEnd, Span::default())),
         }
@@ -257,15 +260,4 @@ fn span_of(marks: Marks) -> Span {
         false => 0,
     };
     Span { line: start.line(), column: start.col() + 1, width }
-}
-
-/// Returns a hint for two mistakes that patterns with `*` and braces lead to.
-fn hint(error: &str) -> &'static str {
-    if error.contains("unknown anchor") {
-        return "; a value that begins with * must be quoted: \"*.example.com\"";
-    }
-    if error.contains("flow mapping") {
-        return "; within braces, a value that contains braces must be quoted: \"/users/{id}\"";
-    }
-    ""
 }

@@ -2,7 +2,8 @@
 
 mod support;
 
-use support::{check, errors, policy, resolved};
+use ratekeeper_policy::RequestAttributes;
+use support::{check, errors, policy, request, resolved};
 
 const IDENTITIES: &str = "
 identify:
@@ -97,8 +98,8 @@ fn tiers_are_set_by_members_or_by_name() {
             other => panic!("{other:?}"),
         })
     };
-    assert_eq!(amounts("GET / x-key:k0"), "sliding_counter 1/s");
-    assert_eq!(amounts("GET / x-key:k1"), "sliding_counter 10/s, sliding_counter 1/s");
+    assert_eq!(amounts("GET / x-key:k0"), "token_bucket 1/s");
+    assert_eq!(amounts("GET / x-key:k1"), "token_bucket 10/s, token_bucket 1/s");
     check(&members, "GET / x-key:k2", "paid *");
     check(&members, "GET / x-key:k1 x-key:k2", "l key~ip=192.0.2.1");
     let names = policy(&format!("tiers: {{ of: plan, names: [pro, vip], default: free }}{TIERS}"));
@@ -140,4 +141,47 @@ fn trusting_every_address_is_rejected() {
         );
         assert!(errors(&text).contains("trusts every address"), "{}", errors(&text));
     }
+}
+
+#[test]
+fn an_explanation_says_in_words_what_is_counted() {
+    let policy = policy(
+        "identify:
+  user: { header: u }
+  session: { cookie: s }
+  guest: { header: g, missing: anonymous }
+  caller: { first_of: [user, session] }
+limits:
+  - { name: all, rate: 10/s }
+  - { name: user, per: user, rate: 1/s }
+  - { name: guest, per: guest, rate: 1/s }
+  - { name: caller, per: [caller, ip], rate: 1/s }
+",
+    );
+    let counted = |line: &str| -> Vec<String> {
+        let explained = |request: &RequestAttributes<'_>| policy.explain(request).limits;
+        request(line).of(|request| explained(request).into_iter().map(|one| one.counted).collect())
+    };
+    assert_eq!(
+        counted("GET / u:ann g:bob"),
+        [
+            "one count for all requests",
+            "counted by user",
+            "counted by guest",
+            "counted by caller (from user) and ip",
+        ]
+    );
+    assert_eq!(
+        counted("GET /"),
+        [
+            "one count for all requests",
+            "identity user is missing: counted by the client's address",
+            "identity guest is missing: one count for all requests without it",
+            "counted by ip; identity caller is missing: counted by the client's address",
+        ]
+    );
+    assert_eq!(
+        counted("GET / peer=none u:ann")[3],
+        "counted by caller (from user); counted by the client's address, which is unknown here"
+    );
 }

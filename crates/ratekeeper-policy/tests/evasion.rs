@@ -99,7 +99,9 @@ fn hop_by_hop_headers_are_not_identities() {
         assert!(matched.warnings()[0].message().contains("hop-by-hop"), "{name}");
     }
     assert!(
-        policy("exempt: [{ header: { upgrade: websocket } }]\nlimits: []").warnings().is_empty()
+        policy("exempt: [{ header: { upgrade: websocket } }]\nlimits: [{ name: a, rate: 1/s }]")
+            .warnings()
+            .is_empty()
     );
     let list = policy("identify: { a: { header: X-Forwarded-For } }\nlimits: []");
     assert!(list.warnings()[0].message().contains("use client_ip"));

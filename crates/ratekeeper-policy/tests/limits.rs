@@ -192,7 +192,7 @@ fn a_class_has_its_share() {
     };
     assert_eq!(
         amounts("GET /web/a x-batch:1"),
-        ["sliding_counter 2/s", "token_bucket 10/4s burst 5", "1 at a time"]
+        ["token_bucket 10/4s burst 2", "token_bucket 10/4s burst 5", "1 at a time"]
     );
     assert_eq!(amounts("GET /web/a"), ["token_bucket 1010/200s burst 10"]);
     let text = SHARES.replace("0.01%", "0%");

@@ -57,15 +57,89 @@ fn an_invalid_document_has_one_error() {
     check("- a\n- b\n", "expected a policy");
     check("just text", "expected a policy");
     check("~", "a value is missing");
-    check("version: 1\nlimits: [\n", "this is not YAML");
-    check("version: 1\n\tlimits: []\n", "this is not YAML");
+    check("version: 1\nlimits: [\n", "p.yaml:2:9: this \"[\" is not closed with \"]\"");
+    check("version: 1\n\tlimits: []\n", "p.yaml:2:1: this line is indented with a tab");
     check("version: 1\nlimits: []\n---\nversion: 1\n", "one document");
     check("version: 1\nlimits: []\n? [a, b]\n: c\n", "a name must be text");
     check("version: 1\nlimits: []\n: c\n", "unknown field \"\"");
     check("version: 1\nlimits: []\nlimits: []\n", "\"limits\" is here twice, first in line 2");
-    check("version: 1\nlimits: *missing\n", "this is not YAML");
+    check("version: 1\nlimits: *missing\n", "begins with * must be quoted");
+    check("version: 1\nlimits: !<a [] \n", "this is not YAML");
     check("version: 1\nlimits: &a [ *a ]\n", "this alias contains itself");
     check("version: 2\nlimits: []\n", "expected 1, found \"2\"");
+}
+
+const BLOCKS: &str = "version: 1
+identify:
+  user:
+    header: x-user
+exempt:
+  - path: /healthz
+limits:
+  - name: search
+    match:
+      method: GET
+      path: /search
+    rate: 5/s
+    per:
+      - user
+      - ip
+  - name: all
+    rate: 100/minute
+responses:
+  body: json
+";
+
+/// Changes one line of `BLOCKS`.
+fn with_line(number: usize, change: impl Fn(&str) -> String) -> String {
+    let line = |(n, line): (usize, &str)| if n == number { change(line) } else { line.into() };
+    BLOCKS.lines().enumerate().map(line).map(|line| line + "\n").collect()
+}
+
+/// Returns the mistakes that people make in one line.
+fn mistakes(line: &str) -> Vec<String> {
+    let content = line.trim_start();
+    let indent = line.len() - content.len();
+    let mut mistakes = vec![
+        format!("{}\t{content}", &line[..indent]),
+        format!("\t{content}"),
+        line.replacen(':', "", 1),
+        line.replacen(": ", ":", 1),
+        line.replacen("- ", "-", 1),
+        line.replacen("- ", "  ", 1),
+        line.replacen("- ", "", 1),
+    ];
+    mistakes.extend((0..indent + 5).map(|spaces| " ".repeat(spaces) + content));
+    mistakes
+}
+
+#[test]
+fn mistakes_of_layout_are_not_explained_in_terms_of_the_grammar() {
+    assert_eq!(parse_errors(BLOCKS), "ok");
+    for number in 0..BLOCKS.lines().count() {
+        for changed in mistakes(BLOCKS.lines().nth(number).unwrap()) {
+            let text = with_line(number, |_| changed.clone());
+            let shown = parse_errors(&text);
+            assert!(!shown.contains("not YAML"), "{text}{shown}");
+        }
+    }
+}
+
+#[test]
+fn the_line_of_a_mistake_of_layout_is_named() {
+    let check = |number: usize, change: &dyn Fn(&str) -> String, part: &str| {
+        let shown = parse_errors(&with_line(number - 1, change));
+        assert!(shown.contains(&format!("p.yaml:{number}:")) && shown.contains(part), "{shown}");
+    };
+    let indented = |line: &str| format!(" {line}");
+    check(8, &|line| line.replace("  -", "\t-"), "indented with a tab");
+    check(12, &|line| line.replace(':', ""), "a colon is missing after \"rate\"");
+    check(12, &|line| line.replace(": ", ":"), "a space is missing after \"rate:\"");
+    check(12, &indented, "\"rate\" is indented");
+    check(12, &|line| line[1..].to_string(), "\"rate\" is indented too little");
+    check(16, &indented, "this dash is in column 4");
+    check(16, &|line| line.replace("- ", ""), "a dash is missing");
+    check(16, &|line| line.replace("- ", "-"), "a space is missing after the dash");
 }
 
 #[test]
@@ -95,6 +169,23 @@ fn secrets_are_not_shown() {
     );
     assert!(errors.contains("isuer") && errors.contains("dealine"), "{errors}");
     assert!(!errors.contains("hunter2") && !errors.contains("passw0rd"), "{errors}");
+}
+
+#[test]
+fn secrets_are_not_shown_in_a_file_that_cannot_be_parsed() {
+    for text in [
+        "jwt:\n  secret hunter2\n  issuer: x\n",
+        "jwt:\n  secret: hunter2: x\n",
+        "jwt:\n  secret:hunter2\n  issuer: x\n",
+        "jwt:\n  issuer: x\n    secret: hunter2\n",
+        "jwt:\n\tsecret: hunter2\n",
+        "jwt: { secret: hunter2\n",
+        "store:\n  prefix: a\n    url: redis://u:hunter2@h\n",
+        "store: { url: redis://hunter2@h, prefix: [a }\n",
+    ] {
+        let shown = errors(text);
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
 }
 
 fn lines(n: usize, line: impl Fn(usize) -> String) -> String {

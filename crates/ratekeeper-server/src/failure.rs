@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use ratekeeper_core::LimitError;
 use ratekeeper_lab::{SimulateError, TraceError};
 
+use crate::style;
+
 /// The error of a command-line argument whose value is not just one of a list.
 pub(crate) type ErrorBox = Box<dyn Error + Send + Sync>;
 
@@ -22,6 +24,9 @@ pub(crate) enum Failure {
     /// The input is invalid, and the reason has been printed: exit code 2.
     #[error("the input is invalid")]
     Reported,
+    /// There are warnings, which have been printed and count as errors: exit code 1.
+    #[error("there are warnings")]
+    Warnings,
     /// The reader of the output has closed the pipe, as with `| head`: exit code 0.
     #[error("the output was closed")]
     BrokenPipe,
@@ -46,10 +51,12 @@ impl Failure {
             Self::Input(error) => (error, 2),
             Self::Io(error) => (error, 1),
             Self::Reported => return 2.into(),
+            Self::Warnings => return 1.into(),
             Self::BrokenPipe => return ExitCode::SUCCESS,
         };
         // If standard error cannot be written to, the exit code is all there is.
-        let _ = writeln!(io::stderr(), "error: {}", with_sources(&*error));
+        let (label, text) = (style::error("error:"), style::errors(&with_sources(&*error)));
+        let _ = writeln!(style::stderr(), "{label} {text}");
         code.into()
     }
 }

@@ -19,6 +19,8 @@ mod remote;
 mod schema;
 mod serve;
 mod simulate;
+mod style;
+mod terminal;
 mod tokens;
 mod top;
 mod trace;

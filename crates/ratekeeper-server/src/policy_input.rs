@@ -9,7 +9,7 @@ use ratekeeper::{Policy, PolicyErrors, PolicyFiles, RedisConfig, RedisUrlError, 
 
 /// Reads a policy file; `-` is standard input.
 pub(crate) fn read(path: &Path) -> Result<Policy, PolicyErrors> {
-    let sources = PolicyFiles::beside(path);
+    let sources = PolicyFiles::of(path);
     if path.as_os_str() != "-" {
         return read_policy(path, &sources);
     }

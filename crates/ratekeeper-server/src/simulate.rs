@@ -15,6 +15,7 @@ use ratekeeper_lab::{
 use crate::choices::{self, AlgorithmChoice, AlgorithmChoiceParser};
 use crate::failure::Failure;
 use crate::remote::RemoteDecider;
+use crate::terminal;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,10 +23,10 @@ Examples:
     ratekeeper simulate 10/s --algorithm all
 
   A flash sale with ten keys and a spike of one more:
-    ratekeeper simulate '5/s burst 10' --algorithm token_bucket --traffic flash-sale --keys 10
+    ratekeeper simulate '5/s burst 10' --traffic flash-sale --keys 10
 
   Print every decision for recorded traffic, one JSON object per line:
-    ratekeeper simulate '5/s burst 10' --algorithm token_bucket --trace trace.csv --format jsonl
+    ratekeeper simulate '5/s burst 10' --trace trace.csv --format jsonl
 
   Make the same decisions in Redis; the output is identical:
     ratekeeper simulate 100/minute --trace trace.csv --format jsonl --store redis://127.0.0.1:6379
@@ -34,6 +35,9 @@ Examples:
     at_us,key,cost
     0,alice,1
     200000,bob,3
+
+Environment: COLUMNS sets the width of the chart, which is otherwise that of the terminal, or 80.
+There are colours on a terminal; NO_COLOR turns them off and CLICOLOR_FORCE turns them on.
 
 Exit codes: 0 success, 1 reading or writing failed, 2 the input is invalid.\n";
 
@@ -50,8 +54,8 @@ pub(crate) struct Simulate {
     #[arg(value_name = "LIMIT")]
     rate: Rate,
 
-    /// Algorithm
-    #[arg(long, value_name = "NAME", value_parser = AlgorithmChoiceParser, default_value = Algorithm::default().name())]
+    /// Algorithm to simulate
+    #[arg(long, value_name = "ALGORITHM", value_parser = AlgorithmChoiceParser, default_value = Algorithm::default().name())]
     algorithm: AlgorithmChoice,
 
     /// Count denied requests too, so that a client that retries too fast stays limited (sliding_log only)
@@ -91,7 +95,7 @@ pub(crate) struct Simulate {
     #[arg(long, value_enum, default_value_t = OutputFormat::Table)]
     format: OutputFormat,
 
-    /// Maximum number of live keys in memory; with more, results may be inexact and a warning is printed
+    /// Keep the state of at most this many keys; with more, results may be inexact and a warning is printed
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     keys_max: u32,
 }
@@ -208,8 +212,9 @@ impl Simulate {
             writeln!(out, "{}", report.to_json())?;
             return out.flush();
         }
-        write!(out, "{}\n\n{}", self.title(report), report.to_text())?;
-        notes.iter().try_for_each(|note| writeln!(out, "\nnote: {note}"))?;
+        writeln!(out, "{}", self.title(report))?;
+        notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))?;
+        write!(out, "\n{}", report.to_text(terminal::text_options()))?;
         out.flush()
     }
 

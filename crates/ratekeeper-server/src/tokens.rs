@@ -15,8 +15,35 @@ use crate::reload::{LoadState, Reload};
 /// The header with the token of a proxy, whose `Authorization` header is that of its client.
 const PROXY_TOKEN: HeaderName = HeaderName::from_static("x-ratekeeper-token");
 
+/// What the lines of a file are, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SecretKind {
+    Token,
+    AdminToken,
+    Password,
+}
+
+impl SecretKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::AdminToken => "admin token",
+            Self::Password => "password",
+        }
+    }
+
+    fn plural(self) -> &'static str {
+        match self {
+            Self::Token => "tokens",
+            Self::AdminToken => "admin tokens",
+            Self::Password => "passwords",
+        }
+    }
+}
+
 /// The tokens that are accepted. Without any, no token is needed.
 pub(crate) struct Tokens {
+    kind: SecretKind,
     accepted: ArcSwap<Vec<Vec<u8>>>,
     file: Option<PathBuf>,
     loads: LoadState,
@@ -24,21 +51,20 @@ pub(crate) struct Tokens {
 
 impl Tokens {
     /// Reads a file with one token on each line; empty lines and those that start with `#` are ignored.
-    pub(crate) fn read(file: &Path) -> Result<Self, Failure> {
+    pub(crate) fn read(kind: SecretKind, file: &Path) -> Result<Self, Failure> {
         let loads = LoadState::loaded(FileStamps::of([file]));
-        let accepted = read(file).map_err(Failure::input)?;
+        let accepted = read(kind, file).map_err(Failure::input)?;
         let (accepted, file) = (ArcSwap::from_pointee(accepted), Some(file.to_path_buf()));
-        Ok(Self { accepted, file, loads })
+        Ok(Self { kind, accepted, file, loads })
     }
 
     /// Reads a file, if there is one.
-    pub(crate) fn read_if_named(file: Option<&Path>) -> Result<Arc<Self>, Failure> {
-        file.map(Self::read).transpose().map(|tokens| Arc::new(tokens.unwrap_or_default()))
-    }
-
-    /// Whether there is a file to reload.
-    pub(crate) fn is_from_file(&self) -> bool {
-        self.file.is_some()
+    pub(crate) fn read_if_named(
+        kind: SecretKind,
+        file: Option<&Path>,
+    ) -> Result<Arc<Self>, Failure> {
+        let tokens = file.map(|file| Self::read(kind, file)).transpose();
+        tokens.map(|tokens| Arc::new(tokens.unwrap_or_default()))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -76,7 +102,13 @@ impl Reload for Tokens {
     type Value = Result<Vec<Vec<u8>>, TokensError>;
     type Error = TokensError;
 
-    const WHAT: &'static str = "tokens";
+    fn what(&self) -> &'static str {
+        self.kind.plural()
+    }
+
+    fn is_from_file(&self) -> bool {
+        self.file.is_some()
+    }
 
     fn state(&self) -> &LoadState {
         &self.loads
@@ -88,13 +120,13 @@ impl Reload for Tokens {
 
     fn read(&self) -> (Self::Value, FileStamps) {
         let stamps = FileStamps::of(&self.file);
-        let accepted = self.file.as_ref().map(|file| read(file));
+        let accepted = self.file.as_ref().map(|file| read(self.kind, file));
         (accepted.unwrap_or_else(|| Ok(Vec::new())), stamps)
     }
 
     fn activate(&self, accepted: Self::Value) -> Result<String, TokensError> {
         let accepted = accepted?;
-        let details = format!("tokens={}", accepted.len());
+        let details = format!("count={}", accepted.len());
         self.accepted.store(Arc::new(accepted));
         Ok(details)
     }
@@ -103,20 +135,23 @@ impl Reload for Tokens {
 /// Why the tokens of a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokensError {
-    #[error("cannot read the tokens in {}: {error}", file.display())]
-    Read { file: PathBuf, error: ReadError },
-    #[error("{} contains no token; write one on each line", .0.display())]
-    Empty(PathBuf),
+    #[error("cannot read the {} in {}: {error}", kind.plural(), file.display())]
+    Read { kind: SecretKind, file: PathBuf, error: ReadError },
+    #[error("{} contains no {}; write one on each line", file.display(), kind.name())]
+    Empty { kind: SecretKind, file: PathBuf },
 }
 
-fn read(file: &Path) -> Result<Vec<Vec<u8>>, TokensError> {
-    let text = read_text(file, FILE_BYTES_MAX)
-        .map_err(|error| TokensError::Read { file: file.to_path_buf(), error })?;
+fn read(kind: SecretKind, file: &Path) -> Result<Vec<Vec<u8>>, TokensError> {
+    let text = read_text(file, FILE_BYTES_MAX).map_err(|error| TokensError::Read {
+        kind,
+        file: file.to_path_buf(),
+        error,
+    })?;
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     let accepted: Vec<_> = lines.map(|line| line.as_bytes().to_vec()).collect();
     if accepted.is_empty() {
-        return Err(TokensError::Empty(file.to_path_buf()));
+        return Err(TokensError::Empty { kind, file: file.to_path_buf() });
     }
     Ok(accepted)
 }
@@ -124,7 +159,7 @@ fn read(file: &Path) -> Result<Vec<Vec<u8>>, TokensError> {
 impl Default for Tokens {
     fn default() -> Self {
         let loads = LoadState::loaded(FileStamps::default());
-        Self { accepted: ArcSwap::default(), file: None, loads }
+        Self { kind: SecretKind::Token, accepted: ArcSwap::default(), file: None, loads }
     }
 }
 
@@ -149,7 +184,7 @@ mod tests {
     fn only_requests_with_a_token_are_allowed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "# ours\nalpha\n\n  beta  \n").unwrap();
-        let Ok(tokens) = Tokens::read(file.path()) else { panic!("tokens") };
+        let Ok(tokens) = Tokens::read(SecretKind::Token, file.path()) else { panic!("tokens") };
         for good in ["Bearer alpha", "bearer beta", "Bearer  beta "] {
             assert!(allows(&tokens, Some(good)), "{good}");
         }

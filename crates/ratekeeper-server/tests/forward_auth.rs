@@ -34,9 +34,9 @@ impl Server {
     }
 }
 
-/// Returns the document's configuration in this language, with the addresses of the test.
+/// Returns the last block of the document in this language, with the addresses of the test.
 fn documented(language: &str, server: &Server, upstream: &Backend) -> String {
-    let (_, rest) = DOCUMENT.split_once(&format!("```{language}\n")).expect("it is there");
+    let (_, rest) = DOCUMENT.rsplit_once(&format!("```{language}\n")).expect("it is there");
     let (block, _) = rest.split_once("```").expect("it ends");
     block
         .replace("127.0.0.1:8080", &server.http.to_string())

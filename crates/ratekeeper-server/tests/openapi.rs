@@ -53,7 +53,10 @@ fn post(server: &Server, document: &Value, path: &str, body: &Value, status: u16
 
 #[test]
 fn requests_and_responses_match_the_document() {
-    let server = Server::start(FILE);
+    let policy = tempfile::NamedTempFile::new().expect("a file");
+    let limits = "version: 1\nlimits: [{ name: all, rate: 100/hour }]\n";
+    std::fs::write(policy.path(), limits).expect("a file");
+    let server = Server::start_with(FILE, &["--grpc", "off", policy.path().to_str().unwrap()]);
     let document = document(&server);
     let post = |path: &str, body: Value, status| post(&server, &document, path, &body, status);
     let one = json!({"key": "k", "rate": "2/hour burst 2", "algorithm": "token_bucket", "cost": 2});

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use ratekeeper_core::{Cost, FailureMode, Limit, Rate, Scope};
+use ratekeeper_core::{Cost, FailureMode, IntoCost, Key, Limit, Rate, Scope};
 use smallvec::SmallVec;
 
 /// The most charges that one atomic step can take.
@@ -14,10 +14,36 @@ pub(crate) const INLINE: usize = 4;
 /// From this number on, charges to the same usage are found by sorting instead of comparing pairs.
 const SORTED_FROM: usize = 16;
 
+/// How the cost of a charge is checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChargeKind {
+    /// The whole cost has to fit.
+    #[default]
+    Full,
+    /// Something has to be left. Then the whole cost is charged, also more than is left; the excess is
+    /// a debt that time pays.
+    Overdraft,
+    /// Something has to be left. Nothing is charged.
+    Look,
+}
+
 /// One limit, one key, one cost.
 ///
 /// Charges of the same scope, algorithm and key count towards the same usage, whatever their rates.
 /// So usage carries over when a limit changes.
+///
+/// ```
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use ratekeeper::{Charge, Cost, Limit, MemoryStore, Micros, Op};
+///
+/// let per_user = Limit::token_bucket("5/s")?.named("user");
+/// let per_tenant = Limit::token_bucket("1000/minute")?.named("tenant");
+/// let charges = [Charge::new(&per_user, "ann").cost(Cost::of(2)), Charge::new(&per_tenant, "acme")];
+/// let verdict = MemoryStore::new().apply_now(Op::Check, &charges, Micros::new(0))?;
+/// assert_eq!(verdict.decisions()[0].remaining(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     pub(crate) limit: &'a Limit,
@@ -26,22 +52,37 @@ pub struct Charge<'a> {
     pub(crate) cost: Cost,
     /// The hash of the scope and the limit's algorithm.
     pub(crate) usage_id: u64,
+    pub(crate) kind: ChargeKind,
     on_failure: Option<FailureMode>,
 }
 
 impl<'a> Charge<'a> {
     /// Returns a charge of 1 to `key` under `limit`.
     #[inline]
-    pub fn new<K: AsRef<[u8]> + ?Sized>(limit: &'a Limit, key: &'a K) -> Self {
+    pub fn new<K: Key + ?Sized>(limit: &'a Limit, key: &'a K) -> Self {
         let (scope, usage_id) = (limit.scope(), limit.usage_id());
-        Self { limit, scope, key: key.as_ref(), cost: Cost::ONE, usage_id, on_failure: None }
+        let (key, cost, kind) = (key.key_bytes(), Cost::ONE, ChargeKind::Full);
+        Self { limit, scope, key, cost, usage_id, kind, on_failure: None }
     }
 
     /// Sets the cost.
     #[inline]
     #[must_use]
-    pub fn cost(self, cost: Cost) -> Self {
-        Self { cost, ..self }
+    pub fn cost(self, cost: impl IntoCost) -> Self {
+        Self { cost: cost.into_cost(), ..self }
+    }
+
+    /// Sets how the cost is checked.
+    #[inline]
+    #[must_use]
+    pub fn kind(self, kind: ChargeKind) -> Self {
+        Self { kind, ..self }
+    }
+
+    /// Returns whether a check charges nothing.
+    #[must_use]
+    pub fn is_look(&self) -> bool {
+        self.kind == ChargeKind::Look
     }
 
     /// Counts in `scope` instead of the limit's own.
@@ -99,6 +140,22 @@ impl<'a> Charge<'a> {
             && self.scope == other.scope
     }
 
+    /// Adds a charge to the same usage. What only looks adds nothing to what charges, and of two kinds of
+    /// charges the stricter counts for both.
+    fn merge(&mut self, other: &Charge<'_>) {
+        match (self.kind, other.kind) {
+            (_, ChargeKind::Look) => return,
+            (ChargeKind::Look, _) => (self.kind, self.cost) = (other.kind, other.cost),
+            _ => {
+                let total = self.cost.get().saturating_add(other.cost.get());
+                self.cost = Cost::new(total).unwrap_or(Cost::ONE);
+            }
+        }
+        if other.kind == ChargeKind::Full {
+            self.kind = ChargeKind::Full;
+        }
+    }
+
     /// An order in which charges to the same usage, and no others, are equal.
     fn cmp_usage(&self, other: &Charge<'_>) -> Ordering {
         fn parts<'c>(charge: &'c Charge<'_>) -> (u64, &'c [u8], u8, &'c str) {
@@ -116,6 +173,7 @@ pub struct OwnedCharge {
     scope: Scope,
     key: Box<[u8]>,
     cost: Cost,
+    kind: ChargeKind,
     on_failure: Option<FailureMode>,
 }
 
@@ -123,14 +181,14 @@ impl OwnedCharge {
     /// Borrows the charge.
     pub fn as_charge(&self) -> Charge<'_> {
         let charge = Charge::new(&self.limit, &self.key).within(&self.scope).cost(self.cost);
-        Charge { on_failure: self.on_failure, ..charge }
+        Charge { kind: self.kind, on_failure: self.on_failure, ..charge }
     }
 }
 
 impl From<&Charge<'_>> for OwnedCharge {
     fn from(charge: &Charge<'_>) -> Self {
-        let Charge { limit, scope, key, cost, on_failure, .. } = *charge;
-        Self { limit: limit.clone(), scope: scope.clone(), key: key.into(), cost, on_failure }
+        let Charge { limit, scope, key, cost, kind, on_failure, .. } = *charge;
+        Self { limit: limit.clone(), scope: scope.clone(), key: key.into(), cost, kind, on_failure }
     }
 }
 
@@ -175,8 +233,7 @@ impl<'a> MergedCharges<'a> {
             };
             match index {
                 Some(index) => {
-                    let total = merged[index].cost.get().saturating_add(charge.cost.get());
-                    merged[index].cost = Cost::new(total).unwrap_or(Cost::ONE);
+                    merged[index].merge(charge);
                     indices.push(index as u16);
                 }
                 None => {
@@ -211,6 +268,18 @@ fn firsts_by_sorting(charges: &[Charge<'_>]) -> Vec<usize> {
 }
 
 /// Why charges cannot be decided together.
+///
+/// ```
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use ratekeeper::{Charge, ChargesError, Limit};
+///
+/// let five = Limit::token_bucket("5/s")?.named("api");
+/// let six = Limit::token_bucket("6/s")?.named("api");
+/// let charges = [Charge::new(&five, "ann"), Charge::new(&six, "ann")];
+/// assert!(matches!(ChargesError::check(&charges), Err(ChargesError::ConflictingRates { .. })));
+/// assert_eq!(ChargesError::check(&[]), Err(ChargesError::Count(0)));
+/// # Ok::<(), ratekeeper::LimitError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChargesError {

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use ratekeeper_core::{ALGORITHMS, Algorithm, Cost, Decision, Limit, Micros};
 
-use crate::{CHARGES_MAX, Charge, ChargesError, Op, Snapshot, Store, StoreError};
+use crate::{CHARGES_MAX, Charge, ChargeKind, ChargesError, Op, Snapshot, Store, StoreError};
 
 /// Tests every promise over the store that `$store` makes, with `$block_on` to run futures.
 #[macro_export]
@@ -25,6 +25,8 @@ macro_rules! conformance {
             a_peek_changes_nothing,
             a_reset_makes_a_key_new,
             a_reservation_settles_up_and_down,
+            an_overdraft_is_charged_in_full_and_paid_by_time,
+            a_look_denies_when_nothing_is_left_and_charges_nothing,
             usage_carries_over_when_a_limit_changes,
             keys_are_injective,
             charges_that_cannot_be_decided_together_are_refused,
@@ -63,17 +65,17 @@ struct Reference {
 }
 
 impl Reference {
-    fn act(&mut self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
+    fn apply(&mut self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
         let scope = charge.scope.name().to_string();
         let key = (scope, charge.limit.algorithm(), charge.key.to_vec());
         let state = self.state.entry(key).or_insert_with(|| Snapshot::fresh(charge.limit));
-        state.act(op, charge.limit, charge.cost, now)
+        state.apply(op, charge, now)
     }
 
     fn check_all(&mut self, charges: &[Charge<'_>], now: Micros) -> Vec<Decision> {
-        let peeked: Vec<_> = charges.iter().map(|c| self.act(Op::Peek, c, now)).collect();
+        let peeked: Vec<_> = charges.iter().map(|c| self.apply(Op::Peek, c, now)).collect();
         let op = if peeked.iter().all(Decision::allowed) { Op::Check } else { Op::Peek };
-        charges.iter().map(|charge| self.act(op, charge, now)).collect()
+        charges.iter().map(|charge| self.apply(op, charge, now)).collect()
     }
 }
 
@@ -98,6 +100,14 @@ impl Random {
 
     fn cost(&mut self, max: u64) -> Cost {
         Cost::new(1 + self.below(max)).expect("at least 1")
+    }
+
+    fn kind(&mut self) -> ChargeKind {
+        match self.below(8) {
+            0 => ChargeKind::Overdraft,
+            1 => ChargeKind::Look,
+            _ => ChargeKind::Full,
+        }
     }
 }
 
@@ -166,7 +176,7 @@ async fn follow_the_core<S: Store>(
         now = (now + after).min(Micros::MAX.get());
         let at = Micros::new(now);
         let key = random.pick(&["a", "b", "c"]);
-        let charge = Charge::new(random.pick(limits), key).cost(cost(units));
+        let charge = Charge::new(random.pick(limits), key).cost(cost(units)).kind(random.kind());
         let charged_at = Micros::new(now - random.below(5_000));
         let op = *random.pick(&[
             Op::Check,
@@ -179,7 +189,7 @@ async fn follow_the_core<S: Store>(
             Op::refund_latest(),
         ]);
         let decision = *store.apply(op, &[charge], at).await.expect("a verdict");
-        let expected = reference.act(op, &charge, at);
+        let expected = reference.apply(op, &charge, at);
         assert_eq!(decision, expected, "step {step}: {op:?} {charge:?} at {now}");
     }
 }
@@ -194,7 +204,10 @@ pub async fn several_limits_are_charged_all_or_none<S: Store>(store: &S) {
         let several = 1 + random.below(limits.len() as u64) as usize;
         let charges: Vec<_> = (0..several)
             .map(|i| &limits[(first + i) % limits.len()])
-            .map(|limit| Charge::new(limit, random.pick(&["a", "b"])).cost(random.cost(3)))
+            .map(|limit| {
+                let charge = Charge::new(limit, random.pick(&["a", "b"])).cost(random.cost(3));
+                charge.kind(random.kind())
+            })
             .collect();
         let at = Micros::new(now);
         let verdict = store.apply(Op::Check, &charges, at).await.expect("a verdict");
@@ -309,6 +322,59 @@ pub async fn a_reservation_settles_up_and_down<S: Store>(store: &S) {
         let wait = denied.retry_after().expect("a wait").as_micros() as u64;
         assert!(!one(store, Op::Peek, charge, wait - 1).await.allowed(), "{algorithm}");
         assert!(one(store, Op::Peek, charge, wait).await.allowed(), "{algorithm}");
+    }
+}
+
+/// Responses of 600 units, known afterwards, under 1000 an hour.
+pub async fn an_overdraft_is_charged_in_full_and_paid_by_time<S: Store>(store: &S) {
+    for algorithm in ALGORITHMS {
+        let limit = limit(*algorithm, "1000/hour").named("overdraft");
+        let charge = Charge::new(&limit, "k").cost(cost(600)).kind(ChargeKind::Overdraft);
+        assert_eq!(one(store, Op::Check, charge, 0).await.remaining(), 400, "{algorithm}");
+        let in_debt = one(store, Op::Check, charge, 0).await;
+        assert!(in_debt.allowed() && in_debt.remaining() == 0, "{algorithm}: charged in full");
+        let denied = one(store, Op::Check, charge, 0).await;
+        assert!(!denied.allowed(), "{algorithm}: a debt denies");
+        let wait = denied.retry_after().expect("debts are paid").as_micros() as u64;
+        assert!(!one(store, Op::Check, charge, wait - 1).await.allowed(), "{algorithm}");
+        assert!(one(store, Op::Check, charge, wait).await.allowed(), "{algorithm}: paid");
+    }
+    let bucket = limit(Algorithm::TokenBucket, "1000/hour").named("debt");
+    let charge = Charge::new(&bucket, "k").cost(cost(600)).kind(ChargeKind::Overdraft);
+    for _ in 0..2 {
+        assert!(one(store, Op::Check, charge, 0).await.allowed());
+    }
+    let wait = |decision: Decision| decision.retry_after().expect("denied").as_millis();
+    assert_eq!(wait(one(store, Op::Check, charge, 0).await), 201 * 3_600, "200 owed, and 1 more");
+    let reported = Charge::new(&bucket, "reports").cost(cost(600));
+    for _ in 0..5 {
+        let _ = one(store, Op::Charge, reported, 0).await;
+    }
+    let looked = one(store, Op::Check, reported.kind(ChargeKind::Look), 0).await;
+    assert_eq!(wait(looked), 2_001 * 3_600, "all five reports count");
+}
+
+/// A look takes part in all or nothing.
+pub async fn a_look_denies_when_nothing_is_left_and_charges_nothing<S: Store>(store: &S) {
+    for algorithm in ALGORITHMS {
+        let spent = limit(*algorithm, "2/hour").named("looked at");
+        let other = limit(*algorithm, "10/hour").named("charged");
+        let look = Charge::new(&spent, "k").cost(cost(5)).kind(ChargeKind::Look);
+        let charge = Charge::new(&other, "k").cost(cost(3));
+        for _ in 0..3 {
+            assert_eq!(one(store, Op::Check, look, 0).await.remaining(), 2, "{algorithm}");
+        }
+        let both = store.apply(Op::Check, &[look, charge], Micros::new(START)).await;
+        assert!(both.expect("a verdict").allowed(), "{algorithm}");
+        assert_eq!(one(store, Op::Peek, charge, 0).await.remaining(), 7, "{algorithm}");
+        let _ = one(store, Op::Check, Charge::new(&spent, "k").cost(cost(2)), 0).await;
+        let both = store.apply(Op::Check, &[look, charge], Micros::new(START)).await;
+        assert!(!both.expect("a verdict").allowed(), "{algorithm}");
+        assert_eq!(
+            one(store, Op::Peek, charge, 0).await.remaining(),
+            7,
+            "{algorithm}: not charged"
+        );
     }
 }
 

@@ -18,12 +18,12 @@ mod snapshot;
 mod store;
 mod verdict;
 
-pub use charge::{CHARGES_MAX, Charge, ChargesError, OwnedCharge};
+pub use charge::{CHARGES_MAX, Charge, ChargeKind, ChargesError, OwnedCharge};
 #[cfg(feature = "redis")]
 pub use leased::{LeaseStats, LeasedStore};
 pub use memory::{MemoryStats, MemoryStore};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore, RedisUrlError};
 pub use snapshot::Snapshot;
-pub use store::{ApplyFailure, LateReply, Op, SharedStore, Store, StoreError};
+pub use store::{ApplyFailure, LateReply, Op, SharedStore, Store, StoreError, StoreErrorCause};
 pub use verdict::Verdict;

@@ -1,8 +1,10 @@
 //! The state of one key, apart from any store.
 
-use ratekeeper_core::{Cell, Cost, Decision, Evaluator, Limit, Micros, RequestLog};
+use ratekeeper_core::algorithm::SlidingLog;
+use ratekeeper_core::{Cell, CellEvaluator, Cost, Decision, Evaluator, Limit, Micros, RequestLog};
 
-use crate::store::Op;
+use crate::charge::Charge;
+use crate::store::{Op, UsageOp};
 
 /// A copy of the state of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,29 +26,56 @@ impl Snapshot {
 
     /// Checks this copy and charges it; the store is not changed.
     pub fn check(&mut self, limit: &Limit, cost: Cost, now: Micros) -> Decision {
-        self.act(Op::Check, limit, cost, now)
+        self.apply(Op::Check, &Charge::new(limit, "").cost(cost), now)
     }
 
     /// Applies an operation to this copy; the store is not changed.
-    pub fn act(&mut self, op: Op, limit: &Limit, cost: Cost, now: Micros) -> Decision {
-        match (limit.evaluator(), &mut *self) {
-            (Evaluator::Cell(rule), Self::Cell(cell)) => match op {
-                Op::Check => rule.check(cell, cost, now),
-                Op::Peek => rule.peek(*cell, cost, now),
-                Op::Charge => rule.charge(cell, cost, now),
-                Op::Refund { charged_at } => rule.refund(cell, cost, charged_at, now),
-            },
-            (Evaluator::Log(rule), Self::Log(log)) => match op {
-                Op::Check => rule.check(log, cost, now),
-                Op::Peek => rule.peek(log, cost, now),
-                Op::Charge => rule.charge(log, cost, now),
-                Op::Refund { charged_at } => rule.refund(log, cost, charged_at, now),
-            },
+    pub fn apply(&mut self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
+        let (usage_op, cost) = op.on(charge);
+        match (charge.limit.evaluator(), &mut *self) {
+            (Evaluator::Cell(rule), Self::Cell(cell)) => {
+                apply_to_cell(usage_op, rule, cell, cost, now)
+            }
+            (Evaluator::Log(rule), Self::Log(log)) => apply_to_log(usage_op, rule, log, cost, now),
             // The state of another algorithm does not apply.
             _ => {
-                *self = Self::fresh(limit);
-                self.act(op, limit, cost, now)
+                *self = Self::fresh(charge.limit);
+                self.apply(op, charge, now)
             }
         }
+    }
+}
+
+#[inline]
+pub(crate) fn apply_to_cell(
+    op: UsageOp,
+    rule: &CellEvaluator,
+    cell: &mut Cell,
+    cost: Cost,
+    now: Micros,
+) -> Decision {
+    match op {
+        UsageOp::Check => rule.check(cell, cost, now),
+        UsageOp::Peek => rule.peek(*cell, cost, now),
+        UsageOp::Charge => rule.charge(cell, cost, now),
+        UsageOp::Overdraw => rule.overdraw(cell, cost, now),
+        UsageOp::Refund { charged_at } => rule.refund(cell, cost, charged_at, now),
+    }
+}
+
+#[inline]
+pub(crate) fn apply_to_log(
+    op: UsageOp,
+    rule: &SlidingLog,
+    log: &mut RequestLog,
+    cost: Cost,
+    now: Micros,
+) -> Decision {
+    match op {
+        UsageOp::Check => rule.check(log, cost, now),
+        UsageOp::Peek => rule.peek(log, cost, now),
+        UsageOp::Charge => rule.charge(log, cost, now),
+        UsageOp::Overdraw => rule.overdraw(log, cost, now),
+        UsageOp::Refund { charged_at } => rule.refund(log, cost, charged_at, now),
     }
 }

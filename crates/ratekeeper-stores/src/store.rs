@@ -1,6 +1,7 @@
 //! The interface of every store.
 
-use std::fmt;
+use std::error::Error;
+use std::fmt::{self, Display, Formatter};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,10 +9,21 @@ use std::time::Duration;
 
 use ratekeeper_core::{Cost, Micros};
 
-use crate::charge::{Charge, ChargesError};
+use crate::charge::{Charge, ChargeKind, ChargesError};
 use crate::verdict::Verdict;
 
 /// An operation on charges.
+///
+/// ```
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use ratekeeper::{Charge, Cost, Limit, MemoryStore, Micros, Op};
+///
+/// let (store, limit, now) = (MemoryStore::new(), Limit::token_bucket("10/s")?, Micros::new(0));
+/// let charge = Charge::new(&limit, "ann").cost(Cost::of(4));
+/// assert_eq!(store.apply_now(Op::Check, &[charge], now)?.remaining(), 6);
+/// assert_eq!(store.apply_now(Op::Refund { charged_at: now }, &[charge], now)?.remaining(), 10);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Charge all of them if all fit, and none otherwise.
@@ -27,7 +39,33 @@ pub enum Op {
     },
 }
 
+/// An operation on one usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UsageOp {
+    Check,
+    Peek,
+    Charge,
+    Overdraw,
+    Refund { charged_at: Micros },
+}
+
 impl Op {
+    /// Returns what this does to the usage of a charge, and with which cost.
+    #[inline]
+    pub(crate) fn on(self, charge: &Charge<'_>) -> (UsageOp, Cost) {
+        let op = match (self, charge.kind) {
+            (_, ChargeKind::Look) | (Self::Peek, ChargeKind::Overdraft) => {
+                return (UsageOp::Peek, Cost::ONE);
+            }
+            (Self::Check, ChargeKind::Full) => UsageOp::Check,
+            (Self::Check, ChargeKind::Overdraft) => UsageOp::Overdraw,
+            (Self::Peek, ChargeKind::Full) => UsageOp::Peek,
+            (Self::Charge, _) => UsageOp::Charge,
+            (Self::Refund { charged_at }, _) => UsageOp::Refund { charged_at },
+        };
+        (op, charge.cost)
+    }
+
     /// Returns the refund of what was just charged, at the store's current time. The caller's own clock
     /// may be off, and then the refund would be for another window.
     pub const fn refund_latest() -> Self {
@@ -45,6 +83,15 @@ impl Op {
 }
 
 /// A store of usage. One call is one atomic step.
+///
+/// ```
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use ratekeeper::{Charge, Micros, Op, Store, StoreError};
+///
+/// async fn is_allowed(store: &impl Store, charge: Charge<'_>, now: Micros) -> Result<bool, StoreError> {
+///     Ok(store.apply(Op::Check, &[charge], now).await?.allowed())
+/// }
+/// ```
 pub trait Store {
     /// Applies `op` to all charges, or to none of them.
     ///
@@ -78,6 +125,16 @@ impl<S: Store + Send + Sync> Store for Arc<S> {
 }
 
 /// A store that a fleet of nodes shares.
+///
+/// ```
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use std::time::Duration;
+/// use ratekeeper::{SharedStore, StoreError};
+///
+/// async fn nodes(store: &impl SharedStore) -> Result<u32, StoreError> {
+///     store.announce("node-1", Duration::from_secs(10)).await
+/// }
+/// ```
 pub trait SharedStore: Store {
     /// Announces that `node` is alive for this long; zero removes it. Returns how many nodes there are.
     fn announce(
@@ -133,30 +190,127 @@ impl fmt::Debug for ApplyFailure {
 }
 
 /// The store failed to decide. A denial is not an error.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+///
+/// `source()` is the error of the client library, if there is one.
+///
+/// ```
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use ratekeeper::StoreError;
+///
+/// fn hint(error: &StoreError) -> &'static str {
+///     match error {
+///         StoreError::Misconfigured(_) => "check the password and the certificate",
+///         StoreError::Deadline(_) => "the store is slow",
+///         _ => "the store is unavailable",
+///     }
+/// }
+/// # assert_eq!(hint(&StoreError::Deadline(std::time::Duration::ZERO)), "the store is slow");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
     /// The charges cannot be decided together.
-    #[error(transparent)]
-    Charges(#[from] ChargesError),
+    Charges(ChargesError),
     /// There was no response within this time.
-    #[error("the store did not respond within {0:?}")]
     Deadline(Duration),
     /// The store cannot be reached.
-    #[error("the store cannot be reached: {0}")]
-    Unreachable(String),
+    Unreachable(StoreErrorCause),
     /// The store was reached but refused: it is out of memory, loading, or a replica.
-    #[error("the store refused: {0}")]
-    Refused(String),
+    Refused(StoreErrorCause),
     /// The store will never accept this client: a wrong password, an untrusted certificate.
-    #[error(
-        "the store does not accept this configuration: {0}; check the user, the password, the \
-         certificate and the address"
-    )]
-    Misconfigured(String),
+    Misconfigured(StoreErrorCause),
     /// The store's response cannot be decoded, or contradicts the request.
-    #[error("invalid response from the store: {0}")]
-    InvalidResponse(String),
+    InvalidResponse(StoreErrorCause),
+}
+
+impl Display for StoreError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Charges(error) => error.fmt(f),
+            Self::Deadline(time) => write!(f, "the store did not respond within {time:?}"),
+            Self::Unreachable(cause) => write!(f, "the store cannot be reached: {cause}"),
+            Self::Refused(cause) => write!(f, "the store refused: {cause}"),
+            Self::Misconfigured(cause) => write!(
+                f,
+                "the store does not accept this configuration: {cause}; check the user, the \
+                 password, the certificate and the address"
+            ),
+            Self::InvalidResponse(cause) => write!(f, "invalid response from the store: {cause}"),
+        }
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Charges(error) => error.source(),
+            Self::Deadline(_) => None,
+            Self::Unreachable(cause)
+            | Self::Refused(cause)
+            | Self::Misconfigured(cause)
+            | Self::InvalidResponse(cause) => {
+                cause.source.as_ref().map(|source| &**source as &(dyn Error + 'static))
+            }
+        }
+    }
+}
+
+impl From<ChargesError> for StoreError {
+    fn from(error: ChargesError) -> Self {
+        Self::Charges(error)
+    }
+}
+
+/// Why a store failed: a message, and the error of the client library that it comes from.
+///
+/// ```
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use std::error::Error;
+/// use ratekeeper::{StoreError, StoreErrorCause};
+///
+/// let cause = StoreErrorCause::from_error(std::io::Error::other("connection refused"));
+/// assert_eq!(cause.message(), "connection refused");
+/// assert!(StoreError::Unreachable(cause).source().is_some());
+/// ```
+#[derive(Clone, Debug)]
+pub struct StoreErrorCause {
+    message: String,
+    source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl StoreErrorCause {
+    /// Returns the message.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Returns the cause that is another error.
+    #[must_use]
+    pub fn from_error(error: impl Error + Send + Sync + 'static) -> Self {
+        Self { message: error.to_string(), source: Some(Arc::new(error)) }
+    }
+}
+
+/// Causes with the same message are equal.
+impl PartialEq for StoreErrorCause {
+    fn eq(&self, other: &Self) -> bool {
+        self.message == other.message
+    }
+}
+
+impl Eq for StoreErrorCause {}
+
+impl Display for StoreErrorCause {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl<T: Into<String>> From<T> for StoreErrorCause {
+    fn from(message: T) -> Self {
+        Self { message: message.into(), source: None }
+    }
 }
 
 impl StoreError {

@@ -15,6 +15,17 @@ pub(crate) type Decisions = SmallVec<[Decision; INLINE]>;
 /// The decisions on all charges of a request.
 ///
 /// It dereferences to the decision of the binding charge ([`Verdict::binding`]).
+///
+/// ```
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use ratekeeper::{Charge, Limit, MemoryStore, Micros, Op};
+///
+/// let (user, tenant) = (Limit::token_bucket("2/s")?.named("user"), Limit::token_bucket("9/s")?);
+/// let charges = [Charge::new(&tenant, "acme"), Charge::new(&user, "ann")];
+/// let verdict = MemoryStore::new().apply_now(Op::Check, &charges, Micros::new(0))?;
+/// assert_eq!((verdict.binding(), verdict.remaining()), (1, 1), "the second charge has the least left");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {

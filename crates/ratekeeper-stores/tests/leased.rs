@@ -179,7 +179,7 @@ fn unspent_leases_are_returned() {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let later = Micros::new(START + 1_000_100);
             assert_eq!(nodes[0].stats(later).keys, 0);
-            assert_eq!(nodes[0].stats(later).returned, held);
+            assert_eq!(nodes[0].stats(later).refunded, held);
             let left =
                 nodes[1].apply(Op::Peek, &[Charge::new(&limit, "hot")], later).await.unwrap();
             assert!((900..=901).contains(&left.remaining()), "{algorithm}: {}", left.remaining());

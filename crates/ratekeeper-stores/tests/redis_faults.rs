@@ -101,6 +101,8 @@ fn a_closed_connection_is_unreachable_and_reconnected() {
     let setup = FaultySetup::start();
     for error in setup.errors(Fault::Cut) {
         assert!(matches!(error, StoreError::Unreachable(_)), "{error:?}");
+        let source = std::error::Error::source(&error).expect("the client library's error");
+        assert!(source.is::<redis::RedisError>(), "{source:?}");
     }
     setup.proxy.set(Fault::None);
     let stats = setup.recovers();
@@ -315,7 +317,10 @@ fn a_server_out_of_memory_is_an_error_until_memory_is_freed() {
     // The remaining memory is filled by limiter states.
     let fill = async |i: u32| check(&store, &limit, &format!("bob{i}")).await.err();
     let error = (0..100_000).find_map(|i| block_on(fill(i))).expect("it is out of memory");
-    assert!(matches!(&error, StoreError::Refused(why) if why.contains("OOM")), "{error:?}");
+    assert!(
+        matches!(&error, StoreError::Refused(why) if why.message().contains("OOM")),
+        "{error:?}"
+    );
     assert!(!block_on(check(&store, &limit, "ann")).unwrap().allowed(), "a denial needs no memory");
     server.command(&["FLUSHALL"]);
     assert!(block_on(check(&store, &limit, "bob")).unwrap().allowed());
@@ -331,7 +336,7 @@ fn a_read_only_replica_is_an_error_until_it_is_promoted() {
     let refusal = async {
         loop {
             match check(&store, &limit, "ann").await.unwrap_err() {
-                StoreError::Refused(why) if why.contains("read only replica") => return,
+                StoreError::Refused(why) if why.message().contains("read only replica") => return,
                 _ => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         }

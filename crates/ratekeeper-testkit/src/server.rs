@@ -59,8 +59,7 @@ impl Listener {
 
 /// The start of the line that `serve` announces last but for a hint, and `gateway` before its admin
 /// listener.
-const SERVE_READY: &str = "policy: ";
-const GATEWAY_READY: &str = "limits: ";
+const READY: &str = "policy: ";
 
 /// How to start the binary: its subcommand, listeners, options and environment.
 #[derive(Clone, Debug)]
@@ -68,7 +67,6 @@ const GATEWAY_READY: &str = "limits: ";
 pub struct ServerBuilder {
     program: OsString,
     subcommand: &'static str,
-    ready: &'static str,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     shell: Option<String>,
@@ -79,19 +77,18 @@ pub struct ServerBuilder {
 impl ServerBuilder {
     /// Prepares `ratekeeper serve`. `program` is `env!("CARGO_BIN_EXE_ratekeeper")`.
     pub fn serve(program: &str) -> Self {
-        Self::new(program, "serve", SERVE_READY)
+        Self::new(program, "serve")
     }
 
     /// Prepares `ratekeeper gateway`.
     pub fn gateway(program: &str) -> Self {
-        Self::new(program, "gateway", GATEWAY_READY).listen(&[Listener::Gateway])
+        Self::new(program, "gateway").listen(&[Listener::Gateway])
     }
 
-    fn new(program: &str, subcommand: &'static str, ready: &'static str) -> Self {
+    fn new(program: &str, subcommand: &'static str) -> Self {
         Self {
             program: program.into(),
             subcommand,
-            ready,
             args: Vec::new(),
             env: Vec::new(),
             shell: None,
@@ -177,7 +174,7 @@ impl ServerBuilder {
             .collect();
         process.wait_until_ready("ratekeeper", |process| {
             let log = process.log();
-            log.lines().any(|line| line.starts_with(self.ready))
+            log.lines().any(|line| line.starts_with(READY))
                 && expected.iter().all(|listener| listener.announced(&log).is_some())
         });
         Server { process }

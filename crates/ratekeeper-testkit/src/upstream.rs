@@ -1,5 +1,6 @@
 //! An HTTP/1 upstream whose responses the test defines.
 
+use std::mem;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,11 +38,13 @@ impl Backend {
         let counted = Arc::clone(&counts);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                counted.connections.fetch_add(1, Ordering::SeqCst);
                 let (serve, counted) = (Arc::clone(&serve), Arc::clone(&counted));
                 thread::spawn(move || {
                     let mut wire = Wire::new(stream);
+                    let mut is_first = true;
                     while let Ok(head) = wire.try_head() {
+                        let connections = usize::from(mem::take(&mut is_first));
+                        counted.connections.fetch_add(connections, Ordering::SeqCst);
                         counted.requests.fetch_add(1, Ordering::SeqCst);
                         if !serve(head, &mut wire) {
                             return;
@@ -87,7 +90,7 @@ impl Backend {
         self.counts.requests.load(Ordering::SeqCst)
     }
 
-    /// Returns how many connections it has accepted.
+    /// Returns on how many connections it has received requests.
     pub fn connections(&self) -> usize {
         self.counts.connections.load(Ordering::SeqCst)
     }

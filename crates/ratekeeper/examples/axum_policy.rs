@@ -32,7 +32,7 @@ async fn log_in(mut request: Request, next: Next) -> Response {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/axum_policy.yaml");
     let limits = RatekeeperLayer::open(&policy)?
-        .identify("user", |request| Some(request.extensions.get::<Session>()?.user.clone()));
+        .identify("user", |request| Some(request.extensions.get::<Session>()?.user.clone()))?;
 
     let app = Router::new()
         .route("/", get(|| async { "hello\n" }))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ratekeeper_core::{Decision, Limit};
 use ratekeeper_policy::{Amount, AppliedLimit, Headers, LimitRule, MissingReason};
-use ratekeeper_stores::{Charge, Op};
+use ratekeeper_stores::{Charge, ChargeKind, Op};
 use smallvec::SmallVec;
 
 use crate::engine::{Engine, InFlightPermit, Receipt};
@@ -50,6 +50,22 @@ impl Admission {
 pub(crate) type Permits = SmallVec<[InFlightPermit; 1]>;
 
 /// A request that may proceed. It is in flight until this is dropped.
+///
+/// ```
+/// use ratekeeper::policy::RequestAttributes;
+/// use ratekeeper::{Admission, Policy, PolicyLimiter};
+///
+/// let limiter = PolicyLimiter::new(Policy::one_line("100/minute per ip")?)?;
+/// let request = RequestAttributes { peer: Some([192, 0, 2, 1].into()), ..RequestAttributes::new("GET", "/") };
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// if let Admission::Admitted(mut admitted) = limiter.decide(&request).await {
+///     tokio::time::sleep(admitted.delay).await;
+///     // … serve the request. It took 5 units instead of 1:
+///     admitted.settle_as(5);
+/// }
+/// # });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "dropped, the request is no longer in flight"]
 pub struct Admitted {
@@ -68,6 +84,14 @@ pub struct Admitted {
 
 /// The limit that decided about a request: when denied, the one with the longest wait; when allowed, the one
 /// with the least remaining.
+///
+/// ```
+/// use ratekeeper::BindingLimit;
+///
+/// fn describe(binding: BindingLimit<'_>) -> String {
+///     format!("{}: {} of {} left", binding.rule.name(), binding.decision.remaining(), binding.limit.quota())
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct BindingLimit<'a> {
@@ -80,6 +104,21 @@ pub struct BindingLimit<'a> {
 }
 
 /// A request that may not proceed.
+///
+/// ```
+/// use ratekeeper::policy::RequestAttributes;
+/// use ratekeeper::{Admission, Policy, PolicyLimiter};
+///
+/// let limiter = PolicyLimiter::new(Policy::one_line("1/minute per ip")?)?;
+/// let request = RequestAttributes { peer: Some([192, 0, 2, 1].into()), ..RequestAttributes::new("GET", "/") };
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// limiter.decide(&request).await.is_admitted();
+/// let Admission::Refused(refusal) = limiter.decide(&request).await else { panic!("allowed") };
+/// let wait = refusal.binding().and_then(|binding| binding.decision.retry_after_secs());
+/// assert_eq!(wait, Some(60));
+/// # });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Refusal {
@@ -92,6 +131,17 @@ pub struct Refusal {
 }
 
 /// Why a request may not proceed.
+///
+/// ```
+/// use ratekeeper::{Refusal, RefusalReason};
+///
+/// fn status(refusal: &Refusal) -> u16 {
+///     match &refusal.reason {
+///         RefusalReason::MissingIdentity { .. } => 401,
+///         _ => 429,
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RefusalReason {
@@ -134,6 +184,11 @@ impl Refusal {
 }
 
 impl Admitted {
+    /// Returns the limits that apply to the request, those in shadow mode too.
+    pub fn limits(&self) -> &[AppliedLimit] {
+        &self.limits
+    }
+
     /// Returns the binding rate limit.
     pub fn binding(&self) -> Option<BindingLimit<'_>> {
         let (index, decision) = self.binding.as_ref()?;
@@ -171,8 +226,12 @@ impl Admitted {
 
 /// Returns what a request is charged to a limit; `None` for a concurrency limit.
 pub(crate) fn charge_of(limit: &AppliedLimit) -> Option<Charge<'_>> {
-    let charge = Charge::new(rate_of(limit)?, limit.key.as_bytes());
-    Some(charge.cost(limit.cost).on_failure(limit.rule.on_failure()))
+    let charge = Charge::new(rate_of(limit)?, limit.key.as_bytes()).cost(limit.cost);
+    let kind = match limit.rule.is_overdraft() {
+        true => ChargeKind::Overdraft,
+        false => ChargeKind::Full,
+    };
+    Some(charge.kind(kind).on_failure(limit.rule.on_failure()))
 }
 
 pub(crate) fn rate_of(limit: &AppliedLimit) -> Option<&Limit> {

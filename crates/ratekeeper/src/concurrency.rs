@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ratekeeper_core::Key;
+
 /// Limits how many requests are in flight per key, for example calls to one dependency (a bulkhead).
 ///
 /// A permit is released when it is dropped, and goes to the request that has waited longest.
@@ -67,8 +69,8 @@ impl ConcurrencyLimit {
     }
 
     /// Returns a permit if one is free and no request waits for it.
-    pub fn try_acquire<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Option<Permit> {
-        self.try_acquire_of(self.state.permits_max, key.as_ref())
+    pub fn try_acquire<K: Key + ?Sized>(&self, key: &K) -> Option<Permit> {
+        self.try_acquire_of(self.state.permits_max, key.key_bytes())
     }
 
     /// Does what [`ConcurrencyLimit::try_acquire`] does, with another number of permits.
@@ -86,14 +88,14 @@ impl ConcurrencyLimit {
     }
 
     /// Returns how many requests are in flight for `key`.
-    pub fn in_flight<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> usize {
-        self.state.keys().by_name.get(key.as_ref()).map_or(0, |in_flight| in_flight.permits)
+    pub fn in_flight<K: Key + ?Sized>(&self, key: &K) -> usize {
+        self.state.keys().by_name.get(key.key_bytes()).map_or(0, |in_flight| in_flight.permits)
     }
 
     /// Waits for a permit. Returns `None` after `timeout`, or at once if [`WAITERS_MAX`](crate::WAITERS_MAX)
     /// requests are waiting already. First come, first served; dropping the future leaves the queue.
     #[cfg(feature = "tokio")]
-    pub async fn acquire<K: AsRef<[u8]> + ?Sized>(
+    pub async fn acquire<K: Key + ?Sized>(
         &self,
         key: &K,
         timeout: std::time::Duration,
@@ -101,7 +103,7 @@ impl ConcurrencyLimit {
         if let Some(permit) = self.try_acquire(key) {
             return Some(permit);
         }
-        let mut waiting = self.state.join_queue(key.as_ref())?;
+        let mut waiting = self.state.join_queue(key.key_bytes())?;
         match tokio::time::timeout(timeout, &mut waiting.granted).await {
             Ok(Ok(())) => Some(waiting.into_permit()),
             _ => None,
@@ -223,6 +225,12 @@ impl fmt::Debug for Permit {
 }
 
 /// A concurrency limit of 0.
+///
+/// ```
+/// use ratekeeper::{ConcurrencyLimit, ZeroPermits};
+///
+/// assert_eq!(ConcurrencyLimit::new(0).unwrap_err(), ZeroPermits);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a concurrency limit must allow at least 1 in flight")]
 pub struct ZeroPermits;

@@ -23,6 +23,14 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a configuration file cannot be read.
+///
+/// ```
+/// use std::path::Path;
+/// use ratekeeper::files::{FILE_BYTES_MAX, ReadError, read};
+///
+/// let folder = std::env::temp_dir();
+/// assert!(matches!(read(Path::new(&folder), FILE_BYTES_MAX), Err(ReadError::NotRegular("a directory"))));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -134,6 +142,19 @@ fn kind(of: std::fs::FileType) -> &'static str {
 }
 
 /// Why files were not loaded.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::files::{LoadError, Loader};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// let (done, hangs) = std::sync::mpsc::channel::<()>();
+/// let read = move || hangs.recv();
+/// let error = Loader::default().load(Duration::from_millis(1), read).await.unwrap_err();
+/// assert!(matches!(error, LoadError::TimedOut(_)));
+/// # drop(done);
+/// # });
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -162,6 +183,13 @@ impl Error for LoadError {
 }
 
 /// How some files were when they were read, by which a change is noticed.
+///
+/// ```
+/// use ratekeeper::files::FileStamps;
+///
+/// let stamps = FileStamps::of(["policy.yaml"]);
+/// assert!(!stamps.have_changed());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileStamps(Vec<(PathBuf, Option<Stamp>)>);
 
@@ -204,12 +232,32 @@ fn stamp(path: &Path) -> Option<Stamp> {
 ///
 /// A load that is abandoned at its limit keeps its thread until the system returns from it. No other
 /// load begins meanwhile, so there is never more than one such thread.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::files::Loader;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// let read = || std::fs::read_to_string("policy.yaml");
+/// let loaded = Loader::default().load(Duration::from_secs(5), read).await.unwrap();
+/// assert!(loaded.value.is_err(), "there is no such file");
+/// # });
+/// ```
 #[derive(Debug, Default)]
 pub struct Loader {
     lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// What was loaded. The next load begins when this is dropped, so that loads take effect in order.
+///
+/// ```
+/// use ratekeeper::files::Loaded;
+///
+/// fn activate(loaded: Loaded<String>) {
+///     println!("{}", loaded.value);
+///     // The next load begins when `loaded` is dropped.
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Loaded<T> {
     /// What the work returned.
@@ -247,6 +295,20 @@ impl Loader {
 }
 
 /// Reads files again when they have changed, with a [`Loader`] and within five seconds.
+///
+/// ```
+/// use ratekeeper::files::{FileStamps, Reloader};
+///
+/// fn read() -> (std::io::Result<String>, FileStamps) {
+///     let stamps = FileStamps::of(["policy.yaml"]);
+///     (std::fs::read_to_string("policy.yaml"), stamps)
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// let reloader = Reloader::new(FileStamps::of(["policy.yaml"]));
+/// assert!(reloader.reload_if_changed(read).await.is_none());
+/// # });
+/// ```
 #[derive(Debug, Default)]
 pub struct Reloader {
     loader: Loader,
@@ -261,6 +323,16 @@ struct ReloadState {
 }
 
 /// Why files were not reloaded.
+///
+/// ```
+/// use ratekeeper::files::ReloadError;
+///
+/// fn log(error: &ReloadError) {
+///     if !error.is_repeated {
+///         eprintln!("the files were not reloaded: {error}");
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ReloadError {

@@ -28,6 +28,17 @@ pub struct Histogram {
 }
 
 /// The counts of a [`Histogram`] at one time.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::histogram::{BOUNDS_US, Histogram};
+///
+/// let histogram = Histogram::default();
+/// histogram.record(Duration::from_micros(3), 2);
+/// let counts = histogram.counts();
+/// assert_eq!((BOUNDS_US[2], counts.within[2]), (5, 2));
+/// assert_eq!(counts.sum, Duration::from_micros(6));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DurationCounts {
     /// How many durations were at most each of [`BOUNDS_US`].

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ratekeeper_core::{Cost, Decision, Limit};
-use ratekeeper_stores::{Charge, Op};
+use ratekeeper_core::{Cost, Decision, IntoCost, Limit};
+use ratekeeper_stores::{Charge, ChargeKind, Op};
 
 use crate::clock::Clock;
 use crate::limiter::Limiter;
@@ -26,6 +26,7 @@ pub struct KeyRequest<'a, C> {
     pub(crate) limit: &'a Limit,
     pub(crate) key: &'a [u8],
     pub(crate) cost: Cost,
+    kind: ChargeKind,
 }
 
 impl<C> Clone for KeyRequest<'_, C> {
@@ -39,14 +40,35 @@ impl<C> Copy for KeyRequest<'_, C> {}
 impl<'a, C: Clock> KeyRequest<'a, C> {
     #[inline]
     pub(crate) fn new(limiter: &'a Limiter<C>, key: &'a [u8]) -> Self {
-        Self { limiter, limit: &limiter.limit, key, cost: Cost::ONE }
+        let (cost, kind) = (Cost::ONE, ChargeKind::Full);
+        Self { limiter, limit: &limiter.limit, key, cost, kind }
     }
 
     /// Sets the cost, which is 1 otherwise.
     #[inline]
     #[must_use]
-    pub fn cost(self, cost: Cost) -> Self {
-        Self { cost, ..self }
+    pub fn cost(self, cost: impl IntoCost) -> Self {
+        Self { cost: cost.into_cost(), ..self }
+    }
+
+    /// Allows the request if anything is left, and charges its cost in full, also more than is left: for a
+    /// cost that cannot be refused any more, or is only known to be large. The excess is a debt. Until time
+    /// has paid it, requests are denied.
+    ///
+    /// ```
+    /// use ratekeeper::{Cost, Limiter};
+    ///
+    /// let limiter = Limiter::new("1000/hour")?;
+    /// let tokens = limiter.key("ann").cost(Cost::of(600)).overdraft();
+    /// assert!(tokens.check().allowed() && tokens.check().allowed(), "200 more than there were");
+    /// let denied = tokens.check();
+    /// assert_eq!(denied.retry_after().unwrap().as_secs_f64().round(), 724.0, "201 times 3.6 s");
+    /// # Ok::<(), ratekeeper::LimitError>(())
+    /// ```
+    #[inline]
+    #[must_use]
+    pub fn overdraft(self) -> Self {
+        Self { kind: ChargeKind::Overdraft, ..self }
     }
 
     /// Decides by this limit instead of the limiter's.
@@ -145,6 +167,7 @@ impl<'a, C: Clock> KeyRequest<'a, C> {
 
     #[inline]
     pub(crate) fn charge(&self) -> Charge<'a> {
-        Charge::new(self.limit, self.key).cost(self.cost).within(self.limiter.limit.scope())
+        let charge = Charge::new(self.limit, self.key).cost(self.cost).kind(self.kind);
+        charge.within(self.limiter.limit.scope())
     }
 }

@@ -13,6 +13,23 @@
 //! # Ok::<(), ratekeeper::LimitError>(())
 //! ```
 //!
+//! A check does not allocate (except when a sliding log grows), does not block, and needs no background thread.
+//! Only waiting and shared stores need a runtime. A key is text or bytes. `100/minute` is a token bucket; see
+//! [`Algorithm`] for the others.
+//!
+//! # One key
+//!
+//! ```
+//! use ratekeeper::{Cost, Limit, Limiter};
+//!
+//! let limiter = Limiter::new(Limit::token_bucket("5/hour burst 10")?)?;
+//! let exports = limiter.key("ann").cost(Cost::of(8));
+//! assert_eq!(exports.check().remaining(), 2);
+//! assert!(!exports.peek().allowed(), "2 are left; nothing is charged");
+//! assert_eq!(exports.refund().remaining(), 10);
+//! # Ok::<(), ratekeeper::LimitError>(())
+//! ```
+//!
 //! | to | use |
 //! |---|---|
 //! | choose the algorithm | [`Limit::token_bucket`], [`Limit::fixed_window`], … ([`Algorithm`]) |
@@ -25,13 +42,63 @@
 //! | wait until a request is allowed, up to a deadline | `KeyRequest::wait` (feature `tokio`) |
 //! | send evenly spaced | [`Limit::leaky_bucket`] with `KeyRequest::queue` (feature `tokio`) |
 //! | limit what is in flight | [`ConcurrencyLimit`]; in a fleet `SharedConcurrencyLimit` (feature `redis`) |
-//! | share limits in a fleet, over Redis or Valkey | `SharedLimiter` (feature `redis`) |
 //! | limit HTTP requests by a policy file | `PolicyLimiter` (feature `policy`) |
-//! | the same as tower middleware | `layer`, `RatekeeperLayer` (feature `tower`) |
 //! | test code that uses a limiter | [`ManualClock`] |
 //!
-//! A check does not allocate (except when a sliding log grows), does not block, and needs no background thread.
-//! Only waiting and shared stores need a runtime.
+//! # A layer for axum, tonic and tower
+//!
+//! With the feature `axum`, `tonic` or `tower`. A denied request gets 429 with `Retry-After` and `RateLimit` headers,
+//! a gRPC call `RESOURCE_EXHAUSTED`.
+//!
+#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use std::net::SocketAddr;
+//! use axum::{Router, routing::get};
+//!
+//! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+//! let app = Router::new()
+//!     .route("/", get(|| async { "hello" }))
+//!     .layer(ratekeeper::layer("100/minute per ip")?);
+//!
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+//! # Ok(()) }
+//! ```
+//!
+//! `RatekeeperLayer` enforces a policy file: limits per user, tier or route, costs, queues, refunds. The page
+//! `docs/axum.md` of the repository shows each of them, and how to test them. `crates/ratekeeper/examples` has programs
+//! to run.
+//!
+//! # A limiter that a fleet shares
+//!
+//! With the feature `redis`, over Redis or Valkey. If the store is slow or down there is still a decision, within 5 ms.
+//!
+#![cfg_attr(feature = "redis", doc = "```no_run")]
+#![cfg_attr(not(feature = "redis"), doc = "```ignore")]
+//! use ratekeeper::SharedLimiter;
+//!
+//! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = SharedLimiter::connect("100/minute", "redis://127.0.0.1:6379")?;
+//! let applied = limiter.check("user:42").await;
+//! if !applied.allowed() {
+//!     // respond 429 with Retry-After: applied.retry_after_secs()
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! # Features
+//!
+//! None is on by default.
+//!
+//! | feature | adds | and enables |
+//! |---|---|---|
+//! | `tokio` | waiting: `KeyRequest::wait`, `KeyRequest::queue`, `ConcurrencyLimit::acquire` | |
+//! | `policy` | `PolicyLimiter`: limits for HTTP requests, from a file | `tokio` |
+//! | `jwt` | policies that identify clients by the claims of their tokens | `policy` |
+//! | `tower` | `layer`, `RatekeeperLayer`: a tower layer that enforces a policy | `policy` |
+//! | `axum` | the client's address from axum | `tower` |
+//! | `tonic` | the client's address from tonic | `tower` |
+//! | `redis` | `SharedLimiter`, `SharedConcurrencyLimit`, `LeasedStore`, and policies with a shared store | `tokio` |
 #![deny(unsafe_code)]
 
 #[cfg(feature = "policy")]
@@ -84,8 +151,8 @@ pub use policy_handle::{ActivePolicy, LoadStatus, PolicyHandle, PolicyLoadError}
 #[cfg(feature = "policy")]
 pub use policy_limiter::PolicyLimiter;
 pub use ratekeeper_core::{
-    ALGORITHMS, Algorithm, Cost, Decision, FailureMode, Limit, LimitError, Micros, Rate, RateError,
-    Scope, Wait, ZeroCost,
+    ALGORITHMS, Algorithm, Cost, Decision, FailureMode, IntoCost, Key, Limit, LimitError, Micros,
+    Rate, RateError, Scope, Wait, ZeroCost,
 };
 /// Policies, and the attributes of requests that they read.
 #[cfg(feature = "policy")]
@@ -93,7 +160,8 @@ pub use ratekeeper_policy as policy;
 #[cfg(feature = "policy")]
 pub use ratekeeper_policy::{Policy, PolicyErrors};
 pub use ratekeeper_stores::{
-    CHARGES_MAX, Charge, ChargesError, MemoryStats, MemoryStore, Op, StoreError, Verdict,
+    CHARGES_MAX, Charge, ChargeKind, ChargesError, MemoryStats, MemoryStore, Op, StoreError,
+    StoreErrorCause, Verdict,
 };
 #[cfg(feature = "redis")]
 pub use ratekeeper_stores::{
@@ -106,6 +174,15 @@ pub use shared::{SharedConcurrencyLimit, SharedLimiter, SharedPermit};
 pub use tower::{RatekeeperLayer, layer};
 #[cfg(feature = "tokio")]
 pub use wait::{WAITERS_MAX, WaitError};
+
+/// The examples of the documentation are compiled and run.
+#[cfg(all(doctest, feature = "axum", feature = "tonic", feature = "redis"))]
+mod documentation {
+    #[doc = include_str!("../../../docs/axum.md")]
+    mod axum {}
+    #[doc = include_str!("../../../docs/fleet.md")]
+    mod fleet {}
+}
 
 /// Everything that a program shares between threads can be shared.
 const _: () = {

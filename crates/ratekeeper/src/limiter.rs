@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ratekeeper_core::{Decision, Limit, LimitError, Micros};
+use ratekeeper_core::{Decision, Key, Limit, LimitError, Micros};
 use ratekeeper_stores::{Charge, ChargesError, MemoryStats, MemoryStore, Op, Verdict};
 
 use crate::clock::{Clock, SystemClock};
@@ -129,17 +129,19 @@ impl<C: Clock> LimiterBuilder<C> {
 impl<C: Clock> Limiter<C> {
     /// Charges 1 to `key` if the limit allows it.
     #[inline(always)] // so that a caller pays only for the numbers it reads
-    pub fn check<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Decision {
-        let key = key.as_ref();
-        match self.store.check_fast(&self.charge(key), || self.clock.quick()) {
+    pub fn check<K: Key + ?Sized>(&self, key: &K) -> Decision {
+        let key = key.key_bytes();
+        match self.store.check_fast(&self.charge(key), || self.clock.try_now()) {
             Some(decision) => decision,
-            None => self.check_slowly(key),
+            None => self.check_slow(key).expect("always some"),
         }
     }
 
+    /// In an `Option`, so that the compiler does not use one place in memory for both decisions: then the
+    /// fast path would write to it, and with many keys be a seventh slower.
     #[inline(never)]
-    fn check_slowly(&self, key: &[u8]) -> Decision {
-        self.store.check_slow(&self.charge(key), self.now())
+    fn check_slow(&self, key: &[u8]) -> Option<Decision> {
+        Some(self.store.check_slow(&self.charge(key), self.now()))
     }
 
     #[inline]
@@ -158,8 +160,8 @@ impl<C: Clock> Limiter<C> {
     /// # Ok::<(), ratekeeper::LimitError>(())
     /// ```
     #[inline]
-    pub fn key<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> KeyRequest<'a, C> {
-        KeyRequest::new(self, key.as_ref())
+    pub fn key<'a, K: Key + ?Sized>(&'a self, key: &'a K) -> KeyRequest<'a, C> {
+        KeyRequest::new(self, key.key_bytes())
     }
 
     /// Charges several limits, all of them or none, in one atomic step.

@@ -23,6 +23,12 @@ pub struct NearLimit {
 }
 
 /// The text is not a number from 0 to 1.
+///
+/// ```
+/// use ratekeeper::{InvalidRatio, NearLimit};
+///
+/// assert_eq!("80%".parse::<NearLimit>(), Err(InvalidRatio));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a ratio is a number from 0 to 1, such as 0.8")]
 pub struct InvalidRatio;

@@ -12,6 +12,18 @@ const ALL_BYTES_MAX: u64 = 16 << 20;
 
 /// The files that a policy refers to, relative to its folder, and environment variables. Each file has at
 /// most [`FILE_BYTES_MAX`] bytes, and all of them together 16 MiB. Clones share what they have read.
+///
+/// ```no_run
+/// use std::path::Path;
+/// use ratekeeper::{PolicyFiles, read_policy};
+///
+/// # fn f() -> Result<(), ratekeeper::PolicyErrors> {
+/// let path = Path::new("policy.yaml");
+/// let files = PolicyFiles::of(path);
+/// let policy = read_policy(path, &files)?;
+/// let stamps = files.stamps(); // of the policy, and of the keys and certificates that it names
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct PolicyFiles {
     folder: PathBuf,
@@ -26,7 +38,7 @@ struct KnownFiles {
 
 impl PolicyFiles {
     /// Returns the sources of the policy in this file.
-    pub fn beside(policy: &Path) -> Self {
+    pub fn of(policy: &Path) -> Self {
         let folder = policy.parent().unwrap_or(Path::new(".")).to_path_buf();
         let stamps = FileStamps::of([policy]);
         let known = KnownFiles { stamps, bytes_left: ALL_BYTES_MAX };

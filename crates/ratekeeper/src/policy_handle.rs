@@ -17,6 +17,15 @@ use crate::telemetry::{LimitCounters, Telemetry};
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The active policy. It is replaced as a whole; a request sees one from beginning to end.
+///
+/// ```
+/// use ratekeeper::{Policy, PolicyLimiter};
+///
+/// let limiter = PolicyLimiter::new(Policy::one_line("100/minute per ip")?)?;
+/// let active = limiter.policy().active();
+/// assert_eq!(active.policy().limits().len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct ActivePolicy {
     policy: Policy,
@@ -51,11 +60,24 @@ pub struct PolicyHandle {
     status: Mutex<LoadStatus>,
     /// The file of [`PolicyLimiter::open`](crate::PolicyLimiter::open), and how it was when it was read.
     opened: OnceLock<(PathBuf, FileStamps)>,
+    /// The custom identities that each user of the policy supplies.
+    supplied: Mutex<Vec<Vec<String>>>,
     engine: Arc<Engine>,
     telemetry: Arc<Telemetry>,
 }
 
 /// Which configuration is active, and the result of the last attempts to replace it.
+///
+/// ```
+/// use ratekeeper::{Policy, PolicyLimiter};
+///
+/// let limiter = PolicyLimiter::new(Policy::one_line("100/minute per ip")?)?;
+/// limiter.policy().reload("missing.yaml").unwrap_err();
+/// let status = limiter.policy().status();
+/// assert_eq!((status.version, status.failures), (1, 1));
+/// assert!(status.last_error.is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoadStatus {
@@ -96,12 +118,14 @@ impl std::fmt::Debug for PolicyHandle {
 impl PolicyHandle {
     pub(crate) fn new(policy: Policy, engine: Arc<Engine>, telemetry: Arc<Telemetry>) -> Self {
         engine.set_failure_mode(policy.store().on_failure);
+        log_warnings(&policy);
         let counters = telemetry.counters_of(&policy);
         let status = LoadStatus { version: 1, loaded_at: engine.now(), ..LoadStatus::default() };
         Self {
             active: ArcSwap::from_pointee(ActivePolicy { policy, counters }),
             status: Mutex::new(status),
             opened: OnceLock::new(),
+            supplied: Mutex::default(),
             engine,
             telemetry,
         }
@@ -143,11 +167,29 @@ impl PolicyHandle {
         loaded
     }
 
+    /// Declares all custom identities that a user of this policy supplies. From now on, a policy that has
+    /// others is rejected. [`RatekeeperLayer`](crate::RatekeeperLayer) declares its own.
+    ///
+    /// # Errors
+    ///
+    /// If the active policy has others.
+    pub fn declare_custom_identities(&self, names: &[&str]) -> Result<(), PolicyLoadError> {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let checked = check_supplied(self.active().policy(), &names);
+        let mut supplied = self.lock_supplied();
+        if !supplied.contains(&names) {
+            supplied.push(names);
+        }
+        checked
+    }
+
     fn activate(&self, policy: Policy) -> Result<(), PolicyLoadError> {
         if !is_same_store(self.active().policy().store(), policy.store()) {
             return Err(PolicyLoadError::StoreChanged);
         }
+        self.lock_supplied().iter().try_for_each(|names| check_supplied(&policy, names))?;
         self.engine.set_failure_mode(policy.store().on_failure);
+        log_warnings(&policy);
         let counters = self.telemetry.counters_of(&policy);
         self.active.store(Arc::new(ActivePolicy { policy, counters }));
         Ok(())
@@ -160,7 +202,11 @@ impl PolicyHandle {
     /// If the file cannot be read, or the policy is rejected. The old one stays active.
     pub fn reload(&self, path: impl AsRef<Path>) -> Result<(), PolicyLoadError> {
         let path = path.as_ref();
-        self.load(read_policy(path, &PolicyFiles::beside(path)))
+        self.load(read_policy(path, &PolicyFiles::of(path)))
+    }
+
+    fn lock_supplied(&self) -> MutexGuard<'_, Vec<Vec<String>>> {
+        self.supplied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_status(&self) -> MutexGuard<'_, LoadStatus> {
@@ -221,10 +267,29 @@ impl PolicyHandle {
     }
 }
 
+fn check_supplied(policy: &Policy, names: &[String]) -> Result<(), PolicyLoadError> {
+    let is_supplied = |name: &&str| names.iter().any(|known| known == name);
+    match policy.custom_identities().find(|name| !is_supplied(name)) {
+        Some(name) => Err(PolicyLoadError::CustomIdentity(name.to_string())),
+        None => Ok(()),
+    }
+}
+
 /// Reads a policy file, and returns the stamps of it and of the files that it refers to.
 pub(crate) fn read_stamped(path: &Path) -> (Result<Policy, PolicyErrors>, FileStamps) {
-    let files = PolicyFiles::beside(path);
+    let files = PolicyFiles::of(path);
     (read_policy(path, &files), files.stamps())
+}
+
+/// Logs what is valid in a policy that becomes active but may be a mistake.
+fn log_warnings(policy: &Policy) {
+    #[cfg(feature = "tower")]
+    for warning in policy.warnings() {
+        let (line, column) = (warning.line(), warning.column());
+        tracing::warn!(line, column, "policy: {}", warning.message());
+    }
+    #[cfg(not(feature = "tower"))]
+    let _ = policy;
 }
 
 /// Compares what is fixed when a store is opened. The failure mode can change at any time.
@@ -236,8 +301,24 @@ fn is_same_store(old: &StoreSettings, new: &StoreSettings) -> bool {
     fixed(old) == fixed(new)
 }
 
+/// The same text as `Display`, because it is what `main` prints of an error that it returns.
+impl std::fmt::Debug for PolicyLoadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
 /// Why a policy was not activated.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+///
+/// ```
+/// use ratekeeper::{PolicyLimiter, PolicyLoadError};
+///
+/// match PolicyLimiter::open("missing.yaml") {
+///     Err(PolicyLoadError::Policy(errors)) => println!("{errors}"),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyLoadError {
     /// The policy is invalid.
@@ -257,4 +338,10 @@ pub enum PolicyLoadError {
         "the store's settings have changed, which takes a restart; the old policy stays active"
     )]
     StoreChanged,
+    /// It has a custom identity that nothing supplies.
+    #[error(
+        "nothing supplies the custom identity \"{0}\": a program supplies it with \
+         RatekeeperLayer::identify; elsewhere, take it from a header, a cookie or a token"
+    )]
+    CustomIdentity(String),
 }

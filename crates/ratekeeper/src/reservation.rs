@@ -89,6 +89,18 @@ impl<C: Clock + Clone> Reservation<C> {
 }
 
 /// The deadline of a reservation has passed, so the estimate stays charged.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::{Cost, Limiter, ManualClock};
+///
+/// let clock = ManualClock::new();
+/// let limiter = Limiter::builder("100/minute")?.clock(clock.clone()).build();
+/// let reservation = limiter.key("ann").cost(Cost::of(20)).reserve(Duration::from_secs(5)).unwrap();
+/// clock.advance(Duration::from_secs(6));
+/// assert_eq!(reservation.settle(10).unwrap_err().charged, Cost::of(20));
+/// # Ok::<(), ratekeeper::LimitError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the reservation was not settled in time and keeps its charge of {}; reserve for longer", charged.get())]
 #[non_exhaustive]

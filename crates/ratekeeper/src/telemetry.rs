@@ -11,6 +11,21 @@ use crate::near_limit::NearLimit;
 use crate::policy_handle::ActivePolicy;
 
 /// Counters of one limit.
+///
+/// ```
+/// use ratekeeper::policy::RequestAttributes;
+/// use ratekeeper::{Policy, PolicyLimiter};
+///
+/// let limiter = PolicyLimiter::new(Policy::one_line("1/minute")?)?;
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// for _ in 0..3 {
+///     let _ = limiter.decide(&RequestAttributes::new("GET", "/")).await;
+/// }
+/// let stats = &limiter.telemetry().limits()[0];
+/// assert_eq!((stats.allowed, stats.denied), (1, 2));
+/// # });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimitStats {
@@ -27,6 +42,14 @@ pub struct LimitStats {
 }
 
 /// The decision of one limit on one request.
+///
+/// ```
+/// use ratekeeper::telemetry::DecisionEvent;
+///
+/// fn log(event: &DecisionEvent<'_>) {
+///     println!("{} {:?} {}", event.limit, event.outcome, String::from_utf8_lossy(event.key));
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DecisionEvent<'a> {
@@ -41,6 +64,19 @@ pub struct DecisionEvent<'a> {
 }
 
 /// What a limit decided.
+///
+/// ```
+/// use ratekeeper::telemetry::Outcome;
+///
+/// fn label(outcome: Outcome) -> &'static str {
+///     match outcome {
+///         Outcome::Allowed => "allowed",
+///         Outcome::Denied => "denied",
+///         Outcome::ShadowDenied => "shadow_denied",
+///     }
+/// }
+/// # assert_eq!(label(Outcome::Denied), "denied");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The request was allowed.
@@ -55,6 +91,16 @@ type Observer = Box<dyn Fn(&DecisionEvent<'_>) + Send + Sync>;
 
 /// Counts what the limits of a policy decide. Counters are kept by the name of the limit, so that a reload
 /// does not reset them.
+///
+/// ```
+/// use ratekeeper::{Policy, PolicyLimiter};
+///
+/// let limiter = PolicyLimiter::new(Policy::one_line("100/minute per ip")?)?;
+/// for stats in limiter.telemetry().limits() {
+///     println!("{}: {} allowed, {} denied", stats.name, stats.allowed, stats.denied);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Default)]
 pub struct Telemetry {
     by_name: Mutex<BTreeMap<Arc<str>, Arc<LimitCounters>>>,

@@ -311,6 +311,19 @@ impl<C: Clock> Drop for RefundOnCancel<'_, C> {
 }
 
 /// Why a request did not wait, or not to the end.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::{Limiter, WaitError};
+///
+/// let limiter = Limiter::new("1/minute")?;
+/// assert!(limiter.check("ann").allowed());
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// let error = limiter.key("ann").wait(Duration::from_secs(1)).await.unwrap_err();
+/// assert!(matches!(error, WaitError::TooLong { .. }));
+/// # });
+/// # Ok::<(), ratekeeper::LimitError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {

@@ -46,14 +46,15 @@ async fn one_line_limits_an_axum_app_by_ip() {
 }
 
 #[tokio::test]
-async fn without_a_peer_address_all_callers_share_one_quota() {
+async fn without_connect_info_an_axum_app_says_what_is_missing() {
     let app = axum::Router::new()
         .route("/", axum::routing::get(|| async { "hello" }))
         .layer(ratekeeper::layer("1/hour per ip").unwrap());
     let (listener, addr) = listen().await;
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
-    assert_eq!(get(addr, "/").await.0, 200);
-    assert_eq!(get(addr, "/").await.0, 429, "never unlimited by accident");
+    let (status, body) = get(addr, "/").await;
+    assert_eq!(status, 500, "all callers would share one quota");
+    assert!(body.contains("into_make_service_with_connect_info::<SocketAddr>()"), "{body}");
     server.abort();
 }
 

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use ratekeeper::policy::NoSources;
-use ratekeeper::tower::{ActualCost, PeerAddr};
-use ratekeeper::{ManualClock, Policy, PolicyLimiter, RatekeeperLayer};
+use ratekeeper::tower::{ActualCost, IdentifyError, PeerAddr};
+use ratekeeper::{ManualClock, Policy, PolicyLimiter, PolicyLoadError, RatekeeperLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Body = Full<Bytes>;
@@ -96,7 +96,7 @@ async fn retry_after_of_a_refusal_is_exact() {
     assert_eq!(refused.status, 429);
     assert_eq!(refused.header("retry-after"), "1");
     assert_eq!(refused.header("ratelimit-policy"), "\"checkout\";q=10;w=2");
-    assert_eq!(refused.header("ratelimit"), "\"checkout\";r=0;t=2");
+    assert_eq!(refused.header("ratelimit"), "\"checkout\";r=0;t=1", "the moment of retry-after");
     assert_eq!(refused.header("x-ratelimit-limit"), "10");
     assert_eq!(refused.header("x-ratelimit-remaining"), "0");
     assert_eq!(refused.header("content-type"), "application/json");
@@ -108,6 +108,31 @@ async fn retry_after_of_a_refusal_is_exact() {
     assert_eq!(send(&limiter, "POST /checkout").await.status, 429);
     clock.advance(Duration::from_micros(1));
     assert_eq!(send(&limiter, "POST /checkout").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_limit_with_overdraft_charges_more_than_is_left_and_denies_until_it_is_paid() {
+    let (limiter, clock) = limiter(
+        "
+limits:
+  - { name: tokens, per: ip, rate: 1000/hour, cost: { request_header: x-tokens }, overdraft: true }
+  - { name: requests, per: ip, rate: 100/hour }
+",
+    );
+    assert_eq!(statuses(&limiter, "GET / x-tokens=600", 3).await, [200, 200, 429]);
+    let denied = send(&limiter, "GET / x-tokens=1").await;
+    assert_eq!(denied.header("retry-after"), "724", "a debt of 200, and 1: 201 times 3.6 s");
+    clock.advance(Duration::from_millis(201 * 3_600));
+    assert_eq!(statuses(&limiter, "GET / x-tokens=5000", 1).await, [200], "more than it can hold");
+}
+
+#[tokio::test]
+async fn a_window_of_less_than_a_second_has_no_w() {
+    let (limiter, _) = limiter(
+        "limits: [{ name: a, rate: 5/500ms }, { name: b, match: { path: /b }, rate: 2/s }]",
+    );
+    assert_eq!(send(&limiter, "GET /").await.header("ratelimit-policy"), "\"a\";q=5");
+    assert_eq!(send(&limiter, "GET /b").await.header("ratelimit-policy"), "\"b\";q=2;w=1");
 }
 
 #[tokio::test]
@@ -352,7 +377,7 @@ limits: [{ name: a, per: user, rate: 1/hour }]
 ",
     );
     let layer = RatekeeperLayer::new(limiter);
-    let layer = layer.identify("user", |parts| Some(parts.extensions.get::<Session>()?.0));
+    let layer = layer.identify("user", |parts| Some(parts.extensions.get::<Session>()?.0)).unwrap();
     let send = async |session: Option<Session>| {
         let mut request = request("GET /");
         session.map(|session| request.extensions_mut().insert(session));
@@ -362,6 +387,93 @@ limits: [{ name: a, per: user, rate: 1/hour }]
     assert_eq!(send(Some(Session("ann"))).await, 429);
     assert_eq!(send(Some(Session("bob"))).await, 200);
     assert_eq!(send(None).await, 401);
+}
+
+async fn reply(layer: &RatekeeperLayer, request: Request<Body>) -> (StatusCode, String) {
+    let response = layer.layer(service_fn(echo)).oneshot(request).await.unwrap();
+    let status = response.status();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+#[test]
+fn only_custom_identities_of_the_policy_can_be_supplied() {
+    let layer = || {
+        RatekeeperLayer::new(
+            limiter(
+                "
+identify: { user: { header: x-user }, session: { custom: true } }
+limits: [{ name: a, per: session, rate: 1/hour }, { name: b, per: user, rate: 1/hour }]
+",
+            )
+            .0,
+        )
+    };
+    let find = |_: &http::request::Parts| None::<String>;
+    assert!(layer().identify("session", find).is_ok());
+    let unknown = layer().identify("sesion", find).unwrap_err();
+    assert_eq!(format!("{unknown:?}"), unknown.to_string(), "what main prints");
+    assert_eq!(
+        unknown.to_string(),
+        "the policy has no identity \"sesion\"; its custom identities: session"
+    );
+    assert_eq!(
+        layer().identify("user", find).unwrap_err(),
+        IdentifyError::NotCustom("user".into())
+    );
+}
+
+#[tokio::test]
+async fn a_custom_identity_that_nothing_supplies_is_an_error_of_every_request() {
+    let (limiter, _) = limiter(
+        "identify: { user: { custom: true } }\nlimits: [{ name: a, per: user, rate: 1/hour }]",
+    );
+    let layer = RatekeeperLayer::new(limiter);
+    let (status, body) = reply(&layer, request("GET /")).await;
+    assert_eq!(status, 500);
+    assert!(body.contains("MISCONFIGURED") && body.contains("RatekeeperLayer::identify"), "{body}");
+}
+
+#[tokio::test]
+async fn a_new_policy_with_a_custom_identity_that_nothing_supplies_is_rejected() {
+    let (limiter, _) = limiter("limits: [{ name: a, rate: 10/hour }]");
+    let layer = RatekeeperLayer::new(limiter.clone());
+    let service = layer.layer(service_fn(echo));
+    let next = Policy::one_line("10/hour per custom user").unwrap();
+    let error = limiter.policy().replace(next).unwrap_err();
+    assert_eq!(error, PolicyLoadError::CustomIdentity("user".into()));
+    assert_eq!(service.oneshot(request("GET /")).await.unwrap().status(), 200);
+}
+
+/// All clients would count as one.
+#[tokio::test]
+async fn a_request_whose_address_is_needed_and_unknown_is_an_error() {
+    let (limiter, _) = limiter(
+        "
+identify: { user: { header: x-user } }
+exempt: [{ path: /healthz }]
+limits: [{ name: a, per: user, rate: 10/hour }]
+",
+    );
+    let layer = RatekeeperLayer::new(limiter);
+    let without_address = |line: &str| {
+        let mut request = request(line);
+        request.extensions_mut().remove::<PeerAddr>();
+        request
+    };
+    let (status, body) = reply(&layer, without_address("GET /")).await;
+    assert_eq!(status, 500);
+    assert!(body.contains("into_make_service_with_connect_info"), "{body}");
+    let grpc = without_address("POST / content-type=application/grpc");
+    let response = layer.layer(service_fn(echo)).oneshot(grpc).await.unwrap();
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["grpc-status"]),
+        (200, &"13".parse().unwrap())
+    );
+    // The address is only the fallback for requests without a user.
+    for line in ["GET / x-user=ann", "GET /healthz"] {
+        assert_eq!(reply(&layer, without_address(line)).await.0, 200, "{line}");
+    }
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ fn keys_are_strings_bytes_or_arrays_and_have_separate_quotas() {
 fn the_error_of_an_invalid_rate_lists_valid_periods() {
     let error = Limiter::new("100/fortnight").unwrap_err();
     assert!(matches!(error, LimitError::Rate(_)));
-    assert!(error.to_string().contains("periods are ms, s"), "{error}");
+    assert!(error.to_string().contains("use ms, s, m, h"), "{error}");
 }
 
 #[test]

@@ -33,6 +33,17 @@ pub use sliding_counter::SlidingCounter;
 pub use sliding_log::SlidingLog;
 
 /// A rate-limiting algorithm.
+///
+/// ```
+/// # use ratekeeper_core as ratekeeper;
+/// use ratekeeper::{Algorithm, Limit, Rate};
+///
+/// let rate: Rate = "100/minute".parse()?;
+/// let log = Limit::new(rate, Algorithm::SlidingLog)?;
+/// assert_eq!(log.algorithm().name(), "sliding_log");
+/// assert_eq!("gcra".parse::<Algorithm>()?, Algorithm::default());
+/// # Ok::<(), ratekeeper::LimitError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// One counter per window, aligned to the epoch. Admits up to twice the count around a
@@ -42,9 +53,10 @@ pub enum Algorithm {
     SlidingLog,
     /// The count of the current window, plus the count of the previous window weighted by how much
     /// of it the sliding window still overlaps.
-    #[default]
     SlidingCounter,
-    /// A bucket that refills at a steady rate and that requests take tokens from. Also called GCRA.
+    /// A bucket that refills at a steady rate and that requests take tokens from; the default. Also
+    /// called GCRA.
+    #[default]
     TokenBucket,
     /// A queue that drains at a steady rate. Admits what a token bucket admits, evenly spaced.
     LeakyBucket,
@@ -172,6 +184,13 @@ impl CellEvaluator {
     /// Charges `cost` even if it exceeds the limit. The excess is a debt.
     pub fn charge(&self, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
         with_algorithm!(self, algorithm => cell_algorithm::charge(algorithm, cell, cost, now))
+    }
+
+    /// Charges `cost` in full if anything is left, also more than is left (overdraft). Otherwise charges
+    /// nothing, and returns when something is left again.
+    pub fn overdraw(&self, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
+        let any = self.peek(*cell, Cost::ONE, now);
+        if any.allowed() { self.charge(cell, cost, now) } else { any }
     }
 
     pub(crate) fn params(&self, cost: Cost) -> LimitParams {

@@ -58,6 +58,13 @@ impl SlidingLog {
         self.report(log, 0, cost, now)
     }
 
+    /// Charges `cost` in full if anything is left, also more than is left (overdraft). Otherwise charges
+    /// nothing, and returns when something is left again.
+    pub fn overdraw(&self, log: &mut RequestLog, cost: Cost, now: Micros) -> Decision {
+        let any = self.peek(log, Cost::ONE, now);
+        if any.allowed() { self.charge(log, cost, now) } else { any }
+    }
+
     /// Refunds `cost` that was charged at `charged_at`, as far as it still counts.
     pub fn refund(
         &self,
@@ -132,7 +139,11 @@ impl SlidingLog {
         at - entry.at < self.window_us
     }
 
-    fn live<'a>(&'a self, log: &'a RequestLog, now: Micros) -> impl Iterator<Item = Entry> + 'a {
+    fn live_entries<'a>(
+        &'a self,
+        log: &'a RequestLog,
+        now: Micros,
+    ) -> impl Iterator<Item = Entry> + 'a {
         let at = now.get().max(log.latest_now());
         log.entries().skip_while(move |entry| !self.counts(*entry, at))
     }
@@ -152,7 +163,7 @@ impl SlidingLog {
         if excess == 0 {
             return 0;
         }
-        for entry in self.live(log, now) {
+        for entry in self.live_entries(log, now) {
             excess = excess.saturating_sub(entry.cost);
             if excess == 0 {
                 return entry.at + self.window_us - now.get();

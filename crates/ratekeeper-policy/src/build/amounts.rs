@@ -24,7 +24,7 @@ pub(super) fn rate(
             return None;
         }
     };
-    let algorithm = algorithm(limit, rate, queue.is_some(), problems)?;
+    let algorithm = algorithm(limit, queue.is_some(), problems)?;
     if let Some(queue) = queue {
         rate = match queue_of(rate, queue) {
             Ok(rate) => rate,
@@ -41,19 +41,13 @@ pub(super) fn rate(
     made.map_err(|error| problems.report(node.span, error.to_string())).ok()
 }
 
-fn algorithm(
-    limit: &Node,
-    rate: Rate,
-    is_queue: bool,
-    problems: &mut Problems,
-) -> Option<Algorithm> {
+fn algorithm(limit: &Node, is_queue: bool, problems: &mut Problems) -> Option<Algorithm> {
     let node = limit.get("algorithm");
     let named = node.and_then(Node::text).map(str::parse::<Algorithm>);
     let algorithm = match named {
         Some(Ok(algorithm)) => algorithm,
         Some(Err(_)) => return None,
         None if is_queue => Algorithm::LeakyBucket,
-        None if rate.burst().is_some() => Algorithm::TokenBucket,
         None => Algorithm::default(),
     };
     if let Some(node) = node

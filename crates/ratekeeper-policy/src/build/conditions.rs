@@ -7,7 +7,52 @@ use crate::attributes::{header, host_pattern};
 use crate::condition::{Condition, FieldTest};
 use crate::path::{Glob, PathPattern};
 use crate::problems::{Problems, quoted};
+use crate::suggest::closest;
 use crate::yaml::Node;
+
+/// The registered methods (IANA), the most common ones first.
+const METHODS: [&str; 40] = [
+    "GET",
+    "POST",
+    "PUT",
+    "PATCH",
+    "DELETE",
+    "HEAD",
+    "OPTIONS",
+    "CONNECT",
+    "TRACE",
+    "QUERY",
+    "ACL",
+    "BASELINE-CONTROL",
+    "BIND",
+    "CHECKIN",
+    "CHECKOUT",
+    "COPY",
+    "LABEL",
+    "LINK",
+    "LOCK",
+    "MERGE",
+    "MKACTIVITY",
+    "MKCALENDAR",
+    "MKCOL",
+    "MKREDIRECTREF",
+    "MKWORKSPACE",
+    "MOVE",
+    "ORDERPATCH",
+    "PRI",
+    "PROPFIND",
+    "PROPPATCH",
+    "REBIND",
+    "REPORT",
+    "SEARCH",
+    "UNBIND",
+    "UNCHECKOUT",
+    "UNLINK",
+    "UNLOCK",
+    "UPDATE",
+    "UPDATEREDIRECTREF",
+    "VERSION-CONTROL",
+];
 
 /// Maximum number of priority classes.
 const CLASSES_MAX: usize = 100;
@@ -38,6 +83,12 @@ fn method(node: &Node, problems: &mut Problems) -> Option<String> {
         let why =
             format!("{} is not a method; for several, write a list: [GET, POST]", quoted(&method));
         problems.report(node.span, why);
+    } else if !METHODS.contains(&method.as_str()) {
+        let remedy = match closest(&method, METHODS.into_iter()) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => "check its spelling".into(),
+        };
+        problems.warn(node.span, format!("{} is not a standard method; {remedy}", quoted(&method)));
     }
     Some(method)
 }

@@ -11,12 +11,14 @@ use super::callers::Callers;
 use super::conditions::{class, condition};
 use super::response;
 use super::values::{
-    cost, duration, end_to_end_header, failure_mode, header_name, integer, name, percentage,
+    boolean, cost, duration, end_to_end_header, failure_mode, header_name, integer, name,
+    percentage,
 };
 use crate::condition::Condition;
 use crate::problems::{Problems, quoted};
-use crate::rule::{Amount, Bound, Bounds, CostRule, LimitRule, Mode, StatusRange, WhenLimited};
-use crate::yaml::{Node, Value};
+use crate::rule::{Amount, Bound, Bounds, CostRule, LimitAction, LimitRule, Mode, StatusRange};
+use crate::suggest::closest;
+use crate::yaml::{Node, Span, Value};
 
 /// Maximum number of limits. It bounds the cardinality of metrics.
 const LIMITS_MAX: usize = 10_000;
@@ -26,16 +28,29 @@ struct LimitsBuilder<'a> {
     classes: &'a [String],
     on_failure: FailureMode,
     lines: HashMap<String, usize>,
-    limits: Vec<Arc<LimitRule>>,
+    limits: Vec<WrittenLimit<'a>>,
 }
 
-pub(super) fn limits(
-    root: &Node,
-    callers: &Callers,
-    classes: &[String],
+/// A limit, and where it is written.
+pub(super) struct WrittenLimit<'n> {
+    pub(super) node: &'n Node,
+    pub(super) rule: Arc<LimitRule>,
+}
+
+impl WrittenLimit<'_> {
+    /// Returns the position of its name.
+    pub(super) fn span(&self) -> Span {
+        self.node.get("name").unwrap_or(self.node).span
+    }
+}
+
+pub(super) fn limits<'n>(
+    root: &'n Node,
+    callers: &'n Callers,
+    classes: &'n [String],
     on_failure: FailureMode,
     problems: &mut Problems,
-) -> Vec<Arc<LimitRule>> {
+) -> Vec<WrittenLimit<'n>> {
     let (lines, limits) = (HashMap::new(), Vec::new());
     let mut builder = LimitsBuilder { callers, classes, on_failure, lines, limits };
     let entries = root.get("limits").map_or(&[][..], Node::items);
@@ -48,8 +63,8 @@ pub(super) fn limits(
     builder.limits
 }
 
-impl LimitsBuilder<'_> {
-    fn entry(&mut self, group: usize, node: &Node, problems: &mut Problems) {
+impl<'a> LimitsBuilder<'a> {
+    fn entry(&mut self, group: usize, node: &'a Node, problems: &mut Problems) {
         let (first, all) = (node.get("first"), node.get("all"));
         let Some(members) = first.or(all) else {
             return self.limit(node, None, None, problems);
@@ -63,7 +78,7 @@ impl LimitsBuilder<'_> {
 
     fn limit(
         &mut self,
-        node: &Node,
+        node: &'a Node,
         on_group: Option<Arc<Condition>>,
         group: Option<usize>,
         problems: &mut Problems,
@@ -78,7 +93,7 @@ impl LimitsBuilder<'_> {
         let statuses = node.get("refund").map_or(&[][..], Node::items);
         let on_failure = node.get("on_store_failure").and_then(failure_mode);
         let message = node.get("message").and_then(|node| response::message(node, problems));
-        self.limits.push(Arc::new(LimitRule {
+        let rule = Arc::new(LimitRule {
             id: self.limits.len(),
             name: own.into(),
             conditions: on_group.into_iter().chain(on).collect(),
@@ -86,12 +101,14 @@ impl LimitsBuilder<'_> {
             per: self.callers.per(node.get("per"), problems),
             bounds,
             cost: self.cost(node.get("cost"), problems),
+            is_overdraft: is_overdraft(node, problems),
             mode: mode(node.get("mode"), own, problems),
             on_failure: on_failure.unwrap_or(self.on_failure),
             when_limited: when_limited(node.get("when_limited"), problems),
             refund: statuses.iter().filter_map(|node| status(node, problems)).collect(),
             message,
-        }));
+        });
+        self.limits.push(WrittenLimit { node, rule });
     }
 
     /// Returns the limit's name; empty if it is missing or invalid, so that other checks go on.
@@ -136,7 +153,14 @@ impl LimitsBuilder<'_> {
         let mut bounds: Vec<Option<Bound>> = tiers.iter().map(|_| None).collect();
         let mut is_set = vec![false; tiers.len()];
         for (key, value) in entries {
-            let Some(tier) = self.callers.tier(key, problems) else { continue };
+            let Some(tier) = self.callers.tier(key, problems) else {
+                // A misspelled tier is not missing too.
+                let names = tiers.iter().map(String::as_str);
+                let meant = closest(key.text().unwrap_or_default(), names);
+                let meant = tiers.iter().position(|name| Some(name.as_str()) == meant);
+                meant.into_iter().for_each(|tier| is_set[tier] = true);
+                continue;
+            };
             is_set[tier] = true;
             if value.text() != Some("unlimited") {
                 let amount = amount(value, problems);
@@ -219,13 +243,25 @@ fn report_inapplicable(limit: &Node, problems: &mut Problems) {
     }
     let queue =
         limit.get("when_limited").and_then(|node| node.get("queue")).map(|_| "when_limited");
-    let unfit = ["algorithm", "count_rejected", "cost", "refund"].into_iter().chain(queue);
+    let unfit =
+        ["algorithm", "count_rejected", "cost", "overdraft", "refund"].into_iter().chain(queue);
     for (key, _) in limit.entries() {
         if let Some(name) = unfit.clone().find(|name| key.text() == Some(name)) {
             let why = "a concurrency limit counts each request as 1 while it is in flight";
             problems.report(key.span, format!("\"{name}\" requires \"rate\": {why}"));
         }
     }
+}
+
+fn is_overdraft(limit: &Node, problems: &mut Problems) -> bool {
+    let Some(node) = limit.get("overdraft").filter(|node| boolean(node) == Some(true)) else {
+        return false;
+    };
+    if limit.get("when_limited").and_then(|node| node.get("queue")).is_some() {
+        let why = "a queue has no overdraft: a request waits until it fits; remove one of them";
+        problems.report(node.span, why);
+    }
+    true
 }
 
 fn mode(node: Option<&Node>, own: &str, problems: &mut Problems) -> Mode {
@@ -243,13 +279,13 @@ fn mode(node: Option<&Node>, own: &str, problems: &mut Problems) -> Mode {
     }
 }
 
-fn when_limited(node: Option<&Node>, problems: &mut Problems) -> WhenLimited {
-    let Some(node) = node else { return WhenLimited::Reject };
+fn when_limited(node: Option<&Node>, problems: &mut Problems) -> LimitAction {
+    let Some(node) = node else { return LimitAction::Reject };
     if node.get("queue").is_some() {
-        return WhenLimited::Queue;
+        return LimitAction::Queue;
     }
     let stale = node.get("serve_stale").and_then(|node| duration(node, problems));
-    stale.map_or(WhenLimited::Reject, WhenLimited::ServeStale)
+    stale.map_or(LimitAction::Reject, LimitAction::ServeStale)
 }
 
 fn status(node: &Node, problems: &mut Problems) -> Option<StatusRange> {

@@ -7,13 +7,14 @@ mod conditions;
 mod limits;
 mod response;
 pub(crate) mod values;
+mod warnings;
 
 use crate::client_ip::ClientIp;
 use crate::index::{Index, SEARCHES_MAX, searches_of};
 use crate::policy::{Policy, Sources, StoreSettings};
 use crate::problems::{Problems, quoted};
 use crate::read_headers::ReadHeaders;
-use crate::rule::WhenLimited;
+use crate::rule::LimitAction;
 use crate::suggest::closest;
 use crate::yaml::Node;
 
@@ -42,7 +43,12 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
     let exempt = root.get("exempt").map_or(&[][..], Node::items);
     let exempt: Vec<_> =
         exempt.iter().map(|node| conditions::condition(node, &callers, problems)).collect();
-    let limits = limits::limits(root, &callers, &classes, store.on_failure, problems);
+    let written = limits::limits(root, &callers, &classes, store.on_failure, problems);
+    // Warnings assume that each limit is as it is written, which it is not after an error.
+    if problems.is_empty() {
+        warnings::warn(root, &written, &exempt, &callers, problems);
+    }
+    let limits: Vec<_> = written.into_iter().map(|limit| limit.rule).collect();
     let index = Index::new(&limits);
     let conditions = exempt.iter().chain(priorities.iter().map(|(_, on)| on));
     let searches = index.searches_max(&limits) + conditions.map(searches_of).sum::<usize>();
@@ -61,7 +67,7 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
         index,
         serves_stale: limits
             .iter()
-            .any(|limit| matches!(limit.when_limited, WhenLimited::ServeStale(_))),
+            .any(|limit| matches!(limit.when_limited, LimitAction::ServeStale(_))),
         limits,
         response_settings: response::response_settings(root.get("responses"), problems),
         warnings: Vec::new(),

@@ -66,6 +66,11 @@ static RATE_LIMIT: Section = Section {
         field("algorithm", ALGORITHM, "Extension: the algorithm that counts."),
         field("period", DURATION, "Extension: any period, instead of a unit."),
         field("burst", Schema::Integer(1, u32::MAX as u64), "Extension: the burst size."),
+        field(
+            "overdraft",
+            Schema::Boolean,
+            "Extension: charge hits in full whatever is left; the default once requests look with 0 hits.",
+        ),
         field("rate", RATE, "Extension: a complete rate such as 100/minute burst 20."),
     ],
 };
@@ -82,4 +87,5 @@ const ALGORITHM: Schema = Schema::Choice(&[
     ("sliding_counter", "Two counters for each key; smooth."),
     ("token_bucket", "A burst, then a steady rate. The default if there is a burst."),
     ("leaky_bucket", "A queue that admits requests evenly spaced."),
+    ("gcra", "Another name of token_bucket."),
 ]);

@@ -1,5 +1,8 @@
 //! A limit of a descriptor.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use ratekeeper_core::{Algorithm, Limit, LimitError, Rate};
 
 use super::unit::Unit;
@@ -12,6 +15,16 @@ pub struct DescriptorLimit {
     pub(super) quota: DescriptorQuota,
     pub(super) is_shadow: bool,
     pub(super) replaces: Vec<String>,
+    pub(super) overdraft: Overdraft,
+}
+
+/// Whether hits are reports of what was used already.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Overdraft {
+    /// What the file says.
+    pub(super) configured: Option<bool>,
+    /// Whether a request has looked at the limit, with 0 hits.
+    pub(super) is_looked_at: Arc<AtomicBool>,
 }
 
 /// The quota of a descriptor.
@@ -38,7 +51,32 @@ impl DescriptorLimit {
             DescriptorQuota::Rate(limit.named(&scope))
         });
         let label = format!("{domain}.override");
-        Self { name: String::new(), label, quota, is_shadow: false, replaces: Vec::new() }
+        Self {
+            name: String::new(),
+            label,
+            quota,
+            is_shadow: false,
+            replaces: Vec::new(),
+            overdraft: Overdraft::default(),
+        }
+    }
+
+    /// Notes that a request has looked at the limit, with 0 hits.
+    pub fn note_look(&self) {
+        if !self.is_looked_at() {
+            self.overdraft.is_looked_at.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether hits are reports of what was used already, which are charged in full whatever is left:
+    /// `overdraft` in the file or, if it is absent, whether requests look at the limit before.
+    #[must_use]
+    pub fn takes_reports(&self) -> bool {
+        self.overdraft.configured.unwrap_or_else(|| self.is_looked_at())
+    }
+
+    pub(super) fn is_looked_at(&self) -> bool {
+        self.overdraft.is_looked_at.load(Ordering::Relaxed)
     }
 
     /// Returns the configured name; empty if there is none.

@@ -29,7 +29,7 @@ mod resolve;
 mod tree;
 mod unit;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub use errors::EnvoyErrors;
 pub use limit::{DescriptorLimit, DescriptorQuota};
@@ -107,5 +107,17 @@ impl EnvoyConfig {
         self.domains.values().for_each(|level| level.collect_limits(&mut limits));
         limits.sort_by(|a, b| a.label().cmp(b.label()));
         limits
+    }
+
+    /// Takes over which limits requests have looked at, by their labels, from the configuration that this one
+    /// replaces.
+    pub fn inherit_looks(&self, old: &Self) {
+        let old = old.limits();
+        let looked_at: HashSet<_> =
+            old.iter().filter(|limit| limit.is_looked_at()).map(|limit| limit.label()).collect();
+        let limits = self.limits().into_iter();
+        limits
+            .filter(|limit| looked_at.contains(limit.label()))
+            .for_each(DescriptorLimit::note_look);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ratekeeper_core::{Algorithm, Limit, Rate, RateError};
 
 use super::format;
-use super::limit::{DescriptorLimit, DescriptorQuota, scope};
+use super::limit::{DescriptorLimit, DescriptorQuota, Overdraft, scope};
 use super::tree::{AddError, Branch, Level};
 use super::unit::Unit;
 use crate::build::values::{boolean, duration, integer};
@@ -106,7 +106,9 @@ impl Reader<'_> {
                 continue;
             };
             let label = if name.is_empty() { format!("{label}{tag}") } else { name.clone() };
-            limits.push(DescriptorLimit { name, label, quota, is_shadow, replaces });
+            let configured = node.get("overdraft").and_then(boolean);
+            let overdraft = Overdraft { configured, ..Overdraft::default() };
+            limits.push(DescriptorLimit { name, label, quota, is_shadow, replaces, overdraft });
         }
         limits
     }

@@ -68,6 +68,30 @@ impl Glob {
         self.literal.as_deref()
     }
 
+    /// Returns whether this is known to match everything that another pattern matches.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        if let Some(literal) = other.literal() {
+            return self.matches(literal.as_bytes());
+        }
+        let ((first, last), (of_first, of_last)) = (self.affixes(), other.affixes());
+        let is_wider = self.literal.is_none() && !self.needs_search();
+        self == other || is_wider && of_first.starts_with(first) && of_last.ends_with(last)
+    }
+
+    /// Returns whether this is known to match nothing that another pattern matches.
+    pub(crate) fn is_disjoint(&self, other: &Self) -> bool {
+        match (self.literal(), other.literal()) {
+            (Some(literal), _) => !other.matches(literal.as_bytes()),
+            (_, Some(literal)) => !self.matches(literal.as_bytes()),
+            (None, None) => {
+                let ((first, last), (of_first, of_last)) = (self.affixes(), other.affixes());
+                let is_one_start = first.starts_with(of_first) || of_first.starts_with(first);
+                let is_one_end = last.ends_with(of_last) || of_last.ends_with(last);
+                !is_one_start || !is_one_end
+            }
+        }
+    }
+
     /// Returns whether there is text between two `*`. Only that is searched for, in time linear in the
     /// text; the prefix and the suffix are compared.
     pub(crate) fn needs_search(&self) -> bool {

@@ -52,6 +52,27 @@ impl Segment {
         };
         matches.then_some(rest)
     }
+
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, _) => true,
+            (Self::Literal(one), Self::Literal(other)) => one == other,
+            (Self::Glob(glob), Self::Literal(other)) => glob.matches(other.as_bytes()),
+            (Self::Glob(glob), Self::Glob(other)) => glob.covers(other),
+            (Self::Literal(_) | Self::Glob(_), _) => false,
+        }
+    }
+
+    fn is_disjoint(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, _) | (_, Self::Any) => false,
+            (Self::Literal(one), Self::Literal(other)) => one != other,
+            (Self::Literal(one), Self::Glob(glob)) | (Self::Glob(glob), Self::Literal(one)) => {
+                !glob.matches(one.as_bytes())
+            }
+            (Self::Glob(one), Self::Glob(other)) => one.is_disjoint(other),
+        }
+    }
 }
 
 impl PathPattern {
@@ -126,6 +147,24 @@ impl PathPattern {
             }
         }
         self.open || rest.is_empty()
+    }
+
+    /// Returns whether this is known to match every path that another pattern matches.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        let is_long_enough = match self.open {
+            true => other.segments.len() >= self.segments.len(),
+            false => other.segments.len() == self.segments.len() && !other.open,
+        };
+        let mut pairs = self.segments.iter().zip(&other.segments);
+        is_long_enough && pairs.all(|(one, other)| one.covers(other))
+    }
+
+    /// Returns whether this is known to match no path that another pattern matches.
+    pub(crate) fn is_disjoint(&self, other: &Self) -> bool {
+        let (len, of_len) = (self.segments.len(), other.segments.len());
+        let differs_in_length = !self.open && of_len > len || !other.open && len > of_len;
+        let mut pairs = self.segments.iter().zip(&other.segments);
+        differs_in_length || pairs.any(|(one, other)| one.is_disjoint(other))
     }
 
     /// Returns the pattern as written.

@@ -1,6 +1,8 @@
 //! Short notation for requests and policies.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
+pub(crate) mod generate;
+
 use ratekeeper_policy::{AppliedLimit, Headers, NoSources, Policy, RequestAttributes, Resolution};
 
 /// Parses a policy, without its version.

@@ -22,7 +22,9 @@ pub(super) fn show(
         let name = limit.rule.name();
         match &limit.outcome {
             LimitOutcome::Applies(applied) => {
-                limits.extend(applied.iter().map(|one| applied_limit(one, states.next())));
+                let each =
+                    applied.iter().map(|one| applied_limit(one, &limit.counted, states.next()));
+                limits.extend(each);
             }
             other => {
                 let refuses = matches!(other, LimitOutcome::MissingIdentity(_));
@@ -45,13 +47,14 @@ pub(super) fn show(
     })
 }
 
-fn applied_limit(one: &AppliedLimit, state: Option<&LimitState>) -> Json {
+fn applied_limit(one: &AppliedLimit, counted: &str, state: Option<&LimitState>) -> Json {
     let mut json = json!({
         "name": one.rule.name(),
         "applies": true,
         "is_share": one.is_share(),
         "amount": one.amount().to_string(),
         "key": one.key.to_string(),
+        "counted": counted,
         "cost": one.cost.get(),
         "mode": mode(one),
         "on_store_failure": failure_mode(one.rule.on_failure()),

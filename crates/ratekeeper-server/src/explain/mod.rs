@@ -16,6 +16,7 @@ use ratekeeper::policy::Explanation;
 use crate::choices::Format;
 use crate::failure::Failure;
 use crate::policy_input;
+use crate::style;
 use request::ExplainedRequest;
 use state::LimitStates;
 
@@ -93,10 +94,15 @@ impl Explain {
         explanation: &Explanation<'_>,
         states: &LimitStates,
     ) -> Result<(), Failure> {
-        let output = match self.format {
-            Format::Text => text::show(request, explanation, states),
-            Format::Json => format!("{:#}\n", json::show(request, explanation, states)),
+        let written = match self.format {
+            Format::Text => {
+                let text = text::show(request, explanation, states);
+                style::stdout().write_all(text.as_bytes())
+            }
+            Format::Json => {
+                writeln!(io::stdout(), "{:#}", json::show(request, explanation, states))
+            }
         };
-        io::stdout().write_all(output.as_bytes()).map_err(Failure::output)
+        written.map_err(Failure::output)
     }
 }

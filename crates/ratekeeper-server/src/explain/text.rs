@@ -1,6 +1,5 @@
 //! An explanation as text.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use ratekeeper::FailureMode;
@@ -8,26 +7,28 @@ use ratekeeper::policy::{Amount, AppliedLimit, Explanation, LimitOutcome};
 
 use super::request::ExplainedRequest;
 use super::state::{LimitState, LimitStates, applied};
+use crate::style;
 
 pub(super) fn show(
     request: &ExplainedRequest<'_>,
     explanation: &Explanation<'_>,
     states: &LimitStates,
 ) -> String {
-    let mut out = format!("{} {}\n", request.method, request.path);
+    let request_line = format!("{} {}", request.method, request.path);
+    let mut out = format!("{}\n", style::heading(&printable(&request_line)));
     out += &indented(&about_request(request, explanation));
-    out += "\nIdentities\n";
     let identities = explanation.identities.iter().map(|(name, value)| match value {
         Ok(value) => vec![(*name).to_string(), printable(value)],
         Err(missing) => vec![(*name).to_string(), format!("missing: {missing}")],
     });
-    out += &indented(&identities.collect::<Vec<_>>());
+    out += &section("Identities", &identities.collect::<Vec<_>>());
     out += &conclusion(explanation);
     let rows: Vec<_> = applied(explanation).collect();
     if !rows.is_empty() {
         let is_charged = explanation.exempt.is_none() && !is_rejected(explanation);
         let heading = if is_charged { "Applies" } else { "Would apply" };
-        let _ = write!(out, "\n{heading}\n{}", indented(&applied_rows(&rows, states)));
+        out += &section(heading, &applied_rows(&rows, states));
+        out += &section("What is counted", &counted_rows(explanation));
     }
     let others: Vec<_> = explanation
         .limits
@@ -37,12 +38,23 @@ pub(super) fn show(
         })
         .collect();
     if !others.is_empty() {
-        let _ = write!(out, "\nDoes not apply\n{}", indented(&others));
+        out += &section("Does not apply", &others);
     }
     if states.is_memory {
         out += "\nnote: this policy keeps counts in the memory of the serving process; these are those of a new process\n";
     }
     out
+}
+
+fn section(heading: &str, rows: &[Vec<String>]) -> String {
+    format!("\n{}\n{}", style::heading(heading), indented(rows))
+}
+
+/// Returns the limits that apply, each with what the request is counted by.
+fn counted_rows(explanation: &Explanation<'_>) -> Vec<Vec<String>> {
+    let applies =
+        explanation.limits.iter().filter(|limit| matches!(limit.outcome, LimitOutcome::Applies(_)));
+    applies.map(|limit| vec![limit.rule.name().to_string(), limit.counted.clone()]).collect()
 }
 
 fn about_request(
@@ -69,7 +81,8 @@ fn about_request(
 
 fn conclusion(explanation: &Explanation<'_>) -> String {
     if let Some(entry) = explanation.exempt {
-        return format!("\nExempt by entry {} of \"exempt\": no limit counts it\n", entry + 1);
+        let conclusion = format!("Exempt by entry {} of \"exempt\": no limit counts it", entry + 1);
+        return format!("\n{}\n", style::ok(&conclusion));
     }
     let rejected = explanation.limits.iter().find_map(|limit| match &limit.outcome {
         LimitOutcome::MissingIdentity(missing) => Some((limit.rule.name(), missing)),
@@ -78,9 +91,18 @@ fn conclusion(explanation: &Explanation<'_>) -> String {
     match rejected {
         Some((name, missing)) => {
             let (identity, why) = (missing.identity, &missing.why);
-            format!("\nRejected with 401: {name} requires {identity}, which is missing: {why}\n")
+            let conclusion =
+                format!("Rejected with 401: {name} requires {identity}, which is missing: {why}");
+            format!("\n{}\n", style::error(&conclusion))
         }
-        None if applied(explanation).next().is_none() => "\nNo limit applies\n".into(),
+        None if applied(explanation).next().is_none() => {
+            format!("\n{}\n", style::warning("No limit applies"))
+        }
+        None if !applied(explanation).any(|one| one.is_enforced) => {
+            let conclusion =
+                "No limit is enforced: those that apply are in shadow mode and only count";
+            format!("\n{}\n", style::warning(conclusion))
+        }
         None => String::new(),
     }
 }

@@ -13,7 +13,7 @@ use memchr::memchr;
 const LINE_MAX: usize = 256;
 
 /// No line end, and not allowed anywhere in a head.
-const SPOILT: u8 = 0;
+const INVALID: u8 = 0;
 
 /// Follows one connection.
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Framing {
         while at < bytes.len() && self.state != FramingState::Upgrade {
             at += match self.state {
                 FramingState::Broken => {
-                    bytes[at..].fill(SPOILT);
+                    bytes[at..].fill(INVALID);
                     bytes.len() - at
                 }
                 FramingState::Body(left) => {
@@ -139,7 +139,7 @@ impl Framing {
             // the chunk's extension.
             let is_bare_in_chunk_size = self.state == FramingState::ChunkSize && !has_return;
             if !is_bare_in_chunk_size {
-                bytes[end] = SPOILT;
+                bytes[end] = INVALID;
             }
             FramingState::Broken
         });
@@ -262,7 +262,7 @@ mod tests {
         let (mut pieces, mut slow) = (text.as_bytes().to_vec(), Framing::default());
         pieces.chunks_mut(1).for_each(|piece| assert_eq!(slow.follow(piece), 1));
         assert_eq!((&whole, framing.state), (&pieces, slow.state), "{text:?}");
-        (whole.iter().position(|byte| *byte == SPOILT), framing.state)
+        (whole.iter().position(|byte| *byte == INVALID), framing.state)
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
             framing.resume();
             let mut next = b"GET / HTTP/1.1\nHost: a\r\n\r\n".to_vec();
             assert_eq!(framing.follow(&mut next), next.len());
-            assert_eq!((next[14], framing.state), (SPOILT, FramingState::Broken));
+            assert_eq!((next[14], framing.state), (INVALID, FramingState::Broken));
         }
     }
 
@@ -339,7 +339,7 @@ mod tests {
             let mut bytes = format!("{text}{next}").into_bytes();
             Framing::default().follow(&mut bytes);
             let after = &bytes[text.len()..];
-            assert!(after.iter().all(|byte| *byte == SPOILT), "{text:?} lets the next one pass");
+            assert!(after.iter().all(|byte| *byte == INVALID), "{text:?} lets the next one pass");
         }
     }
 }

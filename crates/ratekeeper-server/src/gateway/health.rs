@@ -21,11 +21,27 @@ const FAILURES: u32 = 2;
 /// A check may take as long as the interval between two, and at least this.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// Starts to check all upstreams, for as long as the gateway runs. Must be called in a tokio runtime.
+/// Connects to each upstream once, to log those that cannot be reached, and starts the regular checks. Must be
+/// called in a tokio runtime.
 pub(super) fn start(gateway: &Arc<GatewayState>) {
+    for index in 0..gateway.upstreams.len() {
+        tokio::spawn(log_if_unreachable(Arc::clone(gateway), index));
+    }
     let Some(path) = gateway.health.health_path.clone() else { return };
     for index in 0..gateway.upstreams.len() {
         tokio::spawn(check_regularly(Arc::clone(gateway), index, path.clone()));
+    }
+}
+
+async fn log_if_unreachable(gateway: Arc<GatewayState>, index: usize) {
+    let upstream = &gateway.upstreams[index];
+    let connected = timeout(gateway.timeouts.connect, connect(upstream)).await;
+    if let Err(error) = connected.unwrap_or_else(|late| Err(late.into())) {
+        tracing::warn!(
+            upstream = %upstream.name,
+            %error,
+            "upstream cannot be reached; its requests fail until it can"
+        );
     }
 }
 
@@ -38,18 +54,18 @@ async fn check_regularly(gateway: Arc<GatewayState>, index: usize, path: String)
     loop {
         checks.tick().await;
         let checked = timeout(within, check(upstream, &path)).await;
-        let why = match checked.unwrap_or_else(|late| Err(late.into())) {
+        let error = match checked.unwrap_or_else(|late| Err(late.into())) {
             Ok(status) if status.is_success() || status.is_redirection() => None,
             Ok(status) => Some(status.to_string()),
             Err(error) => Some(error.to_string()),
         };
-        failures = if why.is_none() { 0 } else { failures + 1 };
+        failures = if error.is_none() { 0 } else { failures + 1 };
         let is_unhealthy = failures >= FAILURES;
         if (is_unhealthy || failures == 0) && upstream.health.set_unhealthy(is_unhealthy) {
-            match why {
-                None => tracing::info!(upstream = %upstream.name, "healthy again"),
-                Some(why) => {
-                    tracing::warn!(upstream = %upstream.name, why, "unhealthy, gets no requests");
+            match error {
+                None => tracing::info!(upstream = %upstream.name, "upstream is healthy again"),
+                Some(error) => {
+                    tracing::warn!(upstream = %upstream.name, error, "upstream is unhealthy");
                 }
             }
         }

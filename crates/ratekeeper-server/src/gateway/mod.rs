@@ -43,11 +43,12 @@ use crate::failure::Failure;
 use crate::listener::tls::{self, Tls};
 use crate::listener::{
     AdminListener, ConnectionLimit, Drain, FileDescriptors, InFlightLimit, ListenerConfig,
-    Supervised, Supervisor, Ticks, available_workers, bind, raise_file_limit, start_workers,
+    Supervised, Supervisor, Ticks, available_workers, bind, listen_failure, raise_file_limit,
+    start_workers,
 };
 use crate::log;
-use crate::reload::{PolicyFile, ReloadSet};
-use crate::tokens::Tokens;
+use crate::reload::{PolicyFile, Program, ReloadSet};
+use crate::tokens::{SecretKind, Tokens};
 use access_log::AccessLogger;
 use connection::GatewayHandler;
 pub(crate) use options::Gateway;
@@ -61,9 +62,11 @@ impl Gateway {
         log::start(self.log).map_err(Failure::input)?;
         raise_file_limit();
         self.check_public_addresses()?;
-        let policy = PolicyFile::open(self.policy.as_deref(), &self.trusted_proxies)?;
+        let (policy, trusted) = (self.policy.as_deref(), &self.trusted_proxies);
+        let policy = PolicyFile::open(policy, trusted, Program::Gateway)?;
         let tls = self.tls.load()?;
-        let admin_tokens = Tokens::read_if_named(self.admin_tokens.as_deref())?;
+        let admin_tokens =
+            Tokens::read_if_named(SecretKind::AdminToken, self.admin_tokens.as_deref())?;
         let gateway = self.gateway(policy)?;
         let listener = self.bind()?;
         let admin = self.admin_listener(&gateway, &admin_tokens, tls.as_ref())?;
@@ -74,9 +77,7 @@ impl Gateway {
         let mut reloads = ReloadSet::default();
         reloads.add(&gateway.policy);
         tls.iter().for_each(|tls| reloads.add(tls));
-        if admin_tokens.is_from_file() {
-            reloads.add(&admin_tokens);
-        }
+        reloads.add(&admin_tokens);
         let (policy, drain) = (Arc::clone(&gateway.policy), gateway.drain.clone());
         let drain_timeout = self.timeouts.drain;
         let supervised = Supervised { policy, reloads, admin, drain, drain_timeout };
@@ -143,8 +144,8 @@ impl Gateway {
     }
 
     fn bind(&self) -> Result<TcpListener, Failure> {
-        bind(self.listen)
-            .map_err(|error| Failure::io(format!("cannot listen on {}: {error}", self.listen)))
+        let remedy = "choose another with --listen";
+        bind(self.listen).map_err(|error| listen_failure(self.listen, &error, remedy))
     }
 
     fn admin_listener(
@@ -156,7 +157,7 @@ impl Gateway {
         let Some(address) = self.admin.0 else { return Ok(None) };
         let listener = bind(address).map_err(|error| {
             let remedy = "choose another with --admin, or disable it with --admin off";
-            Failure::io(format!("cannot listen on {address} for --admin: {error}; {remedy}"))
+            listen_failure(address, &error, remedy)
         })?;
         let (of_serving, of_metrics) = (Arc::clone(gateway), Arc::clone(gateway));
         let admin = Admin {
@@ -183,9 +184,9 @@ impl Gateway {
             1 => "1 worker".to_string(),
             workers => format!("{workers} workers"),
         };
-        let limits = match &self.policy {
+        let policy = match &self.policy {
             Some(policy) => policy.display().to_string(),
-            None => "none; start with a policy file to have some".to_string(),
+            None => "none, so nothing is limited; start with a policy file".to_string(),
         };
         let admin: Option<SocketAddr> = admin.and_then(|admin| admin.listener.local_addr().ok());
         let admin = admin.map(|at| format!("admin: {}://{at}/\n", scheme(self.is_admin_tls())));
@@ -193,7 +194,7 @@ impl Gateway {
         // The gateway serves even if this cannot be written.
         let _ = write!(
             io::stderr(),
-            "listening on {scheme}://{address} for {upstreams} ({workers})\nlimits: {limits}\n{admin}"
+            "listening on {scheme}://{address} for {upstreams} ({workers})\npolicy: {policy}\n{admin}"
         );
         Ok(())
     }

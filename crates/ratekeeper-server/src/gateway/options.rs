@@ -115,7 +115,7 @@ pub(super) struct HealthOptions {
     pub(super) health_path: Option<String>,
 
     /// Interval of the health checks
-    #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "5s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
     pub(super) health_interval: Duration,
 
     /// Eject an upstream after this many failures in a row: no connection, no response, or 502, 503, 504.
@@ -124,7 +124,7 @@ pub(super) struct HealthOptions {
     pub(super) eject_after: u32,
 
     /// Eject it for this long; doubled each time it fails again, up to five minutes
-    #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "5s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
     pub(super) eject_for: Duration,
 }
 
@@ -133,29 +133,29 @@ pub(super) struct HealthOptions {
 #[command(next_help_heading = "Timeouts")]
 pub(super) struct TimeoutOptions {
     /// Limit the time to connect to an upstream; then try the next one, or respond 502
-    #[arg(long = "connect-timeout", value_name = "SPAN", value_parser = duration, default_value = "2s")]
+    #[arg(long = "connect-timeout", value_name = "DURATION", value_parser = duration, default_value = "2s")]
     pub(super) connect: Duration,
 
     /// Limit the time until an upstream starts to respond to a request that it has received; then respond
     /// 504
-    #[arg(long = "response-timeout", value_name = "SPAN", value_parser = duration, default_value = "30s")]
+    #[arg(long = "response-timeout", value_name = "DURATION", value_parser = duration, default_value = "30s")]
     pub(super) response: Duration,
 
     /// Close a client's connection that has had no request for this long (and up to a quarter longer)
-    #[arg(long = "idle-timeout", value_name = "SPAN", value_parser = duration, default_value = "60s")]
+    #[arg(long = "idle-timeout", value_name = "DURATION", value_parser = duration, default_value = "60s")]
     pub(super) idle: Duration,
 
     /// Close an unused connection to an upstream after this long
-    #[arg(long = "upstream-idle-timeout", value_name = "SPAN", value_parser = duration, default_value = "30s")]
+    #[arg(long = "upstream-idle-timeout", value_name = "DURATION", value_parser = duration, default_value = "30s")]
     pub(super) upstream_idle: Duration,
 
     /// Limit the time from the first byte of a request to the end of its headers, and of a TLS handshake
-    #[arg(long = "header-timeout", value_name = "SPAN", value_parser = duration, default_value = "10s")]
+    #[arg(long = "header-timeout", value_name = "DURATION", value_parser = duration, default_value = "10s")]
     pub(super) header: Duration,
 
     /// Limit how long a client may pause while it sends a body or reads a response, and how long it may take
     /// for a body beyond what --min-body-rate allows
-    #[arg(long = "body-timeout", value_name = "SPAN", value_parser = duration, default_value = "30s")]
+    #[arg(long = "body-timeout", value_name = "DURATION", value_parser = duration, default_value = "30s")]
     pub(super) body: Duration,
 
     /// Require this many bytes a second of a body on average, such as 240 or 1k; a slower client gets 408. 0
@@ -164,11 +164,11 @@ pub(super) struct TimeoutOptions {
     pub(super) min_body_rate: u64,
 
     /// Close a tunnel, such as a WebSocket, on which no byte has come for this long
-    #[arg(long = "tunnel-timeout", value_name = "SPAN", value_parser = duration, default_value = "1h")]
+    #[arg(long = "tunnel-timeout", value_name = "DURATION", value_parser = duration, default_value = "1h")]
     pub(super) tunnel: Duration,
 
     /// Wait this long for requests in flight at shutdown
-    #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "30s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     pub(super) drain: Duration,
 }
 

@@ -12,7 +12,7 @@ use http::{HeaderValue, Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
-use ratekeeper::tower::{Limited, PeerAddr};
+use ratekeeper::tower::{PeerAddr, RefusedBy};
 use tower_service::Service;
 
 use super::access_log::Entry;
@@ -74,7 +74,7 @@ where
     }
     let log = log.map(|mut entry| {
         let by = response.extensions_mut().remove::<ServedBy>();
-        let limit = response.extensions_mut().remove::<Limited>().map(|limited| limited.limit);
+        let limit = response.extensions_mut().remove::<RefusedBy>().map(|limited| limited.limit);
         entry.respond(response.status(), by.map(|ServedBy(name)| name), limit);
         entry
     });

@@ -146,10 +146,10 @@ impl WorkerState {
         let upstream = &upstreams[index];
         // Only the first in a row: there may be many.
         if !upstream.health.is_failing() {
-            tracing::warn!(upstream = %upstream.name, why, "request failed");
+            tracing::warn!(upstream = %upstream.name, error = why, "upstream failed");
         }
         if let Some(lasting) = upstream.health.fail(*ejection, ticks.now_us()) {
-            tracing::warn!(upstream = %upstream.name, ?lasting, why, "upstream ejected");
+            tracing::warn!(upstream = %upstream.name, ?lasting, error = why, "upstream ejected");
         }
     }
 }

@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::error::ProxyError;
-use super::request_body::{RequestBody, blame};
+use super::request_body::{RequestBody, exchange_error};
 use super::state::Upstream;
 use super::stream::{UpstreamIo, UpstreamStream};
 use crate::listener::{KEEP_ALIVE, OwnedInFlightPermit};
@@ -104,7 +104,7 @@ impl UpstreamConnection {
             if let Poll::Ready(response) = response.as_mut().poll(cx) {
                 return Poll::Ready(response.map_err(|mut error| match error.take_message() {
                     Some(request) => SendError::Unsent(Box::new(request)),
-                    None => SendError::Failed(blame(error.error())),
+                    None => SendError::Failed(exchange_error(error.error())),
                 }));
             }
             while deadline.as_mut().poll(cx).is_ready() {

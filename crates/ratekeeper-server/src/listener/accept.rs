@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 use super::drain::{ConnectionCount, Drain, Stage};
 use super::limits::{ConnectionLimit, InFlightLimit, OwnedInFlightPermit};
 use super::tls::Tls;
+use crate::failure::Failure;
 
 /// How long to wait after a failure to accept. Most likely there are no file descriptors left, and some
 /// will be closed soon.
@@ -37,6 +38,15 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<StdListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+/// Returns the failure of [`bind`], with what to do about it.
+pub(crate) fn listen_failure(address: SocketAddr, error: &io::Error, remedy: &str) -> Failure {
+    let cause = match error.kind() {
+        io::ErrorKind::AddrInUse => format!("port {} is in use", address.port()),
+        _ => error.to_string(),
+    };
+    Failure::io(format!("cannot listen on {address}: {cause}; {remedy}"))
 }
 
 /// Serves the connections of a listener. Each worker thread has one.

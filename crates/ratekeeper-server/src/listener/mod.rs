@@ -22,7 +22,8 @@ pub(crate) mod tls;
 mod worker;
 
 pub(crate) use accept::{
-    Accepted, ConnectionHandler, ConnectionPermits, KEEP_ALIVE, ListenerConfig, bind, serve,
+    Accepted, ConnectionHandler, ConnectionPermits, KEEP_ALIVE, ListenerConfig, bind,
+    listen_failure, serve,
 };
 pub(crate) use drain::{Drain, Stage, StageWatch};
 pub(crate) use drive::{GracefulShutdown, drive};

@@ -27,6 +27,6 @@ impl Termination {
 }
 
 /// Returns SIGHUP. Must be called in a tokio runtime.
-pub(super) fn hang_up() -> io::Result<Signal> {
+pub(super) fn sighup() -> io::Result<Signal> {
     signal(SignalKind::hangup())
 }

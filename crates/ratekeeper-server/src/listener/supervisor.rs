@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::Signal;
 
 use super::drain::Drain;
-use super::signals::{Termination, hang_up};
+use super::signals::{Termination, sighup};
 use super::tls::Tls;
 use crate::admin::{self, Admin};
 use crate::reload::{PolicyFile, ReloadSet};
@@ -19,7 +19,7 @@ use crate::reload::{PolicyFile, ReloadSet};
 pub(crate) struct Supervisor {
     runtime: Runtime,
     termination: Termination,
-    hang_up: Signal,
+    sighup: Signal,
 }
 
 /// What a supervisor looks after.
@@ -44,15 +44,15 @@ impl Supervisor {
     pub(crate) fn new() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let entered = runtime.enter();
-        let (termination, hang_up) = (Termination::new()?, hang_up()?);
+        let (termination, sighup) = (Termination::new()?, sighup()?);
         drop(entered);
-        Ok(Self { runtime, termination, hang_up })
+        Ok(Self { runtime, termination, sighup })
     }
 
     /// Runs until the process is to end and its connections are closed. `background` runs until the
     /// graceful shutdown starts.
     pub(crate) fn run(self, supervised: Supervised, background: impl Future<Output = ()>) {
-        let Self { runtime, mut termination, mut hang_up } = self;
+        let Self { runtime, mut termination, mut sighup } = self;
         let Supervised { policy, reloads, admin, drain, drain_timeout } = supervised;
         runtime.block_on(async {
             policy.limiter().engine().start();
@@ -65,11 +65,11 @@ impl Supervisor {
             };
             tokio::select! {
                 () = termination.received() => {}
-                () = reloads.run(&mut hang_up) => {}
+                () = reloads.run(&mut sighup) => {}
                 () = background => {}
             }
             drain.shut_down(drain_timeout, termination.received()).await;
-            policy.leave().await;
+            policy.return_leases().await;
         });
     }
 }

@@ -91,7 +91,9 @@ impl Reload for Tls {
     type Value = Result<ServerConfig, TlsError>;
     type Error = TlsError;
 
-    const WHAT: &'static str = "certificate";
+    fn what(&self) -> &'static str {
+        "certificate"
+    }
 
     fn state(&self) -> &LoadState {
         &self.loads

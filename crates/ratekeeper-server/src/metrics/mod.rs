@@ -121,7 +121,7 @@ fn store(page: &mut Page, engine: &Engine) {
     let help = "Keys whose local admissions have not been charged to the store yet.";
     page.gauge("ratekeeper_backlog_keys", help, one(fallback.backlog_keys));
     let help = "Units that were admitted locally and charged to the store afterwards.";
-    page.counter("ratekeeper_backlog_reported_units_total", help, one(fallback.backlog_reported));
+    page.counter("ratekeeper_backlog_charged_units_total", help, one(fallback.backlog_charged));
     let help = "Units that were admitted locally and will never be charged to the store.";
     page.counter("ratekeeper_backlog_dropped_units_total", help, one(fallback.backlog_dropped));
 }
@@ -135,7 +135,7 @@ fn leases(page: &mut Page, engine: &Engine) {
     let help = "Units that were leased.";
     page.counter("ratekeeper_lease_units_total", help, one(leases.leased));
     let help = "Leased units that were refunded unused.";
-    page.counter("ratekeeper_lease_returned_units_total", help, one(leases.returned));
+    page.counter("ratekeeper_lease_refunded_units_total", help, one(leases.refunded));
     page.gauge("ratekeeper_lease_keys", "Keys that are leased now.", one(leases.keys));
     let help = "Leased units that are not used yet, and that other nodes cannot use.";
     page.gauge("ratekeeper_lease_unspent_units", help, one(leases.unspent));

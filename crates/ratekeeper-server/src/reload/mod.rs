@@ -16,7 +16,7 @@ use ratekeeper::{Clock, SystemClock};
 use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
 
-pub(crate) use policy::PolicyFile;
+pub(crate) use policy::{PolicyFile, Program};
 pub(crate) use ratekeeper::LoadStatus;
 
 /// How often files are checked for changes.
@@ -27,8 +27,13 @@ pub(crate) trait Reload: Send + Sync + 'static {
     type Value: Send + 'static;
     type Error: std::error::Error;
 
-    /// What this is, for the log.
-    const WHAT: &'static str;
+    /// Returns what this is, for the log.
+    fn what(&self) -> &'static str;
+
+    /// Whether it comes from files, so that it can be read again.
+    fn is_from_file(&self) -> bool {
+        true
+    }
 
     fn state(&self) -> &LoadState;
 
@@ -78,25 +83,28 @@ impl LoadState {
     }
 }
 
-/// When to read files.
+/// ReloadTrigger to read files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum ReloadTrigger {
     Changed,
     Always,
 }
 
 /// Reloads it. Returns whether what the files contain is active.
 pub(crate) async fn reload<R: Reload>(this: &Arc<R>) -> bool {
-    load(this, When::Always).await
+    load(this, ReloadTrigger::Always).await
 }
 
 /// Loads it. Returns whether what was read is active, or whether nothing has changed.
-pub(crate) async fn load<R: Reload>(this: &Arc<R>, when: When) -> bool {
+pub(crate) async fn load<R: Reload>(this: &Arc<R>, when: ReloadTrigger) -> bool {
+    if !this.is_from_file() {
+        return true;
+    }
     let (state, on_thread) = (this.state(), Arc::clone(this));
     let read = move || on_thread.read();
     let read = match when {
-        When::Always => Some(state.reloader.reload(read).await),
-        When::Changed => state.reloader.reload_if_changed(read).await,
+        ReloadTrigger::Always => Some(state.reloader.reload(read).await),
+        ReloadTrigger::Changed => state.reloader.reload_if_changed(read).await,
     };
     match read {
         None => true,
@@ -106,7 +114,7 @@ pub(crate) async fn load<R: Reload>(this: &Arc<R>, when: When) -> bool {
             this.note_failure(&error.error);
             let message = format!("{}: {error}", this.source());
             if !error.is_repeated {
-                log_failure::<R>(&message);
+                log_failure(this.what(), &message);
             }
             state.note_failed(message);
             false
@@ -118,20 +126,20 @@ fn activate<R: Reload>(this: &R, value: R::Value) -> bool {
     match this.activate(value) {
         Ok(details) => {
             let (version, source) = (this.state().note_loaded(), this.source());
-            tracing::info!(version, source, details, "{} reloaded", R::WHAT);
+            tracing::info!(version, source, details, "{} reloaded", this.what());
             true
         }
         Err(error) => {
             let error = error.to_string();
-            log_failure::<R>(&error);
+            log_failure(this.what(), &error);
             this.state().note_failed(error);
             false
         }
     }
 }
 
-fn log_failure<R: Reload>(error: &str) {
-    tracing::error!("{} not reloaded, the previous version stays active:\n{error}", R::WHAT);
+fn log_failure(what: &str, error: &str) {
+    tracing::error!("{what} not reloaded, the previous version stays active:\n{error}");
 }
 
 /// Everything that a process reloads.
@@ -139,11 +147,11 @@ fn log_failure<R: Reload>(error: &str) {
 pub(crate) struct ReloadSet(Vec<Arc<dyn DynReload>>);
 
 trait DynReload: Send + Sync {
-    fn load(self: Arc<Self>, when: When) -> Pin<Box<dyn Future<Output = bool> + Send>>;
+    fn load(self: Arc<Self>, when: ReloadTrigger) -> Pin<Box<dyn Future<Output = bool> + Send>>;
 }
 
 impl<R: Reload> DynReload for R {
-    fn load(self: Arc<Self>, when: When) -> Pin<Box<dyn Future<Output = bool> + Send>> {
+    fn load(self: Arc<Self>, when: ReloadTrigger) -> Pin<Box<dyn Future<Output = bool> + Send>> {
         Box::pin(async move { load(&self, when).await })
     }
 }
@@ -155,13 +163,13 @@ impl ReloadSet {
     }
 
     /// Reloads everything when this signal comes, and what has changed every second.
-    pub(crate) async fn run(&self, hang_up: &mut Signal) {
+    pub(crate) async fn run(&self, sighup: &mut Signal) {
         let mut checks = interval(CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let when = tokio::select! {
-                _ = hang_up.recv() => When::Always,
-                _ = checks.tick() => When::Changed,
+                _ = sighup.recv() => ReloadTrigger::Always,
+                _ = checks.tick() => ReloadTrigger::Changed,
             };
             // Together, so that none waits for another that hangs.
             join_all(self.0.iter().map(|reloaded| Arc::clone(reloaded).load(when))).await;
@@ -186,7 +194,9 @@ mod tests {
         type Value = Result<u32, std::num::ParseIntError>;
         type Error = std::num::ParseIntError;
 
-        const WHAT: &'static str = "number";
+        fn what(&self) -> &'static str {
+            "number"
+        }
 
         fn state(&self) -> &LoadState {
             &self.loads
@@ -217,18 +227,18 @@ mod tests {
         let number = Arc::new(number);
         let active = || *number.active.lock().unwrap();
 
-        assert!(load(&number, When::Changed).await);
+        assert!(load(&number, ReloadTrigger::Changed).await);
         assert_eq!((active(), number.loads.status().version), (Some(1), 1));
         std::fs::write(&file, "one").unwrap();
-        assert!(!load(&number, When::Changed).await);
-        assert!(load(&number, When::Changed).await, "nothing has changed");
+        assert!(!load(&number, ReloadTrigger::Changed).await);
+        assert!(load(&number, ReloadTrigger::Changed).await, "nothing has changed");
         assert!(!reload(&number).await);
         let status = number.loads.status();
         assert_eq!((active(), status.version, status.failures), (Some(1), 1, 2));
         assert_eq!(status.last_error.as_deref(), Some("invalid digit found in string"));
         assert!(status.failed_at.is_some());
         std::fs::write(&file, "22").unwrap();
-        assert!(load(&number, When::Changed).await);
+        assert!(load(&number, ReloadTrigger::Changed).await);
         let status = number.loads.status();
         assert_eq!((active(), status.version, status.failures), (Some(22), 2, 2));
         assert_eq!((status.last_error, status.failed_at), (None, None));

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::top::Top;
 
 /// How long leaving the store may take. A store that does not respond is not waited for.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+const RETURN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The policy of a server that is started without one.
 const NO_LIMITS: &str = "version: 1\nlimits: []\n";
@@ -26,6 +26,43 @@ pub(crate) struct PolicyFile {
     origin: Origin,
     loads: LoadState,
     top: Arc<Top>,
+    program: Program,
+}
+
+/// The program that applies a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// The gateway, which forwards requests and sees their end.
+    Gateway,
+    /// The decision server, which only decides about them.
+    Serve,
+}
+
+impl Program {
+    /// Logs the limits that have no effect in this program.
+    fn log_limits_without_effect(self, policy: &Policy) {
+        if self == Self::Gateway {
+            return;
+        }
+        for rule in policy.limits() {
+            let limit = rule.name();
+            if rule.is_concurrency() {
+                tracing::warn!(
+                    limit,
+                    "a concurrency limit has no effect here: this server does not see when a request \
+                     ends; use the gateway, the tower layer, or /v1/acquire"
+                );
+            }
+            for field in rule.response_fields() {
+                tracing::warn!(
+                    limit,
+                    field,
+                    "this field has no effect here: this server sees no responses; use the gateway \
+                     or the tower layer"
+                );
+            }
+        }
+    }
 }
 
 /// Where a policy comes from.
@@ -38,29 +75,41 @@ struct Origin {
 }
 
 impl PolicyFile {
-    pub(crate) fn open(path: Option<&Path>, trusted: &[IpNet]) -> Result<Self, Failure> {
-        Self::open_or(path, NO_LIMITS.into(), trusted)
+    pub(crate) fn open(
+        path: Option<&Path>,
+        trusted: &[IpNet],
+        program: Program,
+    ) -> Result<Self, Failure> {
+        Self::open_or(path, NO_LIMITS.into(), trusted, program)
     }
 
     /// Opens a policy without limits and without a file, over the store at this address.
     pub(crate) fn over_store(url: &str, trusted: &[IpNet]) -> Result<Self, Failure> {
         // Any string in JSON is one in YAML.
         let url = serde_json::Value::from(url);
-        Self::open_or(None, format!("{NO_LIMITS}store: {{ url: {url} }}\n"), trusted)
+        let default = format!("{NO_LIMITS}store: {{ url: {url} }}\n");
+        Self::open_or(None, default, trusted, Program::Serve)
     }
 
-    fn open_or(path: Option<&Path>, default: String, trusted: &[IpNet]) -> Result<Self, Failure> {
+    fn open_or(
+        path: Option<&Path>,
+        default: String,
+        trusted: &[IpNet],
+        program: Program,
+    ) -> Result<Self, Failure> {
         let (file, trusted) = (path.map(Path::to_path_buf), trusted.to_vec());
         let origin = Origin { file, default, trusted };
         let (policy, stamps) = origin.read();
         let policy = policy.map_err(Failure::input)?;
-        log_warnings(&policy);
+        program.log_limits_without_effect(&policy);
         let limiter = PolicyLimiter::new(policy).map_err(Failure::input)?;
+        // No request to a listener or to the gateway has any.
+        limiter.policy().declare_custom_identities(&[]).map_err(Failure::input)?;
         log_store_changes(&limiter);
         let top = Arc::new(Top::default());
         let observed = Arc::clone(&top);
         limiter.telemetry().on_decision(move |decision| observed.observe(decision));
-        Ok(Self { limiter, origin, loads: LoadState::loaded(stamps), top })
+        Ok(Self { limiter, origin, loads: LoadState::loaded(stamps), top, program })
     }
 
     /// The most frequent keys, of the policy's limits among others.
@@ -77,8 +126,8 @@ impl PolicyFile {
     }
 
     /// Releases what this process holds in a shared store, before it exits.
-    pub(crate) async fn leave(&self) {
-        let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.limiter.engine().return_leases()).await;
+    pub(crate) async fn return_leases(&self) {
+        let _ = tokio::time::timeout(RETURN_TIMEOUT, self.limiter.engine().return_leases()).await;
     }
 }
 
@@ -86,7 +135,13 @@ impl Reload for PolicyFile {
     type Value = Result<Policy, PolicyErrors>;
     type Error = PolicyLoadError;
 
-    const WHAT: &'static str = "policy";
+    fn what(&self) -> &'static str {
+        "policy"
+    }
+
+    fn is_from_file(&self) -> bool {
+        self.origin.file.is_some()
+    }
 
     fn state(&self) -> &LoadState {
         &self.loads
@@ -103,7 +158,7 @@ impl Reload for PolicyFile {
     fn activate(&self, policy: Self::Value) -> Result<String, PolicyLoadError> {
         self.limiter.policy().load(policy)?;
         let active = self.limiter.policy().active();
-        log_warnings(active.policy());
+        self.program.log_limits_without_effect(active.policy());
         Ok(format!("limits={}", active.policy().limits().len()))
     }
 
@@ -117,10 +172,14 @@ impl Origin {
     fn read(&self) -> (Result<Policy, PolicyErrors>, FileStamps) {
         let (policy, stamps) = match &self.file {
             Some(path) => {
-                let sources = PolicyFiles::beside(path);
+                let sources = PolicyFiles::of(path);
                 (read_policy(path, &sources), sources.stamps())
             }
-            None => (Policy::parse("no policy", &self.default, &NoSources), FileStamps::default()),
+            None => {
+                let policy = Policy::parse("no policy", &self.default, &NoSources);
+                // It comes from no file.
+                (policy.map(Policy::without_warnings), FileStamps::default())
+            }
         };
         (policy.map(|policy| policy.with_trusted_proxies(&self.trusted)), stamps)
     }
@@ -137,11 +196,4 @@ fn log_store_changes(limiter: &PolicyLimiter) {
         StoreState::Up => tracing::info!("the store is up"),
         _ => {}
     });
-}
-
-fn log_warnings(policy: &Policy) {
-    for warning in policy.warnings() {
-        let (line, column) = (warning.line(), warning.column());
-        tracing::warn!(line, column, "policy: {}", warning.message());
-    }
 }

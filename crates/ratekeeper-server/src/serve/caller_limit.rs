@@ -49,8 +49,7 @@ impl From<RateError> for CallerLimitError {
 pub(crate) struct LimitSpec<'a> {
     /// A rate such as `100/minute`.
     pub(crate) rate: &'a str,
-    /// Without one, a rate with a burst is a token bucket, and any other uses the default algorithm.
-    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) algorithm: Algorithm,
     pub(crate) name: Option<&'a str>,
 }
 
@@ -63,11 +62,7 @@ impl LimitSpec<'_> {
             return Err(CallerLimitError::RateTooLong);
         }
         let rate: Rate = self.rate.parse()?;
-        let algorithm = self.algorithm.unwrap_or_else(|| match rate.burst() {
-            Some(_) => Algorithm::TokenBucket,
-            None => Algorithm::default(),
-        });
-        let limit = Limit::new(rate, algorithm)?;
+        let limit = Limit::new(rate, self.algorithm)?;
         Ok(limit.named(checked_name(self.name.unwrap_or(DEFAULT_NAME))?))
     }
 }
@@ -75,8 +70,8 @@ impl LimitSpec<'_> {
 /// The limits that callers used recently, so that few requests have to build one. Each thread has its own.
 #[derive(Default)]
 pub(crate) struct LimitCache {
-    /// By the index of the algorithm; the last map is for limits whose rate determines it.
-    limits: [HashMap<Box<str>, Arc<Limit>>; ALGORITHMS.len() + 1],
+    /// By the index of the algorithm.
+    limits: [HashMap<Box<str>, Arc<Limit>>; ALGORITHMS.len()],
     /// Reused to look up a limit with a name without allocating.
     lookup_key: String,
 }
@@ -96,9 +91,7 @@ impl LimitCache {
         spec: LimitSpec<'_>,
     ) -> Result<&Arc<Limit>, CallerLimitError> {
         let Self { limits, lookup_key } = self;
-        let is_algorithm = |known: &Algorithm| spec.algorithm == Some(*known);
-        let index = ALGORITHMS.iter().position(is_algorithm).unwrap_or(ALGORITHMS.len());
-        let limits = &mut limits[index];
+        let limits = &mut limits[spec.algorithm as usize];
         let key = match spec.name {
             None => spec.rate,
             Some(name) => {
@@ -138,10 +131,10 @@ mod tests {
     fn errors_are_one_line_and_keep_their_source() {
         let long = " ".repeat(RATE_MAX + 1);
         for (rate, algorithm, name) in [
-            ("5/fortnight", None, None),
-            ("5/s burst 2", Some(Algorithm::FixedWindow), None),
-            ("5/s", None, Some("a b")),
-            (long.as_str(), None, None),
+            ("5/fortnight", Algorithm::TokenBucket, None),
+            ("5/s burst 2", Algorithm::FixedWindow, None),
+            ("5/s", Algorithm::TokenBucket, Some("a b")),
+            (long.as_str(), Algorithm::TokenBucket, None),
         ] {
             let error = LimitSpec { rate, algorithm, name }.build().unwrap_err();
             assert_eq!(error.to_string().lines().count(), 1, "{error}");
@@ -152,7 +145,7 @@ mod tests {
     }
 
     fn spec(rate: &str) -> LimitSpec<'_> {
-        LimitSpec { rate, algorithm: None, name: None }
+        LimitSpec { rate, algorithm: Algorithm::default(), name: None }
     }
 
     #[test]
@@ -160,7 +153,7 @@ mod tests {
         let mut cache = LimitCache::default();
         let first = Arc::clone(cache.get_or_build(spec("5/s")).unwrap());
         assert!(Arc::ptr_eq(&first, cache.get_or_build(spec("5/s")).unwrap()));
-        let other = LimitSpec { algorithm: Some(Algorithm::FixedWindow), ..spec("5/s") };
+        let other = LimitSpec { algorithm: Algorithm::FixedWindow, ..spec("5/s") };
         assert_eq!(cache.get_or_build(other).unwrap().to_string(), "fixed_window 5/s");
         let named = LimitSpec { name: Some("fixed_window"), ..spec("5/s") };
         assert_eq!(cache.get_or_build(named).unwrap().name(), "fixed_window");
@@ -175,7 +168,7 @@ mod tests {
     #[test]
     fn the_cache_is_bounded_and_holds_only_valid_limits() {
         let mut cache = LimitCache::default();
-        let cached = |cache: &LimitCache| cache.limits[ALGORITHMS.len()].len();
+        let cached = |cache: &LimitCache| cache.limits[Algorithm::default() as usize].len();
         for count in 1..=3 * CACHED_MAX {
             cache.get_or_build(spec(&format!("{count}/day"))).unwrap();
             assert!(cached(&cache) <= CACHED_MAX);

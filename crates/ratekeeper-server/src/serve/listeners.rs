@@ -104,6 +104,6 @@ pub(super) fn bind(name: ListenerName, address: SocketAddr) -> Result<TcpListene
     listener::bind(address).map_err(|error| {
         let option = name.name();
         let remedy = format!("choose another with --{option}, or disable it with --{option} off");
-        Failure::io(format!("cannot listen on {address}: {error}; {remedy}"))
+        listener::listen_failure(address, &error, &remedy)
     })
 }

@@ -29,8 +29,9 @@ use crate::listener::{
     raise_file_limit,
 };
 use crate::log;
-use crate::reload::{PolicyFile, ReloadSet};
-use crate::tokens::Tokens;
+use crate::reload::{PolicyFile, Program, ReloadSet};
+use crate::tokens::{SecretKind, Tokens};
+pub(crate) use grpc::rls::read_config;
 use grpc::rls::{Environment, RateLimitService, RateLimitSettings};
 use http::HttpApi;
 use listeners::bind;
@@ -94,7 +95,7 @@ impl Serve {
         policy.limiter().telemetry().set_near_limit(environment.near_limit);
         let metrics = RequestMetrics::new(Arc::clone(policy.top()));
         let envoy = self.rate_limit_service(environment, &policy, &metrics)?;
-        let tokens = Tokens::read_if_named(self.tokens.as_deref())?;
+        let tokens = Tokens::read_if_named(SecretKind::Token, self.tokens.as_deref())?;
         let (limiter, of_http) = (policy.limiter().clone(), Arc::clone(&metrics));
         let http = HttpApi::new(limiter, Arc::clone(&tokens), envoy.clone(), of_http);
         Ok(Server {
@@ -103,8 +104,14 @@ impl Serve {
             http,
             tls: self.tls.load()?,
             tokens,
-            admin_tokens: Tokens::read_if_named(self.admin_tokens.as_deref())?,
-            resp_passwords: Tokens::read_if_named(self.resp_passwords.as_deref())?,
+            admin_tokens: Tokens::read_if_named(
+                SecretKind::AdminToken,
+                self.admin_tokens.as_deref(),
+            )?,
+            resp_passwords: Tokens::read_if_named(
+                SecretKind::Password,
+                self.resp_passwords.as_deref(),
+            )?,
             descriptors: FileDescriptors::new(LISTENERS * available_workers(self.workers)),
             drain: Drain::default(),
             metrics,
@@ -115,7 +122,7 @@ impl Serve {
     fn open_policy(&self, environment: &Environment) -> Result<PolicyFile, Failure> {
         match &environment.store {
             Some(url) if self.policy.is_none() => PolicyFile::over_store(url, &self.trusted()),
-            _ => PolicyFile::open(self.policy.as_deref(), &self.trusted()),
+            _ => PolicyFile::open(self.policy.as_deref(), &self.trusted(), Program::Serve),
         }
     }
 
@@ -188,8 +195,7 @@ impl Server {
         self.envoy.iter().for_each(|envoy| reloads.add(envoy));
         self.tls.iter().for_each(|tls| reloads.add(tls));
         let secrets = [&self.tokens, &self.admin_tokens, &self.resp_passwords];
-        let from_files = secrets.into_iter().filter(|tokens| tokens.is_from_file());
-        from_files.for_each(|tokens| reloads.add(tokens));
+        secrets.into_iter().for_each(|tokens| reloads.add(tokens));
         reloads
     }
 

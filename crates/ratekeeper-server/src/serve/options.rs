@@ -63,11 +63,11 @@ pub(crate) struct Serve {
     pub(super) resp_passwords: Option<PathBuf>,
 
     /// Close a connection on which no command has come for this long (and up to a quarter longer)
-    #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "1h", help_heading = "Redis protocol")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1h", help_heading = "Redis protocol")]
     pub(super) resp_idle_timeout: Duration,
 
     /// Close a connection whose client reads none of its replies for this long
-    #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "30s", help_heading = "Redis protocol")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s", help_heading = "Redis protocol")]
     pub(super) resp_write_timeout: Duration,
 
     /// Address of the admin listener: health, metrics, policy status ("off" disables it) [default:
@@ -134,7 +134,7 @@ pub(crate) struct Serve {
     pub(super) otlp: Option<String>,
 
     /// Wait this long for requests in flight at shutdown
-    #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "30s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     pub(super) drain: Duration,
 }
 

@@ -16,11 +16,8 @@ pub(crate) use otel::{is_on, record, shut_down, start};
 #[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "there are no spans"))]
 pub(crate) struct DecisionSpan<'a> {
     pub(crate) protocol: &'static str,
-    /// The binding limit, if there is one.
-    pub(crate) limit: Option<&'a str>,
+    pub(crate) info: &'a DecisionInfo,
     pub(crate) outcome: &'static str,
-    /// Whether it was decided without the store, which was unavailable.
-    pub(crate) is_degraded: bool,
     pub(crate) began: Micros,
     pub(crate) ended: Micros,
     pub(crate) parent: Option<Parent>,
@@ -28,8 +25,11 @@ pub(crate) struct DecisionSpan<'a> {
 
 /// What a span records of a decision, carried from the decision to where the span is made.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "there are no spans"))]
 pub(crate) struct DecisionInfo {
+    /// The binding limit, if there is one.
     pub(crate) limit: Option<String>,
+    /// Whether it was decided without the store, which was unavailable.
     pub(crate) is_degraded: bool,
 }
 

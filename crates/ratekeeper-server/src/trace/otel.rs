@@ -78,13 +78,14 @@ pub(crate) fn record(decision: &DecisionSpan<'_>) {
 
 impl Traces {
     fn record(&self, decision: &DecisionSpan<'_>) {
-        let DecisionSpan { protocol, limit, outcome, is_degraded, began, ended, parent } = decision;
+        let DecisionSpan { protocol, info, outcome, began, ended, parent } = decision;
         let mut attributes = vec![
             KeyValue::new("ratekeeper.protocol", *protocol),
             KeyValue::new("ratekeeper.outcome", *outcome),
-            KeyValue::new("ratekeeper.degraded", *is_degraded),
+            KeyValue::new("ratekeeper.degraded", info.is_degraded),
         ];
-        attributes.extend(limit.map(|limit| KeyValue::new("ratekeeper.limit", limit.to_string())));
+        let limit = info.limit.clone();
+        attributes.extend(limit.map(|limit| KeyValue::new("ratekeeper.limit", limit)));
         let span = self.tracer.span_builder("ratekeeper.decide").with_kind(SpanKind::Server);
         let span = span.with_start_time(system_time(*began)).with_attributes(attributes);
         let context = parent.map_or_else(Context::new, Parent::context);

@@ -2,6 +2,7 @@
 
 use ratekeeper_testkit::http1 as client;
 use ratekeeper_testkit::upstream as backend;
+mod docs;
 mod environment;
 mod grpc;
 #[path = "../deploy/manifests.rs"]

@@ -113,7 +113,7 @@ async fn changed_files_are_loaded_and_invalid_ones_are_rejected() {
 async fn it_serves_health_checks_and_reflection() {
     let server = Server::start(FILE);
     let channel = channel(server.address()).await;
-    for service in ["", SERVICE] {
+    for service in ["", SERVICE, "ratelimit"] {
         let request = HealthCheckRequest { service: service.into() };
         let response = HealthClient::new(channel.clone()).check(request).await.unwrap();
         assert_eq!(response.into_inner().status, 1, "{service:?}");

@@ -177,7 +177,7 @@ fn a_reload_under_load_loses_no_request_and_no_count() {
     const QUOTA: u64 = 50_000_000;
     let text = |other: u32| {
         format!(
-            "limits: [{{ name: all, rate: {QUOTA}/day }}, {{ name: l{other}, rate: {}/s }}]",
+            "limits: [{{ name: all, rate: {QUOTA}/day, algorithm: sliding_counter }}, {{ name: l{other}, rate: {}/s }}]",
             60_000_000 + other
         )
     };

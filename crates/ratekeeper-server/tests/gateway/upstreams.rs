@@ -22,6 +22,22 @@ fn upstreams_are_used_round_robin() {
 }
 
 #[test]
+fn an_upstream_that_cannot_be_resolved_or_reached_is_logged_at_start() {
+    let gone = unused_address().to_string();
+    let upstreams =
+        ["--upstream", &format!("http://{gone}"), "--upstream", "http://no.such.host.invalid:80"];
+    let gateway = Gateway::start(&upstreams);
+    wait_until("both are logged", || {
+        let log = gateway.log();
+        let is_logged = |name: &str| {
+            log.lines()
+                .any(|line| line.contains("upstream cannot be reached") && line.contains(name))
+        };
+        is_logged(&gone) && is_logged("no.such.host.invalid")
+    });
+}
+
+#[test]
 fn without_a_reachable_upstream_the_response_is_502() {
     let gateway = Gateway::start(&["--upstream", &format!("http://{}", unused_address())]);
     let mut client = gateway.connect();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::alerts::pages;
+use crate::alerts::{assert_valid, pages};
 
 const DOCS: &str = include_str!("../../../../docs/operations.md");
 
@@ -29,4 +29,14 @@ fn the_table_lists_exactly_the_exported_metrics_and_labels() {
         }
     }
     assert_eq!(rows(), exported);
+}
+
+#[test]
+fn the_queries_are_valid() {
+    let (_, table) = DOCS.split_once("| question | query (PromQL) |").expect("the table");
+    let (table, _) = table.split_once("\n\n").expect("it ends");
+    let quoted = table.split('`').skip(1).step_by(2);
+    let queries: Vec<_> = quoted.map(|query| query.replace("\\|", "|")).collect();
+    assert!(queries.len() > 6, "{queries:?}");
+    assert_valid(&queries);
 }

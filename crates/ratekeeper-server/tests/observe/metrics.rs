@@ -39,6 +39,13 @@ fn every_protocol_counts_and_times_its_requests() {
 }
 
 #[test]
+fn a_forward_auth_request_that_is_not_described_is_an_error_and_no_denial() {
+    let server = Server::start();
+    assert_eq!(Client::connect(server.http).get("/v1/auth").status(), 403);
+    assert_eq!(requests("forward_auth", &server.page()), [0.0, 0.0, 1.0, 0.0]);
+}
+
+#[test]
 fn limits_of_policies_and_descriptors_are_counted_by_name() {
     let server = Server::start();
     server.send_to_every_listener();

@@ -13,7 +13,9 @@ fn described(server: &Server, spelling: &Spelling) -> Response {
         headers.insert(name.to_string(), json!(spelling.header(name)));
     }
     let Spelling { method, target, host, .. } = spelling;
-    let request = json!({ "method": method, "path": target, "host": host, "headers": headers });
+    let peer = "192.0.2.1";
+    let request =
+        json!({ "method": method, "path": target, "host": host, "headers": headers, "peer": peer });
     post(&mut server.connect(), "/v1/check", &json!({ "request": request }).to_string())
 }
 

@@ -29,6 +29,80 @@ fn a_check_is_200_or_429_with_the_same_body_and_headers() {
 }
 
 #[test]
+fn without_a_policy_a_described_request_is_an_error() {
+    let server = Server::start(&[]);
+    let request = json!({"request": {"method": "GET", "path": "/", "peer": "192.0.2.1"}});
+    for path in ["/v1/check", "/v1/peek", "/v1/reset"] {
+        let (status, body) = server.post(path, request.clone());
+        assert_eq!(status, 400, "{path}: {body}");
+        let message = body["message"].as_str().unwrap();
+        assert!(message.contains("ratekeeper serve policy.yaml"), "{message}");
+    }
+    let auth =
+        "GET /v1/auth HTTP/1.1\r\nHost: a\r\nX-Forwarded-Method: GET\r\nX-Forwarded-Uri: /\r\n\r\n";
+    let response = server.connect().request(auth);
+    assert_eq!(response.status(), 500);
+    assert!(response.body.contains("\"code\":\"NO_POLICY\""), "{}", response.body);
+}
+
+#[test]
+fn a_decision_without_a_rate_says_why() {
+    let file = policy(
+        "limits:
+  - { name: a, match: { path: /shadow }, rate: 5/hour, mode: shadow }
+  - { name: b, match: { path: /flight }, concurrency: 5 }",
+    );
+    let server = Server::start(&[file.path().to_str().unwrap()]);
+    for (path, reason) in [
+        ("/shadow", "only limits in shadow mode apply"),
+        ("/flight", "only concurrency limits apply"),
+        ("/", "no limit applies"),
+    ] {
+        let (status, body) =
+            server.post("/v1/check", json!({"request": {"method": "GET", "path": path}}));
+        assert_eq!((status, &body["reason"]), (200, &json!(reason)), "{path}");
+    }
+}
+
+#[test]
+fn a_described_request_without_an_address_that_is_counted_is_an_error() {
+    let file = policy(
+        "identify: { user: { header: x-user } }\nlimits: [{ name: a, per: user, rate: 5/hour }]",
+    );
+    let server = Server::start(&[file.path().to_str().unwrap()]);
+    let (status, body) =
+        server.post("/v1/check", json!({"request": {"method": "GET", "path": "/"}}));
+    assert_eq!(status, 400);
+    assert!(body["message"].as_str().unwrap().contains("\"peer\""), "{body}");
+    for request in [
+        json!({"method": "GET", "path": "/", "peer": "192.0.2.1"}),
+        json!({"method": "GET", "path": "/", "headers": {"x-user": "ann"}}),
+    ] {
+        assert_eq!(server.post("/v1/check", json!({"request": request})).0, 200);
+    }
+}
+
+#[test]
+fn an_overdraft_is_charged_in_full_over_http_and_resp() {
+    let server = Server::start(&["--resp", "127.0.0.1:0"]);
+    let check =
+        json!({"key": "k", "rate": "1000/hour", "cost": 600, "overdraft": true, "name": "tokens"});
+    assert_eq!(server.post("/v1/check", &check).1["remaining"], 400);
+    let (status, in_debt) = server.post("/v1/check", &check);
+    assert_eq!((status, &in_debt["remaining"]), (200, &json!(0)));
+    let (status, denied) = server.post("/v1/check", &check);
+    assert_eq!((status, &denied["exceeds_capacity"]), (429, &json!(false)));
+    let wait = denied["retry_after_ms"].as_u64().unwrap();
+    assert!((700_000..=723_600).contains(&wait), "201 times 3.6 s: {wait}");
+    let (status, error) =
+        server.post("/v1/check", json!({"key": "k", "rate": "1/s", "overdraft": 1}));
+    assert_eq!((status, &error["message"]), (400, &json!("\"overdraft\" must be true or false")));
+    for (key, left) in [("1000/hour NAME tokens", 0), ("1000/hour NAME other", 1000)] {
+        assert_eq!(remaining_over_resp(&server, key), left);
+    }
+}
+
+#[test]
 fn several_checks_are_charged_all_or_none() {
     let server = Server::start(&[]);
     let both = json!({"checks": [
@@ -191,7 +265,9 @@ fn the_id_of_a_permit_is_not_that_of_a_reservation() {
 #[test]
 fn forward_auth_denies_a_request_that_the_proxy_does_not_describe() {
     let tokens = crate::process::file("alpha\n");
-    let server = Server::start(&["--tokens", tokens.path().to_str().unwrap()]);
+    let policy = policy("limits: [{ name: a, rate: 100/hour }]");
+    let args = ["--tokens", tokens.path().to_str().unwrap(), policy.path().to_str().unwrap()];
+    let server = Server::start(&args);
     let authorize = |headers: &str| {
         let head = format!("GET /v1/auth HTTP/1.1\r\nHost: a\r\n{headers}\r\n");
         server.connect().request(&head)
@@ -204,6 +280,11 @@ fn forward_auth_denies_a_request_that_the_proxy_does_not_describe() {
         assert_eq!(denied.status(), 403, "{missing}");
         assert!(denied.body.contains("INCOMPLETE"), "{}", denied.body);
     }
+    let request = "X-Original-URI: /\r\nX-Original-Method: GET\r\n";
+    let head = format!("GET /v1/auth?deny=404 HTTP/1.1\r\nHost: a\r\n{token}{request}\r\n");
+    let response = server.connect().request(&head);
+    assert_eq!(response.status(), 400);
+    assert!(response.body.contains("use 401, 403 or 429"), "{}", response.body);
     let by_client =
         "Authorization: Bearer of-the-client\r\nX-Original-URI: /\r\nX-Original-Method: GET\r\n";
     assert_eq!(with_token(by_client).status(), 200);
@@ -233,8 +314,7 @@ fn usage_is_shared_by_all_protocols() {
     for file in [&[][..], &[in_redis.path().to_str().unwrap()]] {
         let server = Server::start(&[&["--resp", "127.0.0.1:0"], file].concat());
         for (rate, resp) in [
-            (json!({"rate": "10/hour"}), "10/hour"),
-            (json!({"rate": "10/hour burst 10"}), "\"10/hour burst 10\""),
+            (json!({"rate": "10/hour"}), "\"10/hour burst 10\""),
             (
                 json!({"rate": "10/hour", "algorithm": "fixed_window"}),
                 "10/hour ALGORITHM fixed_window",

@@ -7,6 +7,7 @@ use ratekeeper_testkit::http1 as client;
 mod grpc;
 
 mod bounds;
+mod docs;
 mod drain;
 mod evasion;
 mod http;

@@ -122,7 +122,7 @@ fn without_the_store_a_server_grants_permits_of_its_own() {
     let stored = acquire(&fleet.servers[0], HOUR_MS).1["permit"].clone();
     fleet.redis.kill();
     let (status, body) = release(&fleet.servers[0], &stored);
-    assert_eq!((status, &body["code"]), (503, &json!("STORE")), "{body}");
+    assert_eq!((status, &body["code"]), (503, &json!("STORE_UNAVAILABLE")), "{body}");
     let fallback = policy(&format!("store: {{ url: '{}' }}\nlimits: []", fleet.redis.url()));
     let server = Server::start(&["--resp", "off", path(fallback.path())]);
     let local = acquire(&server, HOUR_MS);

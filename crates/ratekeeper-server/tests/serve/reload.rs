@@ -125,3 +125,74 @@ fn a_key_that_is_a_pipe_does_not_hold_up_the_policy_that_names_it() {
     assert!(ended.status.code() == Some(2), "{stderr}");
     assert!(stderr.contains("it is a named pipe; use a regular file"), "{stderr}");
 }
+
+#[test]
+fn a_signal_without_a_policy_reloads_no_policy() {
+    let tokens = Config::new("tokens");
+    fs::write(&tokens.path, "alpha\n").unwrap();
+    let server = Server::start(&["--tokens", path(&tokens.path)]);
+    server.signal("-HUP");
+    server.wait_for_log("tokens reloaded");
+    let log = server.log();
+    assert!(!log.contains("policy reloaded") && !log.contains("WARN"), "{log}");
+}
+
+#[test]
+fn reloaded_passwords_are_called_passwords() {
+    let passwords = Config::new("passwords");
+    fs::write(&passwords.path, "alpha\n").unwrap();
+    let server = Server::start(&["--resp-passwords", path(&passwords.path)]);
+    server.signal("-HUP");
+    server.wait_for_log("passwords reloaded");
+    fs::write(&passwords.path, "# none of them\n").unwrap();
+    server.signal("-HUP");
+    server.wait_for_log("passwords not reloaded");
+    let log = server.log();
+    assert!(log.contains("contains no password; write one on each line"), "{log}");
+    assert!(!log.contains("token"), "{log}");
+}
+
+#[test]
+fn warnings_are_logged_at_the_start_and_at_a_reload() {
+    let config = Config::new("policy.yaml");
+    fs::write(&config.path, POLICY.replace("rate: 5/hour", "rate: 5/hour, cost: 6")).unwrap();
+    let server = Server::start(&[path(&config.path)]);
+    server.wait_for_log("a cost of 6 is more than the limit can hold, 5");
+    let policy = "version: 1\nlimits:\n  - { name: one, rate: 5/hour, mode: off }\n";
+    config.replace(|path| fs::write(path, policy).unwrap());
+    server.signal("-HUP");
+    server.wait_for_log("\"one\" is off: it does not count requests");
+    let log = server.log();
+    let warnings: Vec<_> = log.lines().filter(|line| line.contains("WARN")).collect();
+    assert_eq!(warnings.len(), 2, "{log}");
+    assert!(warnings[0].contains("line=3 column=38"), "{log}");
+}
+
+#[test]
+fn fields_that_need_a_response_are_named_at_the_start() {
+    let config = Config::new("policy.yaml");
+    let limit =
+        "name: one, rate: 5/hour, refund: 5xx, cost: { response_header: x-cost, default: 1 }";
+    fs::write(&config.path, POLICY.replace("name: one, rate: 5/hour", limit)).unwrap();
+    let server = Server::start(&[path(&config.path)]);
+    for field in ["field=\"refund\"", "field=\"cost: { response_header }\""] {
+        server.wait_for_log(field);
+    }
+}
+
+#[test]
+fn a_concurrency_limit_without_effect_is_named_at_the_start_and_at_a_reload() {
+    let config = Config::new("policy.yaml");
+    fs::write(
+        &config.path,
+        POLICY.replace("name: one, rate: 5/hour", "name: busy, concurrency: 5"),
+    )
+    .unwrap();
+    let server = Server::start(&[path(&config.path)]);
+    server.wait_for_log("a concurrency limit has no effect here");
+    assert!(server.log().contains("limit=\"busy\""), "{}", server.log());
+    let policy = POLICY.replace("name: one, rate: 5/hour", "name: uploads, concurrency: 2");
+    config.replace(|path| fs::write(path, policy).unwrap());
+    server.signal("-HUP");
+    server.wait_for_log("limit=\"uploads\"");
+}

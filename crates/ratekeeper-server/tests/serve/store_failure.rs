@@ -75,7 +75,7 @@ fn a_reservation_that_cannot_be_settled_is_still_held() {
     let settle = json!({ "reservation": reserved["reservation"], "cost": 15 });
     redis.pause();
     let (status, error) = server.post("/v1/settle", settle.clone());
-    assert_eq!((status, &error["code"]), (503, &json!("STORE")), "{error}");
+    assert_eq!((status, &error["code"]), (503, &json!("STORE_UNAVAILABLE")), "{error}");
     redis.resume();
     wait_until_up(&server);
     let mut settled = 0;
@@ -85,4 +85,20 @@ fn a_reservation_that_cannot_be_settled_is_still_held() {
     });
     assert_eq!(settled, 200);
     assert_eq!(server.post("/v1/settle", settle).0, 410, "only once");
+}
+
+#[test]
+fn a_reset_that_the_store_cannot_make_changes_nothing() {
+    let redis = RedisServer::start();
+    let (server, _policy) = server_over(&redis, "deadline: 200ms");
+    wait_until_up(&server);
+    redis.pause();
+    let check = json!({ "key": "k", "rate": "100/day burst 100", "cost": 40 });
+    let (_, checked) = server.post("/v1/check", &check);
+    assert_eq!(checked["degraded"], true, "{checked}");
+    let (status, error) = server.post("/v1/reset", &check);
+    assert_eq!((status, &error["code"]), (503, &json!("STORE_UNAVAILABLE")), "{error}");
+    let (_, peeked) = server.post("/v1/peek", &check);
+    assert_eq!(peeked["remaining"], checked["remaining"], "{peeked}");
+    redis.resume();
 }

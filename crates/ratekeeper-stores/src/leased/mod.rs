@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use ratekeeper_core::{Cost, Decision, Limit, Micros};
 
-use crate::charge::{Charge, ChargesError, OwnedCharge};
+use crate::charge::{Charge, ChargeKind, ChargesError, OwnedCharge};
 use crate::store::{ApplyFailure, Op, SharedStore, Store, StoreError};
 use crate::verdict::Verdict;
 use hot_keys::HotKeys;
@@ -45,6 +45,15 @@ const SLACK_US: u64 = 5_000;
 ///
 /// The cost: `remaining` and `reset_after` of a leased key are those of the store's last decision, so
 /// they may be a batch behind.
+///
+/// ```no_run
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use ratekeeper::{LeasedStore, RedisConfig};
+///
+/// # fn f() -> Result<(), ratekeeper::RedisUrlError> {
+/// let store = LeasedStore::new(RedisConfig::new("redis://127.0.0.1:6379").open()?);
+/// # Ok(()) }
+/// ```
 pub struct LeasedStore<S> {
     inner: Arc<LeaseState<S>>,
 }
@@ -85,10 +94,20 @@ struct LeaseCounters {
     local: AtomicU64,
     store_calls: AtomicU64,
     leased: AtomicU64,
-    returned: AtomicU64,
+    refunded: AtomicU64,
 }
 
 /// Counters and sizes of leases.
+///
+/// ```no_run
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use ratekeeper::{LeasedStore, Micros, RedisStore};
+///
+/// # fn f(store: LeasedStore<RedisStore>, now: Micros) {
+/// let stats = store.stats(now);
+/// println!("{} decisions in memory, {} calls", stats.local, stats.store_calls);
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseStats {
@@ -99,7 +118,7 @@ pub struct LeaseStats {
     /// Units that were charged in batches.
     pub leased: u64,
     /// Units that were refunded.
-    pub returned: u64,
+    pub refunded: u64,
     /// Keys that are leased now.
     pub keys: usize,
     /// Units that are charged and not spent now: unavailable to other nodes.
@@ -147,12 +166,12 @@ impl<S: Store + Send + Sync + 'static> LeasedStore<S> {
     /// Returns counters and sizes at `now`.
     pub fn stats(&self, now: Micros) -> LeaseStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let LeaseCounters { local, store_calls, leased, returned } = &self.inner.counters;
+        let LeaseCounters { local, store_calls, leased, refunded } = &self.inner.counters;
         let mut stats = LeaseStats {
             local: read(local),
             store_calls: read(store_calls),
             leased: read(leased),
-            returned: read(returned),
+            refunded: read(refunded),
             ..LeaseStats::default()
         };
         for shard in &self.inner.shards {
@@ -300,7 +319,7 @@ impl<S: Store + Send + Sync + 'static> LeaseState<S> {
         let Some(unspent) = Cost::new(unspent) else { return Ok(()) };
         let refund = Op::Refund { charged_at: entry.lease.charged_at() };
         let _ = self.store.apply(refund, &[entry.charge().cost(unspent)], now).await?;
-        self.counters.returned.fetch_add(unspent.get(), Ordering::Relaxed);
+        self.counters.refunded.fetch_add(unspent.get(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -359,7 +378,9 @@ impl<S: Store + Send + Sync + 'static> Store for LeasedStore<S> {
     ) -> Result<Verdict, StoreError> {
         ChargesError::check(charges)?;
         match (op, charges) {
-            (Op::Check, [charge]) if is_leasable(charge.limit) => {
+            (Op::Check, [charge])
+                if is_leasable(charge.limit) && charge.kind == ChargeKind::Full =>
+            {
                 self.inner.check(charge, now).await
             }
             (Op::Check, _) => self.inner.store.apply(op, charges, now).await,

@@ -12,10 +12,10 @@ use ratekeeper_core::algorithm::CompareAndSwap;
 use ratekeeper_core::{CellEvaluator, Cost, Decision, Evaluator, Micros};
 
 use super::MemoryStore;
-use super::line::Line;
+use super::line::{Line, LoadedWord};
 use super::slot::SlotState;
 use super::table::{Address, Table};
-use crate::charge::Charge;
+use crate::charge::{Charge, ChargeKind};
 use crate::store::Op;
 
 impl MemoryStore {
@@ -40,7 +40,7 @@ impl MemoryStore {
         clock: impl FnOnce() -> Option<Micros>,
     ) -> Option<Decision> {
         let Evaluator::Cell(evaluator) = charge.limit.evaluator() else { return None };
-        if let CellEvaluator::Gcra(_) = evaluator {
+        if matches!(evaluator, CellEvaluator::Gcra(_)) || charge.kind != ChargeKind::Full {
             return None;
         }
         let address = self.hasher.address(charge);
@@ -62,6 +62,9 @@ impl MemoryStore {
         let Evaluator::Cell(evaluator) = charge.limit.evaluator() else {
             return self.apply_locked(Op::Check, charge, now);
         };
+        if charge.kind != ChargeKind::Full {
+            return self.apply_locked(Op::Check, charge, now);
+        }
         let (address, cost) = (self.hasher.address(charge), charge.cost);
         match evaluator {
             CellEvaluator::ScaledGcra(gcra) => self.check_cell(gcra, address, cost, now),
@@ -149,12 +152,14 @@ impl CellCheck<'_> {
         let Self { table, address, home, cost, now } = self;
         let (now, tag) = (algorithm.prepare(now), address.tag());
         let (updated, other) = (A::UPDATED_WORD?, algorithm.other_word(now));
-        let (first, is_match) = home.word_in(tag.first_slot(), tag, updated, other);
-        let word = match is_match {
-            true => first,
-            false => table.find_word(home, address, updated, other)?,
+        let check = |word: LoadedWord<'_>| {
+            algorithm.check_word(word.get(), cost, now, |next| word.commit(updated, next))
         };
-        algorithm.check_word(word.get(), cost, now, |next| word.commit(updated, next))
+        // Two calls: with one, whose word comes from either, 1M keys take a seventh longer.
+        match home.word_in(tag.first_slot(), tag, updated, other) {
+            Some(word) => check(word),
+            None => check(table.find_word(home, address, updated, other)?),
+        }
     }
 }
 
@@ -306,7 +311,7 @@ mod tests {
                 };
                 let cost = Cost::new(cost).unwrap();
                 let decision = store.apply_one(op, &Charge::new(limit, keys[key]).cost(cost), at);
-                let expected = states[key].act(op, limit, cost, at);
+                let expected = states[key].apply(op, &Charge::new(limit, keys[key]).cost(cost), at);
                 prop_assert_eq!(decision, expected, "{:?} {} at {}", op, limit, now);
             }
         }

@@ -158,8 +158,7 @@ impl Line {
         self.tags[slot].load(Relaxed) == tag.0
     }
 
-    /// The updated word of a slot, and whether it is that of this tag's cell and the other word has
-    /// this value. Not an `Option`: the address of the word must not depend on what is loaded.
+    /// The updated word of a slot, if it is that of this tag's cell and the other word has this value.
     ///
     /// A slot is given to another key in this order: its cell is taken, the tag and the other word
     /// are changed, the updated word is written. So the updated word is read first here: if the tag
@@ -171,18 +170,18 @@ impl Line {
         tag: Tag,
         updated: CellWord,
         other: u64,
-    ) -> (SeenWord<'_>, bool) {
+    ) -> Option<LoadedWord<'_>> {
         let (first, second) = (&self.firsts[slot], &self.seconds[slot]);
         match updated {
             CellWord::First => {
                 let seen = first.load(Acquire);
                 let is_match = self.has(slot, tag) && second.load(Relaxed) == other;
-                (SeenWord { word: first, seen }, is_match)
+                is_match.then_some(LoadedWord { word: first, seen })
             }
             CellWord::Second => {
                 let seen = second.load(Acquire);
                 let is_match = self.has(slot, tag) && first.load(Acquire) == other;
-                (SeenWord { word: second, seen }, is_match)
+                is_match.then_some(LoadedWord { word: second, seen })
             }
         }
     }
@@ -194,22 +193,19 @@ impl Line {
         tag: Tag,
         updated: CellWord,
         other: u64,
-    ) -> Option<SeenWord<'_>> {
-        (0..SLOTS).find_map(|slot| {
-            let (word, is_match) = self.word_in(slot, tag, updated, other);
-            is_match.then_some(word)
-        })
+    ) -> Option<LoadedWord<'_>> {
+        (0..SLOTS).find_map(|slot| self.word_in(slot, tag, updated, other))
     }
 
     /// The window cell of this tag. The second word is read before the tag: when the slot is given
     /// to another key, that word changes first.
     #[inline]
-    pub(super) fn find_window_cell(&self, tag: Tag) -> Option<SeenWindowCell<'_>> {
+    pub(super) fn find_window_cell(&self, tag: Tag) -> Option<LoadedWindowCell<'_>> {
         let slot = self.find(tag)?;
         let second = self.seconds[slot].load(Acquire);
         let is_match = self.has(slot, tag);
         let words = [self.firsts[slot].load(Acquire), second];
-        (is_match && is_window_cell(words)).then_some(SeenWindowCell { line: self, slot, words })
+        (is_match && is_window_cell(words)).then_some(LoadedWindowCell { line: self, slot, words })
     }
 
     /// The words of a slot, once it is not busy. They may be torn: of two states.
@@ -230,7 +226,7 @@ impl Line {
     /// that needs the lock.
     #[inline]
     pub(super) fn is_consistent(&self, slot: usize, words: [u64; 2]) -> bool {
-        !is_window_cell(words) || SeenWindowCell { line: self, slot, words }.commit(None)
+        !is_window_cell(words) || LoadedWindowCell { line: self, slot, words }.commit(None)
     }
 }
 
@@ -254,7 +250,7 @@ impl Line {
     #[inline]
     pub(super) fn take_if_unchanged(&self, slot: usize, words: [u64; 2]) -> bool {
         if is_window_cell(words) {
-            return SeenWindowCell { line: self, slot, words }.take();
+            return LoadedWindowCell { line: self, slot, words }.take();
         }
         if SlotState::from_words(words).updatable_word() != Some(CellWord::First) {
             return true; // the lock is enough
@@ -327,7 +323,7 @@ impl Line {
     }
 
     /// How many of its slots hold state that matters at `now`.
-    pub(super) fn live(&self, now: u64) -> usize {
+    pub(super) fn live_keys(&self, now: u64) -> usize {
         let is_live = |state: SlotState| state != SlotState::EMPTY && state.expires_at() > now;
         (0..SLOTS).filter(|slot| is_live(SlotState::from_words(self.words(*slot)))).count()
     }
@@ -347,12 +343,12 @@ impl Line {
 pub(super) type EvictionCost = (u64, u64);
 
 /// The word of a cell that a check updates alone, as it was read.
-pub(super) struct SeenWord<'t> {
+pub(super) struct LoadedWord<'t> {
     word: &'t AtomicU64,
     seen: u64,
 }
 
-impl SeenWord<'_> {
+impl LoadedWord<'_> {
     /// The word. If it is a marker, it exceeds every limit.
     #[inline(always)]
     pub(super) fn get(&self) -> u64 {
@@ -378,14 +374,14 @@ impl SeenWord<'_> {
 
 /// A window cell as it was read, to be changed without the lock: it is marked as busy for the two
 /// stores in which a new window begins.
-pub(super) struct SeenWindowCell<'t> {
+pub(super) struct LoadedWindowCell<'t> {
     line: &'t Line,
     slot: usize,
     words: [u64; 2],
 }
 
-impl SeenWindowCell<'_> {
-    /// The cell. It may be torn unless [`SeenWindowCell::commit`] succeeds.
+impl LoadedWindowCell<'_> {
+    /// The cell. It may be torn unless [`LoadedWindowCell::commit`] succeeds.
     #[inline]
     pub(super) fn cell(&self) -> Cell {
         SlotState::from_words(self.words).cell()
@@ -415,9 +411,9 @@ impl SeenWindowCell<'_> {
     }
 
     #[inline]
-    fn second_word(&self) -> SeenWord<'_> {
+    fn second_word(&self) -> LoadedWord<'_> {
         let (word, seen) = (&self.line.seconds[self.slot], self.words[1]);
-        SeenWord { word, seen }
+        LoadedWord { word, seen }
     }
 }
 
@@ -529,12 +525,12 @@ mod tests {
             line.assign(slot, Tag(slot as u32 + 1));
             line.put(slot, cell(&limit, cost, 10_000).into());
         }
-        assert_eq!(line.live(10_500), 3);
+        assert_eq!(line.live_keys(10_500), 3);
         assert!(!line.may_have_free_slot(10_500));
         assert_eq!(line.take_free(Tag(9), 10_500, 0), None);
         assert_eq!(line.eviction_candidate(10_500).unwrap().1, 1);
         let free_since = 11 * 1_024;
-        assert!(line.may_have_free_slot(free_since) && line.live(free_since) == 0);
+        assert!(line.may_have_free_slot(free_since) && line.live_keys(free_since) == 0);
         assert_eq!(line.take_free(Tag(9), free_since, 1), None, "not for that long");
         let (slot, since, _) = line.take_free(Tag(u32::MAX), free_since + 1, 1).unwrap();
         assert_eq!((slot, since), (SLOTS - 1, free_since), "the first slot of the tag");

@@ -18,7 +18,7 @@ use ratekeeper_core::{Cell, Decision, Evaluator, Micros, RequestLog};
 use smallvec::SmallVec;
 
 use crate::charge::{Charge, ChargesError, INLINE, MergedCharges};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, apply_to_cell, apply_to_log};
 use crate::store::{Op, Store, StoreError};
 use crate::verdict::{Verdict, apply_all};
 use hash::KeyHasher;
@@ -42,8 +42,8 @@ const LOG_BYTES_MAX: usize = 256 << 20;
 /// Sliding logs keep their entries outside the table, under a cap of their own with the same choice.
 ///
 /// ```
-/// use ratekeeper_core::{Limit, Micros};
-/// use ratekeeper_stores::{Charge, MemoryStore, Op};
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use ratekeeper::{Charge, Limit, MemoryStore, Micros, Op};
 ///
 /// let store = MemoryStore::with_capacity(10_000);
 /// let per_user = Limit::token_bucket("2/s")?;
@@ -68,6 +68,14 @@ pub struct MemoryStore {
 }
 
 /// Sizes and counters of a [`MemoryStore`].
+///
+/// ```
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use ratekeeper::{MemoryStore, Micros};
+///
+/// let stats = MemoryStore::with_capacity(10_000).stats(Micros::new(0));
+/// assert_eq!((stats.live_keys, stats.evictions), (0, 0));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
@@ -136,7 +144,7 @@ impl MemoryStore {
     ) -> Result<Verdict, ChargesError> {
         match charges {
             [charge] => Ok(Verdict::single(self.apply_one(op, charge, now), now)),
-            _ => self.several(op, charges, now),
+            _ => self.apply_together(op, charges, now),
         }
     }
 
@@ -147,7 +155,8 @@ impl MemoryStore {
         let mut locked = Locked::new(&self.table, &[address], now.get());
         let is_last = self.snapshot_of(&locked, charge, address) == *after;
         if is_last {
-            let _ = self.act(&mut locked, Op::Refund { charged_at: now }, charge, address);
+            let _ =
+                self.apply_to_slot(&mut locked, Op::Refund { charged_at: now }, charge, address);
         }
         is_last
     }
@@ -156,7 +165,7 @@ impl MemoryStore {
     pub fn check_and_snapshot(&self, charge: &Charge<'_>, now: Micros) -> (Decision, Snapshot) {
         let address = self.hasher.address(charge);
         let mut locked = Locked::new(&self.table, &[address], now.get());
-        let decision = self.act(&mut locked, Op::Check, charge, address);
+        let decision = self.apply_to_slot(&mut locked, Op::Check, charge, address);
         (decision, self.snapshot_of(&locked, charge, address))
     }
 
@@ -177,7 +186,7 @@ impl MemoryStore {
     /// Returns sizes and counters.
     pub fn stats(&self, now: Micros) -> MemoryStats {
         MemoryStats {
-            live_keys: self.table.live(now.get()),
+            live_keys: self.table.live_keys(now.get()),
             evictions: self.table.evictions() + self.logs.evictions(),
             memory_bytes: self.table.memory_bytes() + self.logs.memory_bytes(),
         }
@@ -199,11 +208,11 @@ impl MemoryStore {
     fn apply_locked(&self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
         let address = self.hasher.address(charge);
         let mut locked = Locked::new(&self.table, &[address], now.get());
-        self.act(&mut locked, op, charge, address)
+        self.apply_to_slot(&mut locked, op, charge, address)
     }
 
     #[inline(never)]
-    fn several(
+    fn apply_together(
         &self,
         op: Op,
         charges: &[Charge<'_>],
@@ -214,13 +223,13 @@ impl MemoryStore {
             charges.as_slice().iter().map(|charge| self.hasher.address(charge)).collect();
         let mut locked = Locked::new(&self.table, &addresses, now.get());
         let decisions = apply_all(op, charges.as_slice(), |i, op, charge| {
-            self.act(&mut locked, op, charge, addresses[i])
+            self.apply_to_slot(&mut locked, op, charge, addresses[i])
         });
         Ok(Verdict::of_merged(&charges, now, &decisions))
     }
 
     /// Applies `op` to one key, which is locked.
-    fn act(
+    fn apply_to_slot(
         &self,
         locked: &mut Locked<'_>,
         op: Op,
@@ -229,17 +238,12 @@ impl MemoryStore {
     ) -> Decision {
         let (state, now) = locked.get(address);
         let now = Micros::new(now);
-        let cost = charge.cost;
+        let (op, cost) = op.on(charge);
         match charge.limit.evaluator() {
             Evaluator::Cell(rule) => {
                 let before = state.map_or(Cell::EMPTY, SlotState::cell);
                 let mut next = before;
-                let decision = match op {
-                    Op::Check => rule.check(&mut next, cost, now),
-                    Op::Peek => rule.peek(before, cost, now),
-                    Op::Charge => rule.charge(&mut next, cost, now),
-                    Op::Refund { charged_at } => rule.refund(&mut next, cost, charged_at, now),
-                };
+                let decision = apply_to_cell(op, rule, &mut next, cost, now);
                 if next != before {
                     self.free(locked.set(address, next.into()));
                 }
@@ -247,12 +251,7 @@ impl MemoryStore {
             }
             Evaluator::Log(rule) => {
                 let act = |log: &mut RequestLog| {
-                    let decision = match op {
-                        Op::Check => rule.check(log, cost, now),
-                        Op::Peek => rule.peek(log, cost, now),
-                        Op::Charge => rule.charge(log, cost, now),
-                        Op::Refund { charged_at } => rule.refund(log, cost, charged_at, now),
-                    };
+                    let decision = apply_to_log(op, rule, log, cost, now);
                     (decision, rule.expires_at(log), log.total())
                 };
                 self.act_on_log(locked, address, state, act)

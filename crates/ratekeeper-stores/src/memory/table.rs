@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64 as Counter, Ordering};
 
 use ratekeeper_core::algorithm::CellWord;
 
-use super::line::{Header, Line, SLOTS, SeenWindowCell, SeenWord, Tag};
+use super::line::{Header, Line, LoadedWindowCell, LoadedWord, SLOTS, Tag};
 use super::line_array::{LineArray, prefetch};
 use super::slot::{Displaced, SlotState};
 use super::sync::pause;
@@ -81,25 +81,25 @@ impl Address {
 struct Lookup<'t> {
     home: &'t Line,
     header: Header,
-    slot: Option<SeenSlot<'t>>,
+    slot: Option<LoadedSlot<'t>>,
 }
 
 /// A slot as it was read, without the lock.
-pub(super) struct SeenSlot<'t> {
+pub(super) struct LoadedSlot<'t> {
     line: &'t Line,
     header: Header,
     slot: usize,
     words: [u64; 2],
 }
 
-impl<'t> SeenSlot<'t> {
+impl<'t> LoadedSlot<'t> {
     #[inline]
     fn find(line: &'t Line, header: Header, tag: Tag) -> Option<Self> {
         let slot = line.find(tag)?;
         Some(Self { line, header, slot, words: line.words(slot) })
     }
 
-    /// The state. It may be torn unless [`SeenSlot::commit`] succeeds.
+    /// The state. It may be torn unless [`LoadedSlot::commit`] succeeds.
     #[inline]
     pub(super) fn state(&self) -> SlotState {
         SlotState::from_words(self.words)
@@ -143,8 +143,8 @@ impl Table {
     }
 
     /// How many slots hold state that matters at `now`. Walks the table.
-    pub(super) fn live(&self, now: u64) -> usize {
-        self.lines.iter().map(|line| line.live(now)).sum()
+    pub(super) fn live_keys(&self, now: u64) -> usize {
+        self.lines.iter().map(|line| line.live_keys(now)).sum()
     }
 
     /// The home line of a key, prefetched but not loaded yet.
@@ -160,29 +160,63 @@ impl Table {
     }
 
     /// The updated word of a key that is not in its first slot, if the other word has this value.
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn find_word<'t>(
         &'t self,
         home: &'t Line,
         address: Address,
         updated: CellWord,
         other: u64,
-    ) -> Option<SeenWord<'t>> {
-        let tag = address.tag();
-        if home.has(tag.first_slot(), tag) {
+    ) -> Option<LoadedWord<'t>> {
+        match updated {
+            CellWord::First => self.find_first_word(home, address, other),
+            CellWord::Second => self.find_second_word(home, address, other),
+        }
+    }
+
+    #[inline(never)]
+    fn find_first_word<'t>(
+        &'t self,
+        home: &'t Line,
+        address: Address,
+        other: u64,
+    ) -> Option<LoadedWord<'t>> {
+        self.find_word_from(home, address, CellWord::First, other)
+    }
+
+    #[inline(never)]
+    fn find_second_word<'t>(
+        &'t self,
+        home: &'t Line,
+        address: Address,
+        other: u64,
+    ) -> Option<LoadedWord<'t>> {
+        if home.has(address.tag().first_slot(), address.tag()) {
             return None; // it is there, in another window or of another limit
         }
-        let beyond = || {
-            let index = self.home(address);
-            let lines = &self.lines[index + 1..=index + home.header().reach()];
-            lines.iter().find_map(|line| line.find_word(tag, updated, other))
-        };
-        home.find_word(tag, updated, other).or_else(beyond)
+        self.find_word_from(home, address, CellWord::Second, other)
+    }
+
+    #[inline(always)] // so that each caller has code for its word only
+    fn find_word_from<'t>(
+        &'t self,
+        home: &'t Line,
+        address: Address,
+        updated: CellWord,
+        other: u64,
+    ) -> Option<LoadedWord<'t>> {
+        let tag = address.tag();
+        if let Some(word) = home.find_word(tag, updated, other) {
+            return Some(word);
+        }
+        let index = self.home(address);
+        let beyond = &self.lines[index + 1..=index + home.header().reach()];
+        beyond.iter().find_map(|line| line.find_word(tag, updated, other))
     }
 
     /// The window cell of a key.
     #[inline]
-    pub(super) fn find_window_cell(&self, address: Address) -> Option<SeenWindowCell<'_>> {
+    pub(super) fn find_window_cell(&self, address: Address) -> Option<LoadedWindowCell<'_>> {
         let home = self.prefetch_home(address);
         match home.find_window_cell(address.tag()) {
             Some(cell) => Some(cell),
@@ -191,7 +225,7 @@ impl Table {
     }
 
     #[inline(never)]
-    fn find_window_cell_beyond(&self, address: Address) -> Option<SeenWindowCell<'_>> {
+    fn find_window_cell_beyond(&self, address: Address) -> Option<LoadedWindowCell<'_>> {
         let home = self.home(address);
         let mut beyond = home + 1..=home + self.line(home).header().reach();
         beyond.find_map(|index| self.line(index).find_window_cell(address.tag()))
@@ -199,9 +233,9 @@ impl Table {
 
     /// The slot of a key that is in its home line.
     #[inline]
-    pub(super) fn find_at_home(&self, address: Address) -> Option<SeenSlot<'_>> {
+    pub(super) fn find_at_home(&self, address: Address) -> Option<LoadedSlot<'_>> {
         let home = self.prefetch_home(address);
-        SeenSlot::find(home, home.unlocked_header(), address.tag())
+        LoadedSlot::find(home, home.unlocked_header(), address.tag())
     }
 
     /// Changes the state of a key to what `step` makes of it, in one atomic step, wherever the key
@@ -236,11 +270,11 @@ impl Table {
         let (index, tag) = (self.home(address), address.tag());
         let home = self.line(index);
         let header = home.unlocked_header();
-        let slot = SeenSlot::find(home, header, tag).or_else(|| {
+        let slot = LoadedSlot::find(home, header, tag).or_else(|| {
             let mut beyond = index + 1..=index + header.reach();
             beyond.find_map(|index| {
                 let line = self.line(index);
-                SeenSlot::find(line, line.unlocked_header(), tag)
+                LoadedSlot::find(line, line.unlocked_header(), tag)
             })
         });
         Lookup { home, header, slot }

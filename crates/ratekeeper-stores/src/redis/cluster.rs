@@ -138,7 +138,7 @@ impl Cluster {
                 }
             }
         }
-        Err(StoreError::Refused(format!("slot {slot} is redirected too often")).into())
+        Err(StoreError::Refused(format!("slot {slot} is redirected too often").into()).into())
     }
 
     async fn master_of(
@@ -151,7 +151,7 @@ impl Cluster {
         let shard = topology.shard_of(slot).map(|shard| topology.shards[shard].clone());
         shard.ok_or_else(|| {
             self.refresh(None);
-            StoreError::Refused(format!("no node serves slot {slot}"))
+            StoreError::Refused(format!("no node serves slot {slot}").into())
         })
     }
 
@@ -215,7 +215,7 @@ impl Cluster {
     }
 
     async fn find_topology(&self, suspect: Option<&str>) -> Result<Topology, StoreError> {
-        let mut last = StoreError::Unreachable("no node is known".to_string());
+        let mut last = StoreError::Unreachable("no node is known".into());
         for address in self.candidates(suspect) {
             match self.query_topology(&address).await {
                 Ok(topology) => return Ok(topology),
@@ -257,7 +257,7 @@ impl Cluster {
         let reply = reply.map_err(|failure| failure.error)?.map_err(|error| error_of(&error))?;
         let ranges = ranges_of(&reply, address).ok_or_else(|| super::invalid_response(&reply))?;
         match ranges.is_empty() {
-            true => Err(StoreError::Refused("no node of the cluster serves any slot".to_string())),
+            true => Err(StoreError::Refused("no node of the cluster serves any slot".into())),
             false => self.topology_of(ranges),
         }
     }

@@ -178,5 +178,5 @@ pub(super) fn decide(
     }
     let mut state = decode_state(states, limit)?;
     let op = if is_charged { op } else { Op::Peek };
-    Some(state.act(op, limit, *cost, now))
+    Some(state.apply(op, charge, now))
 }

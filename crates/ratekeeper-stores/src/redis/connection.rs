@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::sentinel::{ConfirmedMaster, MasterAddress, MasterWatch, Sentinels};
 use super::url::Target;
-use crate::store::StoreError;
+use crate::store::{StoreError, StoreErrorCause};
 
 /// How long connecting may take. Callers do not wait that long: they have a deadline.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -204,7 +204,7 @@ impl Connection {
         deadline: Duration,
     ) -> Result<Result<Value, RedisError>, CallFailure> {
         let begun = Instant::now();
-        let live = tokio::time::timeout(deadline, self.live()).await;
+        let live = tokio::time::timeout(deadline, self.ready_connection()).await;
         let live = live.unwrap_or_else(|_| Err(self.connect_error(deadline)))?;
         let mut reply = self.verified(live.send(cmd, is_asking), &live, begun);
         match tokio::time::timeout_at(begun + deadline, &mut reply).await {
@@ -252,7 +252,7 @@ impl Connection {
     }
 
     /// The open connection, once there is one. If there is none, starts to connect.
-    async fn live(self: &Arc<Self>) -> Result<Arc<LiveConnection>, StoreError> {
+    async fn ready_connection(self: &Arc<Self>) -> Result<Arc<LiveConnection>, StoreError> {
         let ready = match &*self.phase.borrow() {
             Phase::Ready(live) => Some(live.clone()),
             _ => None,
@@ -405,7 +405,7 @@ fn says(error: &RedisError, codes: &[&str]) -> bool {
 
 /// Converts an error of the client library.
 pub(super) fn error_of(error: &RedisError) -> StoreError {
-    let why = error.to_string();
+    let why = StoreErrorCause::from_error(error.clone());
     match error.kind() {
         ErrorKind::AuthenticationFailed
         | ErrorKind::InvalidClientConfig

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use ratekeeper_core::{Decision, Evaluator, Limit, Micros};
+use ratekeeper_core::{Cost, Decision, Evaluator, Limit, Micros};
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
 
@@ -15,7 +15,7 @@ use super::connection::{CallFailure, LateCall, error_of};
 use super::script::{self, LuaScript};
 use super::slots::slot_of;
 use super::{RedisStore, invalid_response};
-use crate::charge::Charge;
+use crate::charge::{Charge, ChargeKind};
 use crate::snapshot::Snapshot;
 use crate::store::{LateReply, Op, StoreError};
 use crate::verdict::{Decisions, apply_all};
@@ -109,13 +109,35 @@ impl<'s> Operation<'s> {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Decided, StoreError> {
+        let all = |kind| charges.iter().all(|charge| charge.kind == kind);
         match op {
             // Debts and refunds of a log are rare, and not in the script.
             Op::Charge | Op::Refund { .. } if charges.iter().any(|c| is_log(c.limit)) => {
                 self.by_swap(op, charges, now).await
             }
+            Op::Check if all(ChargeKind::Look) => self.peek_at_one(charges, now).await,
+            Op::Peek if !all(ChargeKind::Full) => self.peek_at_one(charges, now).await,
+            // The scripts have one operation for all charges, which checks what it charges.
+            Op::Check if !all(ChargeKind::Full) => self.by_swap(op, charges, now).await,
+            _ if charges.iter().any(Charge::is_look) => self.by_swap(op, charges, now).await,
             _ => self.by_script(op, charges, now).await,
         }
+    }
+
+    /// Peeks at charges of which some need only that something is left.
+    async fn peek_at_one(
+        &self,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Decided, StoreError> {
+        let peeked: Vec<_> = charges
+            .iter()
+            .map(|charge| match charge.kind {
+                ChargeKind::Full => *charge,
+                _ => charge.cost(Cost::ONE).kind(ChargeKind::Full),
+            })
+            .collect();
+        self.by_script(Op::Peek, &peeked, now).await
     }
 
     async fn by_script(
@@ -153,7 +175,7 @@ impl<'s> Operation<'s> {
         };
         let reply = self.script(script, &self.keys(charges), &args).await?;
         let Value::BulkString(reply) = reply else { return Err(invalid_response(&reply)) };
-        let invalid = || StoreError::InvalidResponse(format!("{reply:?}"));
+        let invalid = || StoreError::InvalidResponse(format!("{reply:?}").into());
         let (outcome, at, states) = codec::decode_reply(&reply).ok_or_else(invalid)?;
         if outcome == ScriptOutcome::OtherLimit {
             return self.by_swap(op, charges, now).await;
@@ -183,9 +205,7 @@ impl<'s> Operation<'s> {
                 codec::decode_state(bytes, charge.limit).ok_or_else(|| invalid_response(&reply))
             });
             let mut states = unpacked.collect::<Result<Vec<_>, _>>()?;
-            let decisions = apply_all(op, charges, |i, op, charge| {
-                states[i].act(op, charge.limit, charge.cost, at)
-            });
+            let decisions = apply_all(op, charges, |i, op, charge| states[i].apply(op, charge, at));
             let mut args = Vec::with_capacity(4 * keys.len());
             for ((charge, before), state) in charges.iter().zip(before).zip(&states) {
                 let after = match *state == Snapshot::fresh(charge.limit) {
@@ -200,7 +220,7 @@ impl<'s> Operation<'s> {
                 return Ok(Decided { at, decisions });
             }
         }
-        Err(StoreError::Refused("the key is changed too often by others".to_string()))
+        Err(StoreError::Refused("the key is changed too often by others".into()))
     }
 
     fn keys(&self, charges: &[Charge<'_>]) -> Vec<Vec<u8>> {
@@ -222,7 +242,7 @@ impl<'s> Operation<'s> {
 
     /// Decides on charges whose keys are in several slots of a cluster, in one step for each key.
     /// A check first peeks at all keys, so that most denials charge nothing.
-    pub(super) async fn apart(
+    pub(super) async fn across_slots(
         &self,
         op: Op,
         charges: &[Charge<'_>],

@@ -62,7 +62,7 @@ pub struct RedisConfig {
 impl RedisConfig {
     /// The address: `redis://HOST:PORT/DB`, `rediss://…` for TLS,
     /// `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`, `redis+cluster://HOST:PORT,HOST:PORT`; each
-    /// with an optional `USER:PASSWORD@` before the hosts.
+    /// with an optional `USER:PASSWORD@` before the hosts. `valkey` can be written instead of `redis`.
     pub fn new(url: &str) -> Self {
         Self {
             url: url.to_string(),
@@ -162,8 +162,8 @@ impl Servers {
 ///
 /// ```no_run
 /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
-/// use ratekeeper_core::{Limit, Micros};
-/// use ratekeeper_stores::{Charge, Op, RedisConfig, Store};
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use ratekeeper::{Charge, Limit, Micros, Op, RedisConfig, Store};
 ///
 /// let store = RedisConfig::new("redis://127.0.0.1:6379").open()?;
 /// let limit = Limit::token_bucket("5/s burst 10")?;
@@ -247,7 +247,7 @@ impl RedisStore {
         let is_one_slot = charges.iter().all(|charge| charge.key == charges[0].key);
         let Decided { at, decisions } = match is_one_slot || !self.is_cluster() {
             true => operation.together(op, charges, now).await?,
-            false => operation.apart(op, charges, now).await?,
+            false => operation.across_slots(op, charges, now).await?,
         };
         Ok(Verdict::of_merged(&merged, at, &decisions))
     }
@@ -276,5 +276,5 @@ impl Store for RedisStore {
 }
 
 fn invalid_response(reply: &Value) -> StoreError {
-    StoreError::InvalidResponse(format!("{reply:?}"))
+    StoreError::InvalidResponse(format!("{reply:?}").into())
 }

@@ -42,6 +42,14 @@ impl NodeClients {
 }
 
 /// A URL that cannot be used, and why.
+///
+/// ```
+/// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+/// use ratekeeper::RedisConfig;
+///
+/// let error = RedisConfig::new("http://127.0.0.1").open().unwrap_err();
+/// assert!(error.to_string().contains("redis://HOST:PORT"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the store's address {url} cannot be used: {reason}; it is one of redis://HOST:PORT/DB, \

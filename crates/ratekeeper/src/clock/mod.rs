@@ -39,7 +39,7 @@ pub trait Clock: Send + Sync {
     /// Returns the present time if that takes no more than reading it; `None` if the clock has to be
     /// calibrated first. [`Clock::now`] does that.
     #[inline]
-    fn quick(&self) -> Option<Micros> {
+    fn try_now(&self) -> Option<Micros> {
         Some(self.now())
     }
 }
@@ -57,7 +57,7 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     #[inline]
-    fn quick(&self) -> Option<Micros> {
+    fn try_now(&self) -> Option<Micros> {
         tsc::now()
     }
 

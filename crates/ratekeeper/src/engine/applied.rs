@@ -110,6 +110,16 @@ impl Receipt {
 }
 
 /// Why the store did not decide.
+///
+/// ```
+/// use ratekeeper::{Applied, Degraded};
+///
+/// fn log(applied: &Applied) {
+///     if let Some(Degraded { reason, nodes, .. }) = applied.degraded() {
+///         eprintln!("decided by a share of 1/{nodes}: {}", reason.error());
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Degraded {
@@ -127,6 +137,14 @@ impl Degraded {
 }
 
 /// Whether the store was called.
+///
+/// ```
+/// use ratekeeper::DegradedReason;
+///
+/// fn is_called(reason: &DegradedReason) -> bool {
+///     matches!(reason, DegradedReason::Failed(_))
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum DegradedReason {

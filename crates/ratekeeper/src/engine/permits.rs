@@ -35,6 +35,19 @@ pub(crate) enum InFlightPermit {
 }
 
 /// A permit from [`Engine::hold`].
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::{HeldPermit, Policy, PolicyLimiter};
+///
+/// let limiter = PolicyLimiter::new(Policy::one_line("100/minute per ip")?)?;
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// let held = limiter.engine().hold("exports", b"acme", 1, Duration::from_secs(60)).await;
+/// assert!(matches!(held, Some(HeldPermit::InProcess(_))));
+/// assert!(limiter.engine().hold("exports", b"acme", 1, Duration::from_secs(60)).await.is_none());
+/// # });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a permit in the store stays held until it is released or expires"]
 pub enum HeldPermit {

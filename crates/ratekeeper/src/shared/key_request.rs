@@ -1,30 +1,47 @@
 //! Operations on one key in a shared store.
 
-use ratekeeper_core::{Cost, FailureMode, Limit, Micros};
-use ratekeeper_stores::{Charge, Op, SharedStore, StoreError};
+use ratekeeper_core::{Cost, FailureMode, IntoCost, Limit, Micros};
+use ratekeeper_stores::{Charge, ChargeKind, Op, SharedStore, StoreError};
 
 use super::SharedLimiter;
 use crate::engine::Applied;
 
 /// A request for one key, from [`SharedLimiter::key`].
+///
+/// ```
+/// use ratekeeper::{Cost, FailureMode, SharedLimiter};
+///
+/// # async fn f(limiter: SharedLimiter) {
+/// let applied = limiter.key("ann").cost(Cost::of(5)).on_failure(FailureMode::Open).check().await;
+/// println!("{} left", applied.remaining());
+/// # }
+/// ```
 pub struct SharedKeyRequest<'a, S> {
     limiter: &'a SharedLimiter<S>,
     limit: &'a Limit,
     key: &'a [u8],
     cost: Cost,
+    kind: ChargeKind,
     on_failure: FailureMode,
 }
 
 impl<'a, S: SharedStore + Send + Sync + 'static> SharedKeyRequest<'a, S> {
     pub(super) fn new(limiter: &'a SharedLimiter<S>, key: &'a [u8]) -> Self {
         let (limit, on_failure) = (&limiter.limit, limiter.on_failure);
-        Self { limiter, limit, key, cost: Cost::ONE, on_failure }
+        Self { limiter, limit, key, cost: Cost::ONE, kind: ChargeKind::Full, on_failure }
     }
 
     /// Sets the cost, which is 1 otherwise.
     #[must_use]
-    pub fn cost(self, cost: Cost) -> Self {
-        Self { cost, ..self }
+    pub fn cost(self, cost: impl IntoCost) -> Self {
+        Self { cost: cost.into_cost(), ..self }
+    }
+
+    /// Allows the request if anything is left, and charges its cost in full, also more than is left. See
+    /// [`KeyRequest::overdraft`](crate::KeyRequest::overdraft).
+    #[must_use]
+    pub fn overdraft(self) -> Self {
+        Self { kind: ChargeKind::Overdraft, ..self }
     }
 
     /// Decides by this limit instead of the limiter's. The key's usage carries over.
@@ -107,11 +124,21 @@ impl<'a, S: SharedStore + Send + Sync + 'static> SharedKeyRequest<'a, S> {
     fn to_charge(&self) -> Charge<'a> {
         let scope = self.limiter.limit.scope();
         let charge = Charge::new(self.limit, self.key).cost(self.cost).within(scope);
-        charge.on_failure(self.on_failure)
+        charge.kind(self.kind).on_failure(self.on_failure)
     }
 }
 
 /// A charged estimate, from [`SharedKeyRequest::reserve`]. Dropped, it keeps its charge.
+///
+/// ```
+/// use ratekeeper::{Cost, SharedLimiter};
+///
+/// # async fn f(limiter: SharedLimiter) -> Result<(), Box<dyn std::error::Error>> {
+/// if let Ok(reservation) = limiter.key("ann").cost(Cost::of(2_000)).reserve().await {
+///     reservation.cancel().await?;
+/// }
+/// # Ok(()) }
+/// ```
 #[must_use = "settle it or cancel it; dropped, it keeps its charge"]
 pub struct SharedReservation<S> {
     limiter: SharedLimiter<S>,
@@ -152,6 +179,17 @@ impl<S: SharedStore + Send + Sync + 'static> SharedReservation<S> {
 }
 
 /// The store was unavailable when a reservation was settled, so the estimate stays charged.
+///
+/// ```
+/// use ratekeeper::shared::{SettleError, SharedReservation};
+/// use ratekeeper::RedisStore;
+///
+/// # async fn f(reservation: SharedReservation<RedisStore>) {
+/// if let Err(SettleError { charged, error, .. }) = reservation.settle(700).await {
+///     eprintln!("{} units stay charged: {error}", charged.get());
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the reservation could not be settled and keeps its charge of {}", charged.get())]
 #[non_exhaustive]

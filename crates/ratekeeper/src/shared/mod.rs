@@ -5,7 +5,7 @@ mod permits;
 
 use std::sync::Arc;
 
-use ratekeeper_core::{FailureMode, Limit, LimitError};
+use ratekeeper_core::{FailureMode, Key, Limit, LimitError};
 use ratekeeper_stores::{
     Charge, ChargesError, Op, RedisConfig, RedisStore, RedisUrlError, SharedStore,
 };
@@ -156,13 +156,13 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
     }
 
     /// Charges 1 to `key` if the limit allows it.
-    pub async fn check<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Applied {
+    pub async fn check<K: Key + ?Sized>(&self, key: &K) -> Applied {
         self.key(key).check().await
     }
 
     /// Returns a builder for every other operation on a key.
-    pub fn key<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> SharedKeyRequest<'a, S> {
-        SharedKeyRequest::new(self, key.as_ref())
+    pub fn key<'a, K: Key + ?Sized>(&'a self, key: &'a K) -> SharedKeyRequest<'a, S> {
+        SharedKeyRequest::new(self, key.key_bytes())
     }
 
     /// Charges several limits, all of them or none, in one atomic step. A charge without a
@@ -216,6 +216,14 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
 }
 
 /// Why a limiter cannot be made.
+///
+/// ```
+/// use ratekeeper::SharedLimiter;
+/// use ratekeeper::shared::ConnectError;
+///
+/// let error = SharedLimiter::connect("100/minute", "http://127.0.0.1").unwrap_err();
+/// assert!(matches!(error, ConnectError::Url(_)));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ratekeeper_core::Key;
 use ratekeeper_stores::redis::PermitName;
 use ratekeeper_stores::{RedisStore, StoreError};
 use tokio::sync::Semaphore;
@@ -71,13 +72,10 @@ impl SharedConcurrencyLimit {
     /// # Errors
     ///
     /// If all permits are held, or the store is unavailable.
-    pub async fn acquire<K: AsRef<[u8]> + ?Sized>(
-        &self,
-        key: &K,
-    ) -> Result<SharedPermit, AcquireError> {
+    pub async fn acquire<K: Key + ?Sized>(&self, key: &K) -> Result<SharedPermit, AcquireError> {
         let id = unguessable_id();
-        self.take(key.as_ref(), id, self.ttl).await?;
-        Ok(SharedPermit::new(self.clone(), key.as_ref().into(), id))
+        self.take(key.key_bytes(), id, self.ttl).await?;
+        Ok(SharedPermit::new(self.clone(), key.key_bytes().into(), id))
     }
 
     /// Returns a permit that is held for this long, at least a millisecond, or until it is released, even if
@@ -88,12 +86,12 @@ impl SharedConcurrencyLimit {
     ///
     /// If all permits are held, or the store is unavailable. The store may have granted the permit all the
     /// same; it is then released in the background, and expires if that fails too.
-    pub async fn hold<K: AsRef<[u8]> + ?Sized>(
+    pub async fn hold<K: Key + ?Sized>(
         &self,
         key: &K,
         valid: Duration,
     ) -> Result<PermitId, AcquireError> {
-        let (key, id) = (key.as_ref(), unguessable_id());
+        let (key, id) = (key.key_bytes(), unguessable_id());
         let taken = self.take(key, id, valid.max(Duration::from_millis(1))).await;
         if let Err(AcquireError::Store(_)) = taken {
             self.release_in_background(key, PermitId(id));
@@ -106,12 +104,12 @@ impl SharedConcurrencyLimit {
     /// # Errors
     ///
     /// If the store is unavailable.
-    pub async fn release<K: AsRef<[u8]> + ?Sized>(
+    pub async fn release<K: Key + ?Sized>(
         &self,
         key: &K,
         id: PermitId,
     ) -> Result<bool, StoreError> {
-        let name = PermitName { name: &self.name, key: key.as_ref(), id: id.0 };
+        let name = PermitName { name: &self.name, key: key.key_bytes(), id: id.0 };
         self.store.release_permit(&name).await
     }
 
@@ -141,6 +139,18 @@ impl SharedConcurrencyLimit {
 }
 
 /// The id of a permit that is held in the store: 128 random bits, written as 32 hexadecimal digits.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::SharedConcurrencyLimit;
+///
+/// # async fn f(exports: SharedConcurrencyLimit) -> Result<(), Box<dyn std::error::Error>> {
+/// let id = exports.hold("tenant-7", Duration::from_secs(60)).await?;
+/// // Another process that gets the text of the id can release the permit.
+/// let text = id.to_string();
+/// exports.release("tenant-7", text.parse()?).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PermitId(u128);
 
@@ -161,11 +171,29 @@ impl std::str::FromStr for PermitId {
 }
 
 /// The text is not a [`PermitId`].
+///
+/// ```
+/// use ratekeeper::shared::{InvalidPermitId, PermitId};
+///
+/// assert_eq!("17".parse::<PermitId>(), Err(InvalidPermitId));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a permit's id has 32 hexadecimal digits")]
 pub struct InvalidPermitId;
 
 /// A permit to be in flight until it is dropped.
+///
+/// ```
+/// use ratekeeper::SharedConcurrencyLimit;
+///
+/// # async fn f(exports: SharedConcurrencyLimit) -> Result<(), Box<dyn std::error::Error>> {
+/// let permit = exports.acquire("tenant-7").await?;
+/// // … export …
+/// if permit.is_lost() {
+///     eprintln!("the store was unavailable for too long; another export may have started");
+/// }
+/// # Ok(()) }
+/// ```
 #[must_use = "a permit that is dropped is released"]
 pub struct SharedPermit {
     held: Arc<PermitHold>,
@@ -229,6 +257,19 @@ async fn renew(held: Arc<PermitHold>) {
 }
 
 /// Why there is no permit.
+///
+/// ```
+/// use ratekeeper::SharedConcurrencyLimit;
+/// use ratekeeper::shared::AcquireError;
+///
+/// # async fn f(exports: SharedConcurrencyLimit) {
+/// match exports.acquire("tenant-7").await {
+///     Ok(_permit) => println!("exporting"),
+///     Err(AcquireError::NoPermits { max, .. }) => println!("{max} exports are running"),
+///     Err(error) => println!("{error}"),
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {

@@ -15,7 +15,7 @@ use tower_service::Service;
 use super::body::ResponseBody;
 use super::future::ResponseFuture;
 use super::peer::peer;
-use super::response::{bad_request, refuse};
+use super::response::{bad_request, misconfigured, refuse};
 use crate::admission::Admission;
 use crate::engine::MaybeReady;
 use crate::policy_handle::{ActivePolicy, PolicyLoadError};
@@ -33,9 +33,10 @@ use crate::policy_limiter::PolicyLimiter;
 /// # Ok(()) }
 /// ```
 ///
-/// In axum the address of a client is known if the service is made by
-/// `into_make_service_with_connect_info::<SocketAddr>()`. Where it is not known, all clients count as one.
-/// For what else a limit can be per, see [`Policy::one_line`].
+/// In axum, use the feature `axum` and serve `app.into_make_service_with_connect_info::<SocketAddr>()`, so that
+/// the address of a client is known. Elsewhere, put a [`PeerAddr`](super::PeerAddr) into the request's
+/// extensions. A request whose address is needed and unknown gets 500 and this explanation, because all
+/// clients would otherwise count as one. For what else a limit can be per, see [`Policy::one_line`].
 ///
 /// # Errors
 ///
@@ -62,7 +63,7 @@ type CustomIdentity = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
 /// let limiter = PolicyLimiter::open("policy.yaml")?;
 /// let layer = RatekeeperLayer::new(limiter)
 ///     // What the file cannot know: `identify: { user: { custom: true } }`
-///     .identify("user", |request| Some(request.extensions.get::<Session>()?.user.clone()));
+///     .identify("user", |request| Some(request.extensions.get::<Session>()?.user.clone()))?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -73,13 +74,57 @@ pub struct RatekeeperLayer {
 struct LayerConfig {
     limiter: PolicyLimiter,
     custom: Vec<(String, Arc<CustomIdentity>)>,
-    warned: Once,
+    logged: Once,
+}
+
+/// Why an identity cannot be supplied.
+///
+/// ```
+/// use ratekeeper::{Policy, PolicyLimiter, RatekeeperLayer};
+///
+/// let policy = Policy::one_line("100/minute per custom user")?;
+/// let layer = RatekeeperLayer::new(PolicyLimiter::new(policy)?);
+/// let error = layer.identify("usr", |_| None::<String>).unwrap_err();
+/// assert_eq!(error.to_string(), "the policy has no identity \"usr\"; its custom identities: user");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdentifyError {
+    /// The policy has no identity of this name.
+    #[error("the policy has no identity \"{name}\"; its custom identities: {}", list(.custom))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The custom identities that the policy has.
+        custom: Vec<String>,
+    },
+    /// The policy takes this identity from the request.
+    #[error(
+        "the policy takes the identity \"{0}\" from the request; write `{0}: {{ custom: true }}` in the \
+         policy to supply it here"
+    )]
+    NotCustom(String),
+}
+
+/// The same text as `Display`, because it is what `main` prints of an error that it returns.
+impl std::fmt::Debug for IdentifyError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+fn list(names: &[String]) -> String {
+    match names {
+        [] => "none".to_string(),
+        names => names.join(", "),
+    }
 }
 
 impl RatekeeperLayer {
     /// Returns a layer that enforces the policy of this limiter.
     pub fn new(limiter: PolicyLimiter) -> Self {
-        Self { config: Arc::new(LayerConfig { limiter, custom: Vec::new(), warned: Once::new() }) }
+        Self { config: Arc::new(LayerConfig { limiter, custom: Vec::new(), logged: Once::new() }) }
     }
 
     /// Returns a layer that enforces the policy in this file.
@@ -92,17 +137,38 @@ impl RatekeeperLayer {
     }
 
     /// Supplies an identity that the policy leaves to the program (`custom: true`). `find` returns `None` if
-    /// a request has none.
-    #[must_use]
+    /// a request has none. All custom identities of the policy have to be supplied; otherwise every request
+    /// gets 500 and an explanation.
+    ///
+    /// # Errors
+    ///
+    /// If the policy has no such identity, or it is not custom.
     pub fn identify<V: Into<Vec<u8>>>(
         self,
         name: &str,
         find: impl Fn(&Parts) -> Option<V> + Send + Sync + 'static,
-    ) -> Self {
+    ) -> Result<Self, IdentifyError> {
+        self.check_custom(name)?;
         let mut custom = self.config.custom.clone();
         custom.push((name.to_string(), Arc::new(move |parts| find(parts).map(Into::into))));
-        let (limiter, warned) = (self.config.limiter.clone(), Once::new());
-        Self { config: Arc::new(LayerConfig { limiter, custom, warned }) }
+        let (limiter, logged) = (self.config.limiter.clone(), Once::new());
+        Ok(Self { config: Arc::new(LayerConfig { limiter, custom, logged }) })
+    }
+
+    fn check_custom(&self, name: &str) -> Result<(), IdentifyError> {
+        let active = self.config.limiter.policy().active();
+        let policy = active.policy();
+        if policy.custom_identities().any(|known| known == name) {
+            return Ok(());
+        }
+        let name = name.to_string();
+        Err(match policy.identities().any(|known| known == name) {
+            true => IdentifyError::NotCustom(name),
+            false => {
+                let custom = policy.custom_identities().map(ToString::to_string).collect();
+                IdentifyError::Unknown { name, custom }
+            }
+        })
     }
 
     /// Returns the limiter, to replace its policy or to read its counters.
@@ -122,15 +188,32 @@ impl<S> Layer<S> for RatekeeperLayer {
     type Service = Ratekeeper<S>;
 
     fn layer(&self, inner: S) -> Ratekeeper<S> {
-        Ratekeeper { inner, config: self.config.clone() }
+        let config = Arc::clone(&self.config);
+        let supplied: Vec<&str> = config.custom.iter().map(|(name, _)| name.as_str()).collect();
+        let declared = config.limiter.policy().declare_custom_identities(&supplied);
+        let setup_error = declared.err().map(|error| error.to_string().into());
+        Ratekeeper { inner, config, setup_error }
     }
 }
 
 /// A service behind a policy, from [`RatekeeperLayer`].
+///
+/// ```
+/// use tower::{Layer, service_fn};
+///
+/// let limits = ratekeeper::layer("100/minute per ip")?;
+/// let service = limits.layer(service_fn(|_: http::Request<()>| async {
+///     Ok::<_, std::convert::Infallible>(http::Response::new(()))
+/// }));
+/// let inner = service.into_inner();
+/// # Ok::<(), ratekeeper::PolicyErrors>(())
+/// ```
 #[derive(Clone)]
 pub struct Ratekeeper<S> {
     inner: S,
     config: Arc<LayerConfig>,
+    /// Why no request can be decided.
+    setup_error: Option<Arc<str>>,
 }
 
 impl<S> Ratekeeper<S> {
@@ -173,10 +256,15 @@ where
         let (parts, body) = request.into_parts();
         let is_grpc = is_grpc(&parts.headers);
         let policy = self.config.active_policy(&parts);
-        let deciding = match self.config.decide(policy.clone(), &parts) {
+        let deciding = match &self.setup_error {
+            Some(error) => Err(UndecidedError::Setup(error.clone())),
+            None => self.config.decide(policy.clone(), &parts),
+        };
+        let deciding = match deciding {
             Ok(deciding) => deciding,
             Err(error) => {
-                return ResponseFuture::refused(bad_request(error).map(ResponseBody::own));
+                let response = self.config.undecided_response(&error, is_grpc);
+                return ResponseFuture::refused(response.map(ResponseBody::own));
             }
         };
         let request = Request::from_parts(parts, body);
@@ -218,20 +306,17 @@ impl LayerConfig {
         known.unwrap_or_else(|| self.limiter.policy().active())
     }
 
-    /// Decides about a request, unless it is ambiguous which host it is for.
+    /// Decides about a request, unless it is unknown which host it is for, or from which client it comes.
     fn decide(
         &self,
         policy: Arc<ActivePolicy>,
         parts: &Parts,
-    ) -> Result<MaybeReady<Admission>, HostError> {
+    ) -> Result<MaybeReady<Admission>, UndecidedError> {
         let custom = |name: &str| {
             let (_, find) = self.custom.iter().find(|(known, _)| known == name)?;
             find(parts)
         };
         let peer = peer(&parts.extensions);
-        if peer.is_none() && policy.policy().counts_client_ips() {
-            self.warned.call_once(warn_of_missing_peer);
-        }
         let now = self.limiter.engine().now();
         let host_lines = parts.headers.get_all(header::HOST).iter().map(|host| host.as_bytes());
         let authority = parts.uri.authority().map(|authority| authority.as_str());
@@ -245,18 +330,42 @@ impl LayerConfig {
             custom: &custom,
             unix_secs: now.get() / 1_000_000,
         };
+        if peer.is_none() && policy.policy().needs_client_ip(&request) {
+            return Err(UndecidedError::UnknownPeer);
+        }
         Ok(self.limiter.decide_under(policy, &request, now))
+    }
+
+    #[cold]
+    fn undecided_response(&self, error: &UndecidedError, is_grpc: bool) -> Response<Bytes> {
+        let UndecidedError::Host(error) = error else {
+            self.logged.call_once(|| tracing::error!("{error}"));
+            return misconfigured(&error.to_string(), is_grpc);
+        };
+        bad_request(*error)
     }
 }
 
-#[cold]
-fn warn_of_missing_peer() {
-    tracing::warn!(
-        "the policy counts per client address, but requests have none, so all clients count as one; \
-         in axum, serve app.into_make_service_with_connect_info::<SocketAddr>() and use the feature \
-         \"axum\" of ratekeeper; elsewhere, put ratekeeper::tower::PeerAddr into the request's extensions"
-    );
+/// Why no limit can be applied to a request.
+#[derive(Debug, thiserror::Error)]
+enum UndecidedError {
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error("{0}")]
+    Setup(Arc<str>),
+    #[error("{UNKNOWN_PEER}")]
+    UnknownPeer,
 }
+
+#[cfg(feature = "axum")]
+const UNKNOWN_PEER: &str = "a limit counts per client address, but this request has none: serve \
+    app.into_make_service_with_connect_info::<SocketAddr>(), or put ratekeeper::tower::PeerAddr into the \
+    request's extensions, for example in a test";
+
+#[cfg(not(feature = "axum"))]
+const UNKNOWN_PEER: &str = "a limit counts per client address, but this request has none: with axum, use the \
+    feature \"axum\" of ratekeeper and serve app.into_make_service_with_connect_info::<SocketAddr>(); with \
+    tonic, use the feature \"tonic\"; elsewhere, put ratekeeper::tower::PeerAddr into the request's extensions";
 
 fn is_grpc(headers: &HeaderMap) -> bool {
     let content_type = headers.get(header::CONTENT_TYPE);

@@ -8,9 +8,9 @@ mod response;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
-pub use layer::{Ratekeeper, RatekeeperLayer, layer};
+pub use layer::{IdentifyError, Ratekeeper, RatekeeperLayer, layer};
 pub use peer::PeerAddr;
-pub use response::{Limited, RATELIMIT_HEADERS, refuse, set_headers_of, set_limit_headers};
+pub use response::{RATELIMIT_HEADERS, RefusedBy, refuse, set_headers_of, set_limit_headers};
 
 /// The actual cost of a request, which a handler puts into the extensions of its response. The charge is
 /// corrected to it; 0 refunds the charge.

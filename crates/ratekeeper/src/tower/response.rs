@@ -8,7 +8,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER
 use http::{Response, StatusCode};
 use ratekeeper_core::{Decision, Limit};
 use ratekeeper_policy::attributes::HostError;
-use ratekeeper_policy::{BodyKind, ResponseSettings, WhenLimited};
+use ratekeeper_policy::{BodyKind, LimitAction, ResponseSettings};
 use serde_json::json;
 
 use crate::admission::{BindingLimit, Refusal, RefusalReason};
@@ -22,18 +22,30 @@ const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 pub const RATELIMIT_HEADERS: [HeaderName; 5] =
     [RATELIMIT, RATELIMIT_POLICY, X_LIMIT, X_REMAINING, X_RESET];
 const GRPC_RESOURCE_EXHAUSTED: u64 = 8;
+const GRPC_INTERNAL: u64 = 13;
 const GRPC_UNAUTHENTICATED: u64 = 16;
 const PROBLEM: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
 /// In the extensions of a response that is a refusal: which limit refused, and what it does with requests
 /// that it refuses.
+///
+/// ```
+/// use http::Response;
+/// use ratekeeper::tower::RefusedBy;
+///
+/// fn log<B>(response: &Response<B>) {
+///     if let Some(refused) = response.extensions().get::<RefusedBy>() {
+///         println!("{} refused the request", refused.limit);
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Limited {
+pub struct RefusedBy {
     /// The name of the limit.
     pub limit: std::sync::Arc<str>,
     /// What it does with requests that it refuses.
-    pub when_limited: WhenLimited,
+    pub when_limited: LimitAction,
 }
 
 /// Sets the rate limit headers by the decision of the binding limit.
@@ -53,15 +65,18 @@ pub fn set_headers_of(
     decision: &Decision,
     headers: &mut HeaderMap,
 ) {
-    if let Some(secs) = decision.retry_after_secs() {
+    let retry_after = decision.retry_after_secs();
+    if let Some(secs) = retry_after {
         set_number(headers, RETRY_AFTER, secs);
     }
-    let reset = secs_up(decision.reset_after());
+    // A denied client reads two headers, which have to name the same moment.
+    let reset = retry_after.unwrap_or_else(|| secs_up(decision.reset_after()));
     if settings.ratelimit {
-        let window = secs_up(window(limit));
         let (quota, remaining) = (limit.quota(), decision.remaining());
-        set(headers, RATELIMIT_POLICY, item(name, [(";q=", quota), (";w=", window)]));
-        set(headers, RATELIMIT, item(name, [(";r=", remaining), (";t=", reset)]));
+        // A window is whole seconds; a shorter one has none.
+        let window = Some(window(limit)).filter(|window| window.as_secs() > 0).map(secs_up);
+        set(headers, RATELIMIT_POLICY, item(name, (";q=", quota), window.map(|w| (";w=", w))));
+        set(headers, RATELIMIT, item(name, (";r=", remaining), Some((";t=", reset))));
     }
     if settings.x_ratelimit {
         set_number(headers, X_LIMIT, limit.quota());
@@ -84,14 +99,14 @@ fn secs_up(span: Duration) -> u64 {
     span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }
 
-/// A quoted name and two numbers. Written for every response, so without the formatter.
-fn item(name: &str, numbers: [(&str, u64); 2]) -> String {
+/// A quoted name and one or two numbers. Written for every response, so without the formatter.
+fn item(name: &str, first: (&str, u64), second: Option<(&str, u64)>) -> String {
     let mut text = String::with_capacity(name.len() + 48);
     text.push('"');
     text.push_str(name);
     text.push('"');
     let mut digits = itoa::Buffer::new();
-    for (parameter, number) in numbers {
+    for (parameter, number) in [Some(first), second].into_iter().flatten() {
         text.push_str(parameter);
         text.push_str(digits.format(number));
     }
@@ -121,22 +136,36 @@ pub fn refuse(settings: &ResponseSettings, refusal: &Refusal, is_grpc: bool) -> 
     match is_grpc {
         true => refuse_grpc(&mut response, refusal, &message),
         false => {
-            let body = body(settings.body, refusal, &message, wait);
+            let body = body(settings, refusal, &message, wait);
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type(settings.body)));
             *response.status_mut() = status(settings, refusal);
             *response.body_mut() = body;
         }
     }
     let (limit, when_limited) = (refusal.rule.shared_name().clone(), refusal.rule.when_limited());
-    response.extensions_mut().insert(Limited { limit, when_limited });
+    response.extensions_mut().insert(RefusedBy { limit, when_limited });
     response
 }
 
 /// Returns the response to a request whose host is malformed or ambiguous.
 pub(super) fn bad_request(error: HostError) -> Response<Bytes> {
-    let body = json!({ "code": "BAD_REQUEST", "message": error.to_string() });
+    error_response(StatusCode::BAD_REQUEST, "BAD_REQUEST", &error.to_string())
+}
+
+/// Returns the response to a request that the program is not set up to limit.
+pub(super) fn misconfigured(message: &str, is_grpc: bool) -> Response<Bytes> {
+    if !is_grpc {
+        return error_response(StatusCode::INTERNAL_SERVER_ERROR, "MISCONFIGURED", message);
+    }
+    let mut response = Response::new(Bytes::new());
+    set_grpc_status(&mut response, GRPC_INTERNAL, message);
+    response
+}
+
+fn error_response(status: StatusCode, code: &str, message: &str) -> Response<Bytes> {
+    let body = json!({ "code": code, "message": message });
     let mut response = Response::new(body.to_string().into());
-    *response.status_mut() = StatusCode::BAD_REQUEST;
+    *response.status_mut() = status;
     let content_type = HeaderValue::from_static(content_type(BodyKind::Json));
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
@@ -149,13 +178,17 @@ fn status(settings: &ResponseSettings, refusal: &Refusal) -> StatusCode {
     }
 }
 
-/// A response of headers only, with the status that gRPC has in trailers. gRPC clients would take an HTTP 429
-/// for an unavailable server.
 fn refuse_grpc(response: &mut Response<Bytes>, refusal: &Refusal, message: &str) {
     let code = match &refusal.reason {
         RefusalReason::MissingIdentity { .. } => GRPC_UNAUTHENTICATED,
         _ => GRPC_RESOURCE_EXHAUSTED,
     };
+    set_grpc_status(response, code, message);
+}
+
+/// Makes this a response of headers only, with the status that gRPC has in trailers. gRPC clients would take
+/// an HTTP 429 for an unavailable server.
+fn set_grpc_status(response: &mut Response<Bytes>, code: u64, message: &str) {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     set_number(headers, HeaderName::from_static("grpc-status"), code);
@@ -224,11 +257,16 @@ fn content_type(kind: BodyKind) -> &'static str {
     }
 }
 
-fn body(kind: BodyKind, refusal: &Refusal, message: &str, wait: Option<Duration>) -> Bytes {
+fn body(
+    settings: &ResponseSettings,
+    refusal: &Refusal,
+    message: &str,
+    wait: Option<Duration>,
+) -> Bytes {
     let name = refusal.rule.name();
     // Rounded up, so that a client who waits this long is not early.
     let retry_after_ms = wait.map(|wait| wait.as_micros().div_ceil(1_000) as u64);
-    let body = match (kind, &refusal.reason) {
+    let body = match (settings.body, &refusal.reason) {
         (BodyKind::Text, _) => return format!("{message}\n").into(),
         (BodyKind::Json, _) => json!({
             "code": code(refusal),
@@ -242,6 +280,7 @@ fn body(kind: BodyKind, refusal: &Refusal, message: &str, wait: Option<Duration>
         (BodyKind::Problem, _) => json!({
             "type": PROBLEM,
             "title": "Too Many Requests",
+            "status": status(settings, refusal).as_u16(),
             "detail": message,
             "violated-policies": [name],
             "retry_after_ms": retry_after_ms,

@@ -17,8 +17,8 @@ use http_body::Body;
 use http_body_util::{Either, Full};
 use pin_project_lite::pin_project;
 use ratekeeper::ActivePolicy;
-use ratekeeper::policy::WhenLimited;
-use ratekeeper::tower::{Limited, RATELIMIT_HEADERS};
+use ratekeeper::policy::LimitAction;
+use ratekeeper::tower::{RATELIMIT_HEADERS, RefusedBy};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -128,8 +128,8 @@ impl StaleState {
         request: &CacheableRequest,
         denial: &Response<B>,
     ) -> Option<Response<StaleBody<B>>> {
-        let limited = denial.extensions().get::<Limited>()?;
-        let WhenLimited::ServeStale(age_max) = limited.when_limited else { return None };
+        let limited = denial.extensions().get::<RefusedBy>()?;
+        let LimitAction::ServeStale(age_max) = limited.when_limited else { return None };
         let (found, body) = self.cache.find(request, age_max, self.ticks.now_us())?;
         let mut response = found.map(|()| Either::Right(Full::from(body)));
         let status = format!("ratekeeper; hit; detail=\"limited by {}\"", limited.limit);

@@ -22,6 +22,9 @@ use crate::listener::{Drain, Stage, StageWatch};
 /// The name of the health service.
 pub(super) const HEALTH: &str = "grpc.health.v1.Health";
 
+/// The name that probes of envoyproxy/ratelimit ask for.
+const RATELIMIT: &str = "ratelimit";
+
 type ResponseFuture = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 type BoxedService = Box<dyn Fn(Request<Body>) -> ResponseFuture + Send + Sync>;
 
@@ -34,10 +37,12 @@ impl AuxiliaryServices {
     pub(super) async fn new<S: NamedService>(drain: &Drain) -> io::Result<Self> {
         let (health, health_service) = health_reporter();
         health.set_serving::<S>().await;
+        health.set_service_status(RATELIMIT, ServingStatus::Serving).await;
         let drain = drain.clone();
         tokio::spawn(async move {
             drain.reached(Stage::LastResponses).await;
             health.set_not_serving::<S>().await;
+            health.set_service_status(RATELIMIT, ServingStatus::NotServing).await;
             // The empty name stands for the server as a whole.
             health.set_service_status("", ServingStatus::NotServing).await;
         });

@@ -1,7 +1,9 @@
 //! `/v1/check`: decides about rates of the caller, or about a described request by the policy.
 
+use std::sync::Arc;
+
 use http::StatusCode;
-use ratekeeper::{Admission, Applied, Charge, Op, RefusalReason};
+use ratekeeper::{ActivePolicy, Admission, Admitted, Applied, Charge, Op, RefusalReason};
 use smallvec::SmallVec;
 
 use super::HttpApi;
@@ -15,10 +17,13 @@ use super::response::{ApiResponse, DecisionBody, with_binding_headers, with_limi
 pub(super) async fn check(api: &HttpApi, body: &[u8], op: Op) -> Result<ApiResponse, RequestError> {
     match ApiRequest::parse(body)? {
         ApiRequest::Checks(checks) => check_rates(api, &checks, op).await,
-        ApiRequest::Described(request) if op == Op::Peek => {
-            Ok(Box::pin(peek::peek_request(api, &request)).await)
+        ApiRequest::Described(request) => {
+            let policy = api.policy_for(&request)?;
+            Ok(match op {
+                Op::Peek => Box::pin(peek::peek_request(api, &policy, &request)).await,
+                _ => Box::pin(check_request(api, policy, &request)).await,
+            })
         }
-        ApiRequest::Described(request) => Ok(Box::pin(check_request(api, &request)).await),
     }
 }
 
@@ -65,9 +70,23 @@ pub(super) async fn apply(
 }
 
 /// Decides about a described request by the policy.
-async fn check_request(api: &HttpApi, request: &DescribedRequest) -> ApiResponse {
-    let deciding = api.limiter.decide(&request.attributes(api.now_us()));
+async fn check_request(
+    api: &HttpApi,
+    policy: Arc<ActivePolicy>,
+    request: &DescribedRequest,
+) -> ApiResponse {
+    let now = api.limiter.engine().now();
+    let deciding = api.limiter.decide_under(policy, &request.attributes(now.get()), now);
     admission_response(&deciding.await)
+}
+
+fn reason_without_binding(admitted: &Admitted) -> &'static str {
+    let mut limits = admitted.limits().iter();
+    match admitted.limits() {
+        [] => "no limit applies",
+        _ if limits.any(|limit| limit.is_enforced) => "only concurrency limits apply",
+        _ => "only limits in shadow mode apply",
+    }
 }
 
 fn admission_response(admission: &Admission) -> ApiResponse {
@@ -80,7 +99,7 @@ fn admission_response(admission: &Admission) -> ApiResponse {
                 Some(binding) => {
                     DecisionBody::new(binding.limit, binding.decision, admitted.is_degraded)
                 }
-                None => DecisionBody::without_limit(true, "no limit applies".into()),
+                None => DecisionBody::without_limit(true, reason_without_binding(admitted).into()),
             };
             let response = body.with_delay(admitted.delay).to_response(StatusCode::OK);
             with_binding_headers(response, admitted.binding())

@@ -1,11 +1,14 @@
 //! A request of the caller's client, described in JSON, for which the policy decides.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use ratekeeper::ActivePolicy;
 use ratekeeper::policy::RequestAttributes;
 use ratekeeper::policy::attributes::{Target, request_host};
 use serde_json::Value;
 
+use super::HttpApi;
 use super::error::RequestError;
 use super::json_fields::{self, JsonObject};
 
@@ -18,6 +21,24 @@ pub(super) struct DescribedRequest {
     pub(super) host: Option<String>,
     pub(super) headers: Vec<(String, String)>,
     pub(super) peer: Option<IpAddr>,
+}
+
+impl HttpApi {
+    /// Returns the policy that decides about a described request, if it can.
+    pub(super) fn policy_for(
+        &self,
+        request: &DescribedRequest,
+    ) -> Result<Arc<ActivePolicy>, RequestError> {
+        let active = self.limiter.policy().active();
+        let policy = active.policy();
+        if policy.limits().is_empty() {
+            return Err(RequestError::NoPolicy);
+        }
+        if request.peer.is_none() && policy.needs_client_ip(&request.attributes(self.now_us())) {
+            return Err(RequestError::UnknownPeer);
+        }
+        Ok(active)
+    }
 }
 
 impl DescribedRequest {

@@ -13,6 +13,10 @@ use super::request::CHECKS_MAX;
 use super::response::{ApiResponse, error_response};
 use crate::serve::caller_limit::CallerLimitError;
 
+/// Why no described request can be decided.
+pub(super) const NO_POLICY: &str =
+    "the server has no policy with limits; start it with one, as in `ratekeeper serve policy.yaml`";
+
 /// What is wrong with a request, and what would work instead.
 #[derive(Debug, Error)]
 pub(super) enum RequestError {
@@ -52,6 +56,12 @@ pub(super) enum RequestError {
     Charges(#[from] ChargesError),
     #[error("this is not the id of a permit; send the one that /v1/acquire returned, unchanged")]
     PermitId,
+    #[error("{NO_POLICY}, or send a \"key\" and a \"rate\" instead of a \"request\"")]
+    NoPolicy,
+    #[error(
+        "a limit counts by the client's address; send it as \"peer\" in \"request\", such as 192.0.2.1"
+    )]
+    UnknownPeer,
     #[error("there are no descriptor limits; name their folder with --envoy-config")]
     NoDescriptorLimits,
     #[error(transparent)]

@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use super::HttpApi;
 use super::described_request::DescribedRequest;
+use super::error::NO_POLICY;
 use super::response::{ApiResponse, empty_response, error_response};
 use crate::trace::{self, DecisionInfo};
 
@@ -64,6 +65,8 @@ enum ForwardAuthError {
     Incomplete,
     #[error(transparent)]
     Host(#[from] HostError),
+    #[error("?deny={0} is not a status for denials; use 401, 403 or 429")]
+    DenyStatus(String),
 }
 
 impl ForwardAuthError {
@@ -72,6 +75,7 @@ impl ForwardAuthError {
             Self::BothKinds | Self::SentTwice(_) => "AMBIGUOUS",
             Self::Incomplete => "INCOMPLETE",
             Self::Host(_) => "INVALID_HOST",
+            Self::DenyStatus(_) => "BAD_REQUEST",
         }
     }
 }
@@ -127,15 +131,20 @@ fn described_request(headers: &HeaderMap) -> Result<DescribedRequest, ForwardAut
     })
 }
 
-/// Responds with 200 if the request may pass, otherwise with 429 or the status of `?deny=403`: nginx
+/// Responds with 200 if the request may proceed, otherwise with 429 or the status of `?deny=403`: nginx
 /// understands only 401 and 403.
 pub(super) async fn authorize<B>(
     api: &HttpApi,
     request: &Request<B>,
     peer: std::net::IpAddr,
 ) -> ApiResponse {
-    let denied =
-        request.uri().query().and_then(deny_status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+    let denied = match request.uri().query().map_or(Ok(StatusCode::TOO_MANY_REQUESTS), deny_status)
+    {
+        Ok(denied) => denied,
+        Err(error) => {
+            return error_response(StatusCode::BAD_REQUEST, error.code(), &error.to_string());
+        }
+    };
     let described = match described_request(request.headers()) {
         Ok(described) => described,
         Err(error) => {
@@ -143,6 +152,9 @@ pub(super) async fn authorize<B>(
         }
     };
     let (policy, now) = (api.limiter.policy().active(), api.limiter.engine().now());
+    if policy.policy().limits().is_empty() {
+        return error_response(StatusCode::INTERNAL_SERVER_ERROR, "NO_POLICY", NO_POLICY);
+    }
     let deciding = {
         let headers = HeaderMapView(request.headers());
         let attributes = RequestAttributes {
@@ -198,9 +210,17 @@ fn decision_info(admission: &Admission) -> DecisionInfo {
     }
 }
 
-fn deny_status(query: &str) -> Option<StatusCode> {
-    let value = query.split('&').find_map(|pair| pair.strip_prefix("deny="))?;
-    StatusCode::from_bytes(value.as_bytes()).ok().filter(StatusCode::is_client_error)
+/// Returns the status of denials: 429, or the one that `deny=` names.
+fn deny_status(query: &str) -> Result<StatusCode, ForwardAuthError> {
+    let Some(value) = query.split('&').find_map(|pair| pair.strip_prefix("deny=")) else {
+        return Ok(StatusCode::TOO_MANY_REQUESTS);
+    };
+    match value {
+        "401" => Ok(StatusCode::UNAUTHORIZED),
+        "403" => Ok(StatusCode::FORBIDDEN),
+        "429" => Ok(StatusCode::TOO_MANY_REQUESTS),
+        _ => Err(ForwardAuthError::DenyStatus(value.to_string())),
+    }
 }
 
 #[cfg(test)]

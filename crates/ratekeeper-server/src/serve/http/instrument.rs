@@ -3,11 +3,10 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::header::WWW_AUTHENTICATE;
 use http::{Request, StatusCode};
 use http_body::Body;
 
-use super::response::ApiResponse;
+use super::response::{ApiResponse, IsError};
 use super::{HttpApi, routes};
 use crate::serve::request_metrics::{Outcome, Tally};
 use crate::trace::{self, DecisionInfo, DecisionSpan, Parent};
@@ -15,7 +14,7 @@ use crate::trace::{self, DecisionInfo, DecisionSpan, Parent};
 /// How requests of a path are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RequestKind {
-    /// Decides whether a request may pass.
+    /// Decides whether a request may proceed.
     Decision,
     /// The same for a proxy, by forward-auth.
     ForwardAuth,
@@ -45,19 +44,10 @@ where
     let ended = api.limiter.engine().now();
     metrics.record(&Tally::one(outcome), ended.since(began));
     if trace::is_on() {
-        let DecisionInfo { limit, is_degraded } =
-            response.extensions_mut().remove().unwrap_or_default();
+        let info: DecisionInfo = response.extensions_mut().remove().unwrap_or_default();
         let protocol = if is_forward_auth { "forward_auth" } else { "http" };
-        let (limit, outcome) = (limit.as_deref(), outcome.name());
-        trace::record(&DecisionSpan {
-            protocol,
-            limit,
-            outcome,
-            is_degraded,
-            began,
-            ended,
-            parent,
-        });
+        let (info, outcome) = (&info, outcome.name());
+        trace::record(&DecisionSpan { protocol, info, outcome, began, ended, parent });
     }
     response
 }
@@ -74,14 +64,13 @@ impl RequestKind {
 
     fn outcome(self, response: &ApiResponse) -> Outcome {
         let status = response.status();
-        // A caller without a token gets no decision. Without this header, 401 is the policy's denial of a
-        // request without an identity.
-        let lacks_token = response.headers().contains_key(WWW_AUTHENTICATE);
-        match (self, status) {
-            (Self::Decision | Self::ForwardAuth, StatusCode::OK) => Outcome::Allowed,
-            (Self::ForwardAuth, _) if !lacks_token && !status.is_server_error() => Outcome::Denied,
-            (Self::Decision, StatusCode::TOO_MANY_REQUESTS) => Outcome::Denied,
-            (Self::Decision, StatusCode::UNAUTHORIZED) if !lacks_token => Outcome::Denied,
+        if response.extensions().get::<IsError>().is_some() || status.is_server_error() {
+            return Outcome::Error;
+        }
+        match self {
+            Self::Decision | Self::ForwardAuth if status == StatusCode::OK => Outcome::Allowed,
+            // 401 is the policy's denial of a request without an identity.
+            Self::Decision | Self::ForwardAuth if status.is_client_error() => Outcome::Denied,
             _ if status.is_success() => Outcome::Other,
             _ => Outcome::Error,
         }

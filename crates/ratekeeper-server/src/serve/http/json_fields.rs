@@ -46,6 +46,17 @@ pub(super) fn string<'o>(
     }
 }
 
+pub(super) fn boolean(
+    object: &JsonObject,
+    field: &'static str,
+) -> Result<Option<bool>, RequestError> {
+    match object.get(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(value)) => Ok(Some(*value)),
+        Some(_) => Err(RequestError::FieldType { field, expected: "true or false" }),
+    }
+}
+
 pub(super) fn required_string<'o>(
     object: &'o JsonObject,
     field: &'static str,

@@ -1,15 +1,18 @@
 //! `/v1/peek` of a described request: what the policy would decide, without charging anything.
 
 use http::StatusCode;
-use ratekeeper::Decision;
 use ratekeeper::policy::{Amount, AppliedLimit, Resolution};
+use ratekeeper::{ActivePolicy, Decision};
 
 use super::HttpApi;
 use super::described_request::DescribedRequest;
 use super::response::{ApiResponse, DecisionBody};
 
-pub(super) async fn peek_request(api: &HttpApi, request: &DescribedRequest) -> ApiResponse {
-    let active = api.limiter.policy().active();
+pub(super) async fn peek_request(
+    api: &HttpApi,
+    active: &ActivePolicy,
+    request: &DescribedRequest,
+) -> ApiResponse {
     let resolution = active.policy().resolve(&request.attributes(api.now_us()));
     let (allowed, reason) = match resolution {
         Resolution::Charged(limits) => return peek_limits(api, &limits).await,

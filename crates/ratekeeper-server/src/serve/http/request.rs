@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use ratekeeper::{Algorithm, Charge, Cost, Limit};
+use ratekeeper::{Algorithm, Charge, ChargeKind, Cost, Limit};
 use serde::Deserialize;
 use serde_json::Value;
 use smallvec::{SmallVec, smallvec};
@@ -60,11 +60,17 @@ pub(super) struct RateCheck {
     pub(super) limit: Arc<Limit>,
     pub(super) key: String,
     pub(super) cost: Cost,
+    /// Whether more may be charged than is left.
+    is_overdraft: bool,
 }
 
 impl RateCheck {
     pub(super) fn charge(&self) -> Charge<'_> {
-        Charge::new(&self.limit, &self.key).cost(self.cost)
+        let charge = Charge::new(&self.limit, &self.key).cost(self.cost);
+        match self.is_overdraft {
+            true => charge.kind(ChargeKind::Overdraft),
+            false => charge,
+        }
     }
 
     /// Parses a check from an object that may have `other_fields` too.
@@ -72,7 +78,8 @@ impl RateCheck {
         object: &JsonObject,
         other_fields: &[&'static str],
     ) -> Result<Self, RequestError> {
-        let known = [&["key", "rate", "algorithm", "cost", "name"], other_fields].concat();
+        let known =
+            [&["key", "rate", "algorithm", "cost", "name", "overdraft"], other_fields].concat();
         json_fields::check_known(object, &known)?;
         let key = json_fields::key(object)?;
         let expected = "a rate such as \"100/minute\" or \"5/s burst 10\"";
@@ -81,17 +88,20 @@ impl RateCheck {
             json_fields::string(object, "algorithm")?,
             json_fields::string(object, "name")?,
         );
-        Ok(Self { limit: limit?, key, cost: json_fields::cost(object)? })
+        let is_overdraft = json_fields::boolean(object, "overdraft")?.unwrap_or(false);
+        Ok(Self { limit: limit?, key, cost: json_fields::cost(object)?, is_overdraft })
     }
 
     /// Parses the body that most callers send: one valid check. Returns `None` for anything else.
     fn parse_fast(body: &[u8]) -> Option<Self> {
         // serde would accept a list in place of an object.
         body.trim_ascii_start().strip_prefix(b"{")?;
-        let CheckBody { key, rate, algorithm, name, cost } = serde_json::from_slice(body).ok()?;
+        let CheckBody { key, rate, algorithm, name, cost, overdraft } =
+            serde_json::from_slice(body).ok()?;
         let limit = cached_limit(&rate, algorithm.as_deref(), name.as_deref()).ok()?;
         let cost = Cost::new(cost.unwrap_or(1))?;
-        Some(Self { limit, key: json_fields::checked_key(&key).ok()?, cost })
+        let key = json_fields::checked_key(&key).ok()?;
+        Some(Self { limit, key, cost, is_overdraft: overdraft.unwrap_or(false) })
     }
 }
 
@@ -104,7 +114,7 @@ fn cached_limit(
     algorithm: Option<&str>,
     name: Option<&str>,
 ) -> Result<Arc<Limit>, CallerLimitError> {
-    let algorithm = algorithm.map(str::parse::<Algorithm>).transpose()?;
+    let algorithm = algorithm.map(str::parse::<Algorithm>).transpose()?.unwrap_or_default();
     let spec = LimitSpec { rate, algorithm, name };
     LIMITS.with_borrow_mut(|limits| limits.get_or_build(spec).cloned())
 }
@@ -121,6 +131,7 @@ struct CheckBody<'b> {
     #[serde(borrow)]
     name: Option<Cow<'b, str>>,
     cost: Option<u64>,
+    overdraft: Option<bool>,
 }
 
 #[cfg(test)]

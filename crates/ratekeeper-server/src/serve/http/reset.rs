@@ -3,7 +3,7 @@
 
 use http::StatusCode;
 use ratekeeper::policy::{Amount, Resolution};
-use ratekeeper::{Charge, StoreError};
+use ratekeeper::{ActivePolicy, Charge, StoreError};
 use serde_json::json;
 
 use super::HttpApi;
@@ -20,7 +20,10 @@ pub(super) async fn reset(api: &HttpApi, body: &[u8]) -> Result<ApiResponse, Req
         return reset_descriptors(api, body).await;
     }
     let reset = match ApiRequest::parse(body)? {
-        ApiRequest::Described(request) => reset_request(api, &request).await,
+        ApiRequest::Described(request) => {
+            let policy = api.policy_for(&request)?;
+            reset_request(api, &policy, &request).await
+        }
         ApiRequest::Checks(checks) => {
             let charges = checks.iter().map(|check| Charge::new(&check.limit, &check.key));
             reset_charges(api, charges).await
@@ -35,9 +38,9 @@ pub(super) async fn reset(api: &HttpApi, body: &[u8]) -> Result<ApiResponse, Req
 /// Resets the rates of a described request. Permits stay held.
 async fn reset_request(
     api: &HttpApi,
+    active: &ActivePolicy,
     request: &DescribedRequest,
 ) -> Result<Vec<String>, StoreError> {
-    let active = api.limiter.policy().active();
     let limits = match active.policy().resolve(&request.attributes(api.now_us())) {
         Resolution::Charged(limits) => limits,
         Resolution::Exempt(_) | Resolution::MissingIdentity { .. } => Vec::new(),

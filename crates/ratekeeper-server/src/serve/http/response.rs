@@ -146,8 +146,14 @@ pub(super) fn json_response(status: StatusCode, body: &Value) -> ApiResponse {
 }
 
 pub(super) fn error_response(status: StatusCode, code: &str, message: &str) -> ApiResponse {
-    json_response(status, &json!({ "code": code, "message": message }))
+    let mut response = json_response(status, &json!({ "code": code, "message": message }));
+    response.extensions_mut().insert(IsError);
+    response
 }
+
+/// In the extensions of a response that is an error, and not a decision.
+#[derive(Clone)]
+pub(super) struct IsError;
 
 pub(super) fn text_response(status: StatusCode, text: &'static str) -> ApiResponse {
     full_response(status, TEXT, text.into())
@@ -174,7 +180,7 @@ pub(super) fn empty_response(status: StatusCode, headers: HeaderMap) -> ApiRespo
 
 /// The response if the store failed and there is no fallback for what was requested.
 pub(super) fn store_error_response(message: &str) -> ApiResponse {
-    error_response(StatusCode::SERVICE_UNAVAILABLE, "STORE", message)
+    error_response(StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE", message)
 }
 
 /// The response if the table of reservations and permits is full.

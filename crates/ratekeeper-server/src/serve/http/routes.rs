@@ -12,7 +12,7 @@ use super::HttpApi;
 use super::error::RequestError;
 use super::response::{ApiResponse, error_response, full_response, text_response};
 use super::{check, forward_auth, permits, reservations, reset};
-use crate::body::{BodyReadError, read_body};
+use crate::body::{BodyError, BodyLimits, read_body};
 
 /// The largest body, in bytes.
 const BODY_MAX: usize = 64 << 10;
@@ -50,9 +50,9 @@ where
     if request.method() != Method::POST {
         return method_not_allowed("POST", "use POST with a JSON body");
     }
-    let body = match read_body(request.into_body(), BODY_MAX).await {
+    let body = match read_body(request.into_body(), BodyLimits::of_message(BODY_MAX)).await {
         Ok(body) => body,
-        Err(error) => return body_error_response(error),
+        Err(error) => return body_error_response(&error),
     };
     // The futures of the other routes are larger and boxed, so that the one of a check stays small.
     let handled = match route {
@@ -129,21 +129,25 @@ async fn descriptors(api: &HttpApi, body: &[u8]) -> ApiResponse {
     full_response(status, "application/json", body.into())
 }
 
-fn body_error_response(error: BodyReadError) -> ApiResponse {
+fn body_error_response(error: &BodyError) -> ApiResponse {
     match error {
-        BodyReadError::TooLarge => {
-            let message = format!("the body is incomplete or too large; at most {BODY_MAX} bytes");
-            error_response(StatusCode::PAYLOAD_TOO_LARGE, "BODY", &message)
+        BodyError::TooLarge => {
+            let message = format!("the body is too large; at most {BODY_MAX} bytes");
+            error_response(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", &message)
         }
-        BodyReadError::TooSlow => {
+        BodyError::TooSlow => {
             let message = "the body did not arrive in time";
             error_response(StatusCode::REQUEST_TIMEOUT, "TIMEOUT", message)
+        }
+        BodyError::Broken(_) => {
+            error_response(StatusCode::BAD_REQUEST, "BODY_INCOMPLETE", "the body is incomplete")
         }
     }
 }
 
 fn method_not_allowed(allowed: &'static str, message: &str) -> ApiResponse {
-    let mut response = error_response(StatusCode::METHOD_NOT_ALLOWED, "METHOD", message);
+    let mut response =
+        error_response(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }

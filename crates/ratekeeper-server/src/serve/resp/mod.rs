@@ -29,7 +29,7 @@ use ratekeeper_core::{Limit, Micros};
 use super::request_metrics::{Outcome, ProtocolMetrics, RequestMetrics};
 use crate::listener::{ConnectionLimit, Timeouts};
 use crate::top::Top;
-use crate::trace::{self, DecisionSpan};
+use crate::trace::{self, DecisionInfo, DecisionSpan};
 
 pub(crate) use connection::RespHandler;
 pub(crate) use passwords::Passwords;
@@ -75,15 +75,9 @@ impl RespServer {
     #[inline]
     fn trace(&self, limit: &Limit, outcome: Outcome, is_degraded: bool, began: Micros) {
         if trace::is_on() {
-            trace::record(&DecisionSpan {
-                protocol: "resp",
-                limit: Some(limit.name()),
-                outcome: outcome.name(),
-                is_degraded,
-                began,
-                ended: self.limiter.engine().now(),
-                parent: None,
-            });
+            let info = &DecisionInfo { limit: Some(limit.name().to_string()), is_degraded };
+            let (protocol, outcome, ended) = ("resp", outcome.name(), self.limiter.engine().now());
+            trace::record(&DecisionSpan { protocol, info, outcome, began, ended, parent: None });
         }
     }
 

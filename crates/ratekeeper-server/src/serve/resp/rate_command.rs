@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ratekeeper::{Applied, Charge, ChargesError, Cost, Decision, Engine, Limit, MaybeReady, Op};
-use ratekeeper::{Micros, StoreError, Wait};
+use ratekeeper::{Applied, Charge, ChargeKind, ChargesError, Cost, Decision, Engine, Limit};
+use ratekeeper::{MaybeReady, Micros, Op, StoreError, Wait};
 
 use super::codec::ReplyWriter;
 use crate::serve::request_metrics::Outcome;
@@ -14,6 +14,7 @@ pub(super) struct RateCommand<'a> {
     pub(super) limit: &'a Arc<Limit>,
     pub(super) key: &'a [u8],
     pub(super) cost: Cost,
+    pub(super) kind: ChargeKind,
     pub(super) format: ReplyFormat,
 }
 
@@ -50,7 +51,7 @@ impl RateCommand<'_> {
     /// Applies the command at a time that was read from the engine's clock.
     #[inline]
     pub(super) fn run(&self, engine: &Engine, now: Micros) -> Running {
-        let charge = Charge::new(self.limit, self.key).cost(self.cost);
+        let charge = Charge::new(self.limit, self.key).cost(self.cost).kind(self.kind);
         match self.action {
             Action::Apply(op) => Running::Apply(engine.apply_at(op, &[charge], now)),
             Action::Reset => Running::Reset(engine.reset(&charge)),

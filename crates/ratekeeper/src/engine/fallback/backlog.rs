@@ -156,7 +156,7 @@ impl Entry {
         self.owed.shrink(limit, nodes, now);
         match &mut self.owed {
             Owed::Window(state) => {
-                let _ = state.act(Op::Charge, limit, cost, now);
+                let _ = state.apply(Op::Charge, &charge.cost(cost), now);
             }
             Owed::Bucket { units, shrinks_from } => {
                 if *units == 0 {
@@ -175,7 +175,7 @@ impl Entry {
         match &mut self.owed {
             Owed::Window(state) => {
                 let before = used(state, limit, now);
-                let _ = state.act(Op::Refund { charged_at }, limit, cost, now);
+                let _ = state.apply(Op::Refund { charged_at }, &charge.cost(cost), now);
                 before.saturating_sub(used(state, limit, now))
             }
             Owed::Bucket { units, .. } => {
@@ -202,7 +202,7 @@ impl Entry {
 
 /// The units that a state counts at present.
 fn used(state: &Snapshot, limit: &Limit, now: Micros) -> u64 {
-    let left = state.clone().act(Op::Peek, limit, Cost::ONE, now).remaining();
+    let left = state.clone().apply(Op::Peek, &Charge::new(limit, ""), now).remaining();
     limit.quota().saturating_sub(left)
 }
 

@@ -18,6 +18,17 @@ const SHARDS_MAX: usize = 64;
 const CLOSED: u32 = u32::MAX;
 
 /// Whether calls go to the store.
+///
+/// ```
+/// use ratekeeper::SharedLimiter;
+/// use ratekeeper::shared::BreakerState;
+///
+/// # fn f(limiter: SharedLimiter) {
+/// if limiter.breaker_state() != BreakerState::Closed {
+///     eprintln!("the store has failed, and is called by few requests or by none");
+/// }
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BreakerState {

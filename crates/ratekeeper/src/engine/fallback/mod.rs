@@ -106,7 +106,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
             nodes: self.membership.nodes(),
             shards_down: self.breakers.not_closed(self.store.shards()),
             backlog_keys: self.backlog.len(),
-            backlog_reported: self.backlog.reported(),
+            backlog_charged: self.backlog.reported(),
             backlog_dropped: self.backlog.dropped(),
             ..self.counters.stats()
         }
@@ -206,12 +206,13 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         Ok(applied)
     }
 
-    /// Deletes the state of a key, here and in the store.
+    /// Deletes the state of a key, in the store and here. If the store fails, nothing changes.
     pub(crate) async fn reset(self: &Arc<Self>, charge: &Charge<'_>) -> Result<(), StoreError> {
         self.start();
+        self.store.reset(charge).await?;
         self.local_share.reset(charge, self.membership.nodes());
         self.backlog.clear(charge);
-        self.store.reset(charge).await
+        Ok(())
     }
 
     /// Decides without the store, and adds what is admitted to the backlog.
@@ -252,7 +253,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         nodes: u32,
         now: Micros,
     ) {
-        for charge in charges {
+        for charge in charges.iter().filter(|charge| !charge.is_look()) {
             match op {
                 Op::Check if !verdict.allowed() => {}
                 Op::Check | Op::Charge if mode(charge) != FailureMode::Closed => {
@@ -325,5 +326,5 @@ fn any(charges: &[Charge<'_>], wanted: FailureMode) -> bool {
 
 /// The decision on a key without state.
 fn unlimited(charge: &Charge<'_>, now: Micros) -> Decision {
-    Snapshot::fresh(charge.limit()).act(Op::Peek, charge.limit(), charge.amount(), now)
+    Snapshot::fresh(charge.limit()).apply(Op::Peek, charge, now)
 }

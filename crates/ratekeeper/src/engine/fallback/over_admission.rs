@@ -11,7 +11,7 @@ use ratekeeper_stores::{
 };
 use tokio::sync::oneshot;
 
-use super::Fallback;
+use super::{BreakerState, Fallback};
 use crate::clock::{Clock, ManualClock};
 
 /// How the store fails.
@@ -128,8 +128,15 @@ struct Case {
     seed: u64,
 }
 
-/// When requests were admitted, in milliseconds from the start.
-fn admitted_in(case: &Case) -> Vec<u64> {
+/// What happened in a case.
+struct Run {
+    /// When requests were admitted, in milliseconds from the start.
+    admitted: Vec<u64>,
+    /// For each millisecond, the part of the nodes that have not noticed that the store is up.
+    unaware: Vec<f64>,
+}
+
+fn run(case: &Case) -> Run {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_time().start_paused(true).build().unwrap().block_on(async {
         let clock = ManualClock::at(Micros::new(1_000_000_000_000));
@@ -138,9 +145,15 @@ fn admitted_in(case: &Case) -> Vec<u64> {
             (0..case.nodes).map(|_| Fallback::with_clock(store.clone(), clock.clone())).collect();
         fleet.iter().for_each(|node| node.fix_nodes(case.nodes as u32));
         let (mut admitted, mut random, mut ms) = (Vec::new(), case.seed | 1, 0);
+        let mut unaware = Vec::new();
         for (i, phase_ms) in case.phases_ms.iter().enumerate() {
             store.set_up(i % 2 == 0);
             for _ in 0..*phase_ms {
+                let is_unaware = |node: &&Arc<Fallback<_>>| {
+                    i % 2 == 0 && node.breaker_state() == BreakerState::Open
+                };
+                let count = fleet.iter().filter(is_unaware).count();
+                unaware.push(count as f64 / case.nodes as f64);
                 for _ in 0..3 {
                     random ^= random << 13;
                     random ^= random >> 7;
@@ -157,15 +170,21 @@ fn admitted_in(case: &Case) -> Vec<u64> {
                 ms += 1;
             }
         }
-        admitted
+        Run { admitted, unaware }
     })
 }
 
-/// The most that was admitted in any time beyond what flows in that time.
-fn most_beyond_flow(admitted: &[u64], per_ms: f64) -> f64 {
+/// The most that was admitted in any time beyond what flows in that time: the rate, and beside it the shares
+/// of nodes that have not noticed that the store is up.
+fn most_beyond_flow(Run { admitted, unaware }: &Run, per_ms: f64) -> f64 {
+    let flows = unaware.iter().scan(0.0, |flow, unaware| {
+        *flow += per_ms * (1.0 + unaware);
+        Some(*flow)
+    });
+    let flows: Vec<f64> = [0.0].into_iter().chain(flows).collect();
     let (mut lowest, mut most) = (f64::MAX, 0_f64);
     for (count, ms) in admitted.iter().enumerate() {
-        let flow = *ms as f64 * per_ms;
+        let flow = flows[*ms as usize];
         lowest = lowest.min(count as f64 - flow);
         most = most.max(count as f64 + 1.0 - flow - lowest);
     }
@@ -189,7 +208,7 @@ proptest! {
     ) {
         let limit = Limit::token_bucket("400/s burst 100").unwrap();
         let case = Case { limit, failing, nodes, phases_ms, seed };
-        let most = most_beyond_flow(&admitted_in(&case), 0.4);
+        let most = most_beyond_flow(&run(&case), 0.4);
         // Each share has a burst of at least one.
         prop_assert!(most <= 300.0 + nodes as f64, "{most}");
     }
@@ -201,7 +220,7 @@ proptest! {
         let limit = Limit::fixed_window("50/s").unwrap();
         let case = Case { limit, failing, nodes, phases_ms, seed };
         let mut windows = std::collections::BTreeMap::new();
-        for ms in admitted_in(&case) {
+        for ms in run(&case).admitted {
             *windows.entry(ms / 1_000).or_insert(0_usize) += 1;
         }
         prop_assert!(windows.values().all(|count| *count <= 100), "{windows:?}");
@@ -213,7 +232,7 @@ fn a_store_that_stalls_for_two_fifths_of_the_time_admits_what_the_limit_says_ove
     for failing in [Failing::Gone, Failing::Stalled, Failing::Slow] {
         let limit = Limit::token_bucket("400/s burst 100").unwrap();
         let phases_ms = [150, 100].repeat(40);
-        let admitted = admitted_in(&Case { limit, failing, nodes: 4, phases_ms, seed: 7 }).len();
+        let admitted = run(&Case { limit, failing, nodes: 4, phases_ms, seed: 7 }).admitted.len();
         // Ten seconds of 400, and no more than two bursts beside the limit's own.
         assert!((3_000..=4_300).contains(&admitted), "{failing:?}: {admitted}");
     }
@@ -272,5 +291,17 @@ async fn what_was_admitted_without_the_store_is_charged_when_it_is_back() {
     store.set_up(true);
     tokio::time::sleep(Duration::from_secs(5)).await;
     let stats = node.stats();
-    assert_eq!((used(&store, &limit), stats.backlog_keys, stats.backlog_reported), (10, 0, 10));
+    assert_eq!((used(&store, &limit), stats.backlog_keys, stats.backlog_charged), (10, 0, 10));
+}
+
+/// A case in which nodes notice late that the store is up.
+#[test]
+fn nodes_that_notice_late_add_no_more_than_their_shares() {
+    for seed in 0..40 {
+        let phases_ms = vec![199, 255, 66, 144, 185, 121, 17, 278, 88, 1, 12, 16, 227];
+        let limit = Limit::token_bucket("400/s burst 100").unwrap();
+        let case = Case { limit, failing: Failing::Gone, nodes: 3, phases_ms, seed };
+        let most = most_beyond_flow(&run(&case), 0.4);
+        assert!(most <= 303.0, "{most}");
+    }
 }

@@ -6,6 +6,18 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use ratekeeper_stores::StoreError;
 
 /// Whether the store is available.
+///
+/// ```
+/// use ratekeeper::SharedLimiter;
+/// use ratekeeper::shared::StoreState;
+///
+/// # fn f(limiter: SharedLimiter) {
+/// let limiter = limiter.on_change(|state| match state {
+///     StoreState::Down(error) => eprintln!("the store is down: {error}"),
+///     other => eprintln!("the store: {other:?}"),
+/// });
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum StoreState {
@@ -26,6 +38,15 @@ pub enum StoreState {
 }
 
 /// Counters of a shared store and its fallback.
+///
+/// ```
+/// use ratekeeper::SharedLimiter;
+///
+/// # fn f(limiter: SharedLimiter) {
+/// let stats = limiter.stats();
+/// println!("{} decisions by the store, {} by this node's share", stats.store, stats.local);
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FallbackStats {
@@ -56,7 +77,7 @@ pub struct FallbackStats {
     /// Keys whose local admissions have not been charged to the store yet.
     pub backlog_keys: usize,
     /// Units that were admitted locally and charged to the store afterwards.
-    pub backlog_reported: u64,
+    pub backlog_charged: u64,
     /// Units that were admitted locally and will never be charged, because the backlog was full.
     pub backlog_dropped: u64,
 }
@@ -145,7 +166,7 @@ impl Status {
     pub(super) fn last_error(&self) -> Arc<StoreError> {
         match self.state() {
             StoreState::Down(error) | StoreState::Partial { error, .. } => error,
-            _ => Arc::new(StoreError::Unreachable("its circuit breaker is half-open".to_string())),
+            _ => Arc::new(StoreError::Unreachable("its circuit breaker is half-open".into())),
         }
     }
 

@@ -1,11 +1,11 @@
 //! The limits of a request's descriptors: resolves and applies them. Those that are enforced are charged
-//! all or none, then the others.
+//! all or none, then the others. Reports of what was used already are charged in any case.
 
 use ratekeeper::policy::envoy::{
     Descriptor, DescriptorLimit, DescriptorQuota, MatchedLimits, Unit,
 };
 use ratekeeper::{
-    CHARGES_MAX, Charge, ChargesError, Cost, Decision, Limit, Op, PolicyLimiter, Wait,
+    CHARGES_MAX, Charge, ChargeKind, ChargesError, Cost, Decision, Limit, Op, PolicyLimiter, Wait,
 };
 use smallvec::SmallVec;
 
@@ -39,8 +39,26 @@ pub(super) const CHECKS_MAX: usize = CHARGES_MAX;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hits {
     Charge(Cost),
-    Peek,
+    /// Only sees whether anything is left.
+    Look,
+    /// Was used already, and is charged whatever is left.
+    Report(Cost),
     Refund(Cost),
+}
+
+impl Hits {
+    /// Returns what the hits are for this limit. A request that also looks at limits comes before what it
+    /// charges is used, so it reports nothing.
+    fn under(self, limit: &DescriptorLimit, has_looks: bool) -> Self {
+        match self {
+            Self::Charge(cost) if limit.takes_reports() && !has_looks => Self::Report(cost),
+            Self::Look => {
+                limit.note_look();
+                self
+            }
+            _ => self,
+        }
+    }
 }
 
 impl Descriptor for RateLimitDescriptor {
@@ -92,6 +110,7 @@ pub(super) fn checks_of<'m>(
     is_shadow: bool,
 ) -> DescriptorChecks<'m> {
     let mut checks = DescriptorChecks::new();
+    let has_looks = request.descriptors.iter().any(|one| hits(request, one) == Hits::Look);
     for (index, (matched, descriptor)) in matched.iter().zip(&request.descriptors).enumerate() {
         let Some(matched) = matched else { continue };
         let hits = hits(request, descriptor);
@@ -102,7 +121,7 @@ pub(super) fn checks_of<'m>(
             decision: None,
             is_degraded: false,
             key: matched.key(),
-            hits,
+            hits: hits.under(limit, has_looks),
         }));
     }
     checks
@@ -113,7 +132,7 @@ pub(super) fn checks_of<'m>(
 fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Hits {
     let hits = descriptor.hits_addend.unwrap_or(u64::from(request.hits_addend.max(1)));
     match Cost::new(hits) {
-        None => Hits::Peek,
+        None => Hits::Look,
         Some(cost) if descriptor.is_negative_hits => Hits::Refund(cost),
         Some(cost) => Hits::Charge(cost),
     }
@@ -149,20 +168,21 @@ impl<'m> DescriptorCheck<'m> {
 
     /// Returns the charge, if the limit is a rate.
     pub(super) fn charge(&self) -> Option<Charge<'m>> {
-        let cost = match self.hits {
-            Hits::Charge(cost) | Hits::Refund(cost) => cost,
-            Hits::Peek => Cost::ONE,
-        };
-        self.rate().map(|limit| Charge::new(limit, self.key).cost(cost))
+        let charge = Charge::new(self.rate()?, self.key);
+        Some(match self.hits {
+            Hits::Charge(cost) | Hits::Refund(cost) => charge.cost(cost),
+            Hits::Look => charge.kind(ChargeKind::Look),
+            Hits::Report(cost) => charge.cost(cost).kind(ChargeKind::Overdraft),
+        })
     }
 
     pub(super) fn is_charge(&self) -> bool {
-        matches!(self.hits, Hits::Charge(_))
+        matches!(self.hits, Hits::Charge(_) | Hits::Report(_))
     }
 
     /// Returns whether the request is denied if this check is.
     fn is_enforced(&self) -> bool {
-        self.is_charge() && !self.is_shadow
+        matches!(self.hits, Hits::Charge(_) | Hits::Look) && !self.is_shadow
     }
 
     /// Returns whether the limit denies every request.
@@ -183,12 +203,30 @@ pub(super) async fn decide(
     let op = if denies_all { Op::Peek } else { Op::Check };
     let is_allowed = apply(limiter, op, checks, &enforced).await? && !denies_all;
     for index in others {
+        if let Hits::Report(_) = checks[index].hits {
+            report(limiter, checks, index).await?;
+            continue;
+        }
         let op = match checks[index].hits {
             Hits::Refund(_) if is_allowed => Op::refund_latest(),
             Hits::Charge(_) if is_allowed => Op::Check,
             _ => Op::Peek,
         };
         apply(limiter, op, checks, &[index]).await?;
+    }
+    Ok(())
+}
+
+/// Charges what was used. It is over the limit if nothing was left before.
+async fn report(
+    limiter: &PolicyLimiter,
+    checks: &mut [DescriptorCheck<'_>],
+    index: usize,
+) -> Result<(), ChargesError> {
+    let was_left = apply(limiter, Op::Peek, checks, &[index]).await?;
+    apply(limiter, Op::Charge, checks, &[index]).await?;
+    if !was_left {
+        apply(limiter, Op::Peek, checks, &[index]).await?;
     }
     Ok(())
 }

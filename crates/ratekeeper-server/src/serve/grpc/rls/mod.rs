@@ -68,9 +68,11 @@ pub(crate) struct RateLimitSettings {
 /// Usage carries over, and files with an error change nothing.
 impl Reload for RateLimitService {
     type Value = Result<EnvoyConfig, EnvoyErrors>;
-    type Error = EnvoyErrors;
+    type Error = EnvoyLoadError;
 
-    const WHAT: &'static str = "Envoy rate limits";
+    fn what(&self) -> &'static str {
+        "Envoy rate limits"
+    }
 
     fn state(&self) -> &LoadState {
         &self.loads
@@ -84,12 +86,30 @@ impl Reload for RateLimitService {
         files::read(self.folder.as_deref().unwrap_or(Path::new("")))
     }
 
-    fn activate(&self, config: Self::Value) -> Result<String, EnvoyErrors> {
+    fn activate(&self, config: Self::Value) -> Result<String, EnvoyLoadError> {
         let config = config?;
         let (domains, limits) = (config.domains().len(), config.limits().len());
+        if limits == 0 && !self.config.load().limits().is_empty() {
+            return Err(EnvoyLoadError::NoLimits(self.source()));
+        }
         self.replace(config);
         Ok(format!("domains={domains} limits={limits}"))
     }
+}
+
+/// Why new files are not activated.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EnvoyLoadError {
+    #[error(transparent)]
+    Files(#[from] EnvoyErrors),
+    /// Most likely the files are gone, and not all limits with them.
+    #[error("{0}: there are no limits any more; to remove all of them, restart the server")]
+    NoLimits(String),
+}
+
+/// Reads the limits in a folder as [`RateLimitService::open`] does.
+pub(crate) fn read_config(folder: &Path) -> Result<EnvoyConfig, EnvoyErrors> {
+    files::read(folder).0
 }
 
 impl RateLimitService {
@@ -100,6 +120,10 @@ impl RateLimitService {
         settings: RateLimitSettings,
     ) -> Result<Self, EnvoyErrors> {
         let (config, stamps) = files::read(folder);
+        if config.as_ref().is_ok_and(|config| config.limits().is_empty()) {
+            let folder = folder.display();
+            tracing::warn!(%folder, "there are no limits for Envoy, so that all its requests are allowed");
+        }
         let (folder, loads) = (Some(folder.to_path_buf()), LoadState::loaded(stamps));
         Ok(Self { folder, loads, ..Self::new(limiter, config?, settings) })
     }
@@ -120,6 +144,7 @@ impl RateLimitService {
 
     fn replace(&self, config: EnvoyConfig) {
         self.limit_metrics.store(Arc::new(LimitMetrics::new(&config, &self.limit_metrics.load())));
+        config.inherit_looks(&self.config.load());
         self.config.store(Arc::new(config));
     }
 
@@ -165,17 +190,8 @@ impl RateLimitService {
         let ended = self.limiter.engine().now();
         self.metrics.grpc.record(&Tally::one(outcome), ended.since(began));
         if trace::is_on() {
-            let DecisionInfo { limit, is_degraded } = about;
-            let (protocol, limit, outcome) = ("grpc", limit.as_deref(), outcome.name());
-            trace::record(&DecisionSpan {
-                protocol,
-                limit,
-                outcome,
-                is_degraded,
-                began,
-                ended,
-                parent,
-            });
+            let (protocol, info, outcome) = ("grpc", &about, outcome.name());
+            trace::record(&DecisionSpan { protocol, info, outcome, began, ended, parent });
         }
         decided
     }

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use super::{RateLimitService, RateLimitSettings};
 use crate::metrics::Page;
-use crate::reload::{When, load};
+use crate::reload::{Reload, ReloadTrigger, load};
 
 const FILE: &str = "
 domain: d
@@ -149,7 +149,9 @@ fn the_same_descriptor_twice_is_charged_twice() {
 #[test]
 fn many_limits_are_charged_everywhere_or_nowhere() {
     let fixture = fixture_of(
-        &FILE.replace("requests_per_unit: 5", "requests_per_unit: 100"),
+        &FILE
+            .replace("requests_per_unit: 5", "requests_per_unit: 100, overdraft: false")
+            .replace("requests_per_unit: 2", "requests_per_unit: 2, overdraft: false"),
         RateLimitSettings::default(),
     );
     let many = vec!["five"; 40].join(" ");
@@ -167,17 +169,87 @@ fn many_limits_are_charged_everywhere_or_nowhere() {
 fn hits_of_requests_and_descriptors_count() {
     let fixture = fixture();
     fixture.check("five+4", "1");
-    fixture.check("five+0", "1");
     fixture.check("five+2", "LIMITED over 1");
     fixture.check("five-3", "4");
     fixture.check("five-99", "5");
-    fixture.check("five+0", "5");
     let hits = json!({ "domain": "d", "hitsAddend": 5, "descriptors": [descriptor("five")] });
     assert_eq!(fixture.json(&hits).0, 200);
     fixture.check("five+0", "LIMITED over 0");
     // A denied request refunds nothing either.
     fixture.check("two+3 five-5", "LIMITED over 2, 0");
     fixture.check("two five-5", "1, 5");
+}
+
+#[test]
+fn a_limit_that_is_only_looked_at_denies_and_nothing_is_charged() {
+    let fixture = fixture();
+    fixture.check("two+2", "0");
+    for _ in 0..2 {
+        fixture.check("two+0 five+3", "LIMITED over 0, 5");
+        fixture.check("five+0", "5");
+    }
+    fixture.clock.advance(Duration::from_secs(60));
+    fixture.check("two+0 five+3", "2, 2");
+}
+
+const TOKENS: &str = "domain: d\ndescriptors: [{ key: tokens, rate_limit: { unit: hour, requests_per_unit: 1000 } }]";
+
+/// As Envoy does with `apply_on_stream_done`: it looks before the request, and reports after the response.
+#[test]
+fn usage_that_is_reported_after_a_look_is_charged_in_full() {
+    let fixture = fixture_of(TOKENS, RateLimitSettings::default());
+    let mut served = 0;
+    for _ in 0..50 {
+        if !fixture.send("tokens+0").starts_with("LIMITED") {
+            fixture.send("tokens+600");
+            served += 1;
+        }
+    }
+    assert_eq!(served, 2);
+    // Five responses that began before the first one ended: all of them count.
+    fixture.clock.advance(Duration::from_secs(3600));
+    fixture.check("tokens+0", "1000");
+    for reported in ["400", "0", "LIMITED over 0", "LIMITED over 0", "LIMITED over 0"] {
+        fixture.check("tokens+600", reported);
+    }
+    // A refund of what was not used brings it back, as all of it was charged.
+    fixture.check("tokens-2500", "500");
+}
+
+#[test]
+fn a_file_says_whether_hits_are_reports() {
+    let with = |overdraft: &str| {
+        let text = TOKENS.replace("1000 }", &format!("1000, overdraft: {overdraft} }}"));
+        fixture_of(&text, RateLimitSettings::default())
+    };
+    let fixture = with("true");
+    for expected in ["400", "0", "LIMITED over 0"] {
+        fixture.check("tokens+600", expected);
+    }
+    let fixture = with("false");
+    fixture.check("tokens+0", "1000");
+    for expected in ["400", "LIMITED over 400"] {
+        fixture.check("tokens+600", expected);
+    }
+}
+
+/// A folder that was emptied by mistake.
+#[test]
+fn files_without_a_limit_do_not_replace_limits() {
+    let fixture = fixture();
+    let error = fixture.service.activate(Ok(config("domain: d\ndescriptors: []"))).unwrap_err();
+    assert!(error.to_string().contains("no limits any more"), "{error}");
+    fixture.check("two", "1");
+}
+
+#[test]
+fn a_reload_keeps_which_limits_are_looked_at() {
+    let fixture = fixture_of(TOKENS, RateLimitSettings::default());
+    fixture.check("tokens+0", "1000");
+    fixture.service.replace(config(&TOKENS.replace("1000", "900")));
+    for expected in ["300", "0", "LIMITED over 0"] {
+        fixture.check("tokens+600", expected);
+    }
 }
 
 #[test]
@@ -352,24 +424,24 @@ async fn the_error_of_a_load_is_reported_until_one_succeeds() {
 
     std::fs::write(&path, FILE.replace("minute", "minuet")).unwrap();
     for _ in 0..2 {
-        load(&service, When::Changed).await;
+        load(&service, ReloadTrigger::Changed).await;
         let message = error().expect("the unit is misspelt");
         assert!(message.contains("limits.yaml:4:") && message.contains("minuet"), "{message}");
-        load(&service, When::Always).await;
+        load(&service, ReloadTrigger::Always).await;
         assert!(error().is_some());
     }
     assert_eq!(service.config().limits().len(), limits, "the previous limits stay active");
 
     std::fs::write(&path, FILE).unwrap();
-    load(&service, When::Changed).await;
+    load(&service, ReloadTrigger::Changed).await;
     assert_eq!(error(), None, "they are active again");
 
     let elsewhere = folder.path().with_extension("gone");
     std::fs::rename(folder.path(), &elsewhere).unwrap();
-    load(&service, When::Always).await;
+    load(&service, ReloadTrigger::Always).await;
     assert!(error().is_some());
     std::fs::rename(&elsewhere, folder.path()).unwrap();
-    load(&service, When::Changed).await;
+    load(&service, ReloadTrigger::Changed).await;
     assert_eq!(error(), None);
 }
 

@@ -1,6 +1,6 @@
 //! `RK.CHECK` and the other commands of Ratekeeper, which support every algorithm.
 
-use ratekeeper::{Algorithm, Cost, Op};
+use ratekeeper::{Algorithm, ChargeKind, Cost, Op};
 
 use super::integer::parse_u64;
 use super::{CommandError, CommandSpec, Handler, quote};
@@ -8,10 +8,10 @@ use crate::serve::resp::codec::Args;
 use crate::serve::resp::command_limits::CommandLimits;
 use crate::serve::resp::rate_command::{Action, RateCommand, ReplyFormat};
 
-const USAGE: &str = "key rate [ALGORITHM name] [COST n] [NAME name]";
+const USAGE: &str = "key rate [ALGORITHM name] [COST n] [NAME name] [OVERDRAFT]";
 
 const fn command(name: &'static str, summary: &'static str, handler: Handler) -> CommandSpec {
-    CommandSpec { name, args: 3..=9, usage: USAGE, summary, before_auth: false, handler }
+    CommandSpec { name, args: 3..=10, usage: USAGE, summary, before_auth: false, handler }
 }
 
 pub(super) const CHECK: CommandSpec = command(
@@ -53,13 +53,19 @@ fn parse<'a>(
     args: Args<'a>,
     limits: &'a mut CommandLimits,
 ) -> Result<RateCommand<'a>, CommandError> {
-    let (mut algorithm, mut name, mut cost) = (None, None, Cost::ONE);
+    let (mut algorithm, mut name, mut cost) = (Algorithm::default(), None, Cost::ONE);
+    let mut kind = ChargeKind::Full;
     let mut index = 3;
     while let Some(option) = args.get(index) {
+        if option.eq_ignore_ascii_case(b"OVERDRAFT") && action != Action::Reset {
+            kind = ChargeKind::Overdraft;
+            index += 1;
+            continue;
+        }
         let value = args.get(index + 1);
         let value = value.ok_or_else(|| CommandError::MissingValue(quote(option)))?;
         if option.eq_ignore_ascii_case(b"ALGORITHM") {
-            algorithm = Some(parse_algorithm(value)?);
+            algorithm = parse_algorithm(value)?;
         } else if option.eq_ignore_ascii_case(b"NAME") {
             name = Some(value);
         } else if option.eq_ignore_ascii_case(b"COST") && action != Action::Reset {
@@ -70,7 +76,7 @@ fn parse<'a>(
         index += 2;
     }
     let limit = limits.rate(args.at(2), algorithm, name)?;
-    Ok(RateCommand { action, limit, key: args.at(1), cost, format: ReplyFormat::Named })
+    Ok(RateCommand { action, limit, key: args.at(1), cost, kind, format: ReplyFormat::Named })
 }
 
 fn parse_algorithm(text: &[u8]) -> Result<Algorithm, CommandError> {
@@ -81,7 +87,7 @@ fn parse_algorithm(text: &[u8]) -> Result<Algorithm, CommandError> {
 fn unknown_option(action: Action, option: &[u8]) -> CommandError {
     let known = match action {
         Action::Reset => "ALGORITHM or NAME",
-        Action::Apply(_) => "ALGORITHM, COST or NAME",
+        Action::Apply(_) => "ALGORITHM, COST, NAME or OVERDRAFT",
     };
     CommandError::UnknownOption { option: quote(option), known }
 }

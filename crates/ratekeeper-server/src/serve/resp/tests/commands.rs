@@ -190,13 +190,16 @@ fn invalid_limits_are_errors() {
     check(&[
         (
             "RK.CHECK k",
-            "ERR wrong number of arguments for 'rk.check' command; usage: RK.CHECK key rate [ALGORITHM name] [COST n] [NAME name]",
+            "ERR wrong number of arguments for 'rk.check' command; usage: RK.CHECK key rate [ALGORITHM name] [COST n] [NAME name] [OVERDRAFT]",
         ),
         ("RK.CHECK k 5/s COST", "ERR 'COST' needs a value"),
-        ("RK.CHECK k 5/s COST 0", "ERR a cost must be at least 1; to look without charging, peek"),
+        (
+            "RK.CHECK k 5/s COST 0",
+            "ERR a cost must be at least 1; to look without charging, use `peek`",
+        ),
         (
             "RK.CHECK k 5/s PRICE 1",
-            "ERR syntax error: unknown option 'PRICE'; use ALGORITHM, COST or NAME",
+            "ERR syntax error: unknown option 'PRICE'; use ALGORITHM, COST, NAME or OVERDRAFT",
         ),
         ("RK.RESET k 5/s COST 1", "ERR syntax error: unknown option 'COST'; use ALGORITHM or NAME"),
         (
@@ -229,6 +232,10 @@ fn equal_limits_share_usage_and_names_separate_it() {
         ),
         (
             "RK.PEEK k 5/s",
+            "[allowed 1 limit 5 remaining 2 retry_after_ms -1 reset_after_ms 600 delay_ms 0 exceeds_capacity 0 degraded 0]",
+        ),
+        (
+            "RK.PEEK k 5/s ALGORITHM sliding_counter",
             "[allowed 1 limit 5 remaining 5 retry_after_ms -1 reset_after_ms 0 delay_ms 0 exceeds_capacity 0 degraded 0]",
         ),
         ("RK.RESET k \"5/s burst 5\" NAME exports", "OK"),
@@ -268,6 +275,24 @@ fn connection_commands_reply_as_redis_does() {
 }
 
 #[test]
+fn an_overdraft_charges_more_than_is_left_once() {
+    let named = |allowed, remaining, retry, reset| {
+        format!(
+            "[allowed {allowed} limit 5 remaining {remaining} retry_after_ms {retry} reset_after_ms {reset} delay_ms 0 exceeds_capacity 0 degraded 0]"
+        )
+    };
+    check(&[
+        ("RK.CHECK k 5/s COST 4 OVERDRAFT", &named(1, 1, -1, 800)),
+        ("RK.CHECK k 5/s overdraft cost 4", &named(1, 0, -1, 1600)),
+        ("RK.CHECK k 5/s COST 4 OVERDRAFT", &named(0, 0, 800, 1600)),
+        (
+            "RK.RESET k 5/s OVERDRAFT x",
+            "ERR syntax error: unknown option 'OVERDRAFT'; use ALGORITHM or NAME",
+        ),
+    ]);
+}
+
+#[test]
 fn hello_selects_the_protocol_version() {
     let version = env!("CARGO_PKG_VERSION");
     let properties = |proto| {
@@ -280,8 +305,8 @@ fn hello_selects_the_protocol_version() {
         ("HELLO 3 SETNAME app", &format!("{{{}}}", properties(3))),
         ("CLIENT GETNAME", "app"),
         (
-            "RK.CHECK k 5/s",
-            "{allowed t limit 5 remaining 4 retry_after_ms -1 reset_after_ms 2000 delay_ms 0 exceeds_capacity f degraded f}",
+            "RK.CHECK j 5/s",
+            "{allowed t limit 5 remaining 4 retry_after_ms -1 reset_after_ms 200 delay_ms 0 exceeds_capacity f degraded f}",
         ),
         ("CL.THROTTLE k 1 1 1", "[0 2 1 -1 1]"),
         ("HELLO 4", "NOPROTO unsupported protocol version; use 2 or 3"),
