@@ -86,7 +86,14 @@ impl CellAlgorithm for FixedWindow {
 
     #[inline]
     fn add(&self, state: &mut FixedWindowState, cost: u64) {
-        state.count = state.count.saturating_add(cost).min(COUNT_MAX);
+        state.count += cost;
+    }
+
+    fn add_debt(&self, state: &mut FixedWindowState, cost: u64, debt_max: u64) -> bool {
+        let count_max = self.limit.saturating_add(debt_max).max(state.count);
+        let count = state.count.saturating_add(cost);
+        state.count = count.min(count_max).min(COUNT_MAX);
+        count > count_max
     }
 
     fn refund(&self, state: &mut FixedWindowState, cost: u64, charged_at: u64) {

@@ -18,7 +18,7 @@ use crate::cell::Cell;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::limit::LimitError;
-use crate::params::LimitParams;
+use crate::params::{FractionalMicros, LimitParams};
 use crate::rate::Rate;
 use crate::time::Micros;
 
@@ -181,16 +181,30 @@ impl CellEvaluator {
         with_algorithm!(self, algorithm => cell_algorithm::peek(algorithm, cell, cost, now))
     }
 
-    /// Charges `cost` even if it exceeds the limit. The excess is a debt.
-    pub fn charge(&self, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
-        with_algorithm!(self, algorithm => cell_algorithm::charge(algorithm, cell, cost, now))
+    /// Charges `cost` even if it exceeds the limit. The excess is a debt, of `debt_max` at the most; what
+    /// would exceed that is not charged, and the decision says so ([`Decision::is_cut`]).
+    pub fn charge(&self, cell: &mut Cell, cost: Cost, debt_max: u64, now: Micros) -> Decision {
+        with_algorithm!(self, algorithm => {
+            cell_algorithm::charge(algorithm, cell, cost, debt_max, now)
+        })
     }
 
-    /// Charges `cost` in full if anything is left, also more than is left (overdraft). Otherwise charges
+    /// Charges `cost` as [`CellEvaluator::charge`] does if anything is left (overdraft). Otherwise charges
     /// nothing, and returns when something is left again.
-    pub fn overdraw(&self, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
+    pub fn overdraw(&self, cell: &mut Cell, cost: Cost, debt_max: u64, now: Micros) -> Decision {
         let any = self.peek(*cell, Cost::ONE, now);
-        if any.allowed() { self.charge(cell, cost, now) } else { any }
+        if any.allowed() { self.charge(cell, cost, debt_max, now) } else { any }
+    }
+
+    /// Returns how far ahead of now a debt of `debt_max` may move the TAT of a bucket. `None` if that
+    /// is further than any TAT is, or if this is no bucket.
+    #[must_use]
+    pub fn debt_tolerance(&self, debt_max: u64) -> Option<FractionalMicros> {
+        match self {
+            Self::ScaledGcra(gcra) => gcra.debt_tolerance(debt_max),
+            Self::Gcra(gcra) => gcra.debt_tolerance(debt_max),
+            Self::FixedWindow(_) | Self::SlidingCounter(_) => None,
+        }
     }
 
     pub(crate) fn params(&self, cost: Cost) -> LimitParams {

@@ -68,6 +68,13 @@ impl SlidingCounter {
         product(self.limit - current - cost, self.window_us().get())
     }
 
+    /// Returns `p·(W − e)/W`, rounded up.
+    #[inline]
+    fn weighted_previous(&self, state: &SlidingCounterState) -> u64 {
+        // No shortcut for a previous count of 0: the branch is hard to predict.
+        self.window_us().div_ceil(product(state.counts.previous, state.overlap_us))
+    }
+
     /// Returns when a cost is admitted that is not admitted now.
     #[inline(never)] // takes numbers, so that the caller can keep the state in registers
     fn admitted_at(&self, start: u64, Counts { previous, current }: Counts, cost: u64) -> u64 {
@@ -145,7 +152,20 @@ impl CellAlgorithm for SlidingCounter {
 
     #[inline]
     fn add(&self, state: &mut SlidingCounterState, cost: u64) {
-        state.counts.current = state.counts.current.saturating_add(cost).min(COUNT_MAX);
+        state.counts.current += cost;
+    }
+
+    fn add_debt(&self, state: &mut SlidingCounterState, cost: u64, debt_max: u64) -> bool {
+        let Counts { current, .. } = state.counts;
+        let charged = current.saturating_add(cost);
+        let usage_max = self.limit.saturating_add(debt_max);
+        if usage_max >= COUNT_MAX {
+            state.counts.current = charged.min(COUNT_MAX);
+            return false;
+        }
+        let current_max = usage_max.saturating_sub(self.weighted_previous(state)).max(current);
+        state.counts.current = charged.min(current_max);
+        charged > current_max
     }
 
     fn refund(&self, state: &mut SlidingCounterState, cost: u64, charged_at: u64) {
@@ -161,10 +181,7 @@ impl CellAlgorithm for SlidingCounter {
 
     #[inline]
     fn remaining(&self, state: &SlidingCounterState) -> u64 {
-        // No shortcut for a previous count of 0: the branch is hard to predict.
-        let weighted_previous =
-            self.window_us().div_ceil(product(state.counts.previous, state.overlap_us));
-        self.limit.saturating_sub(state.counts.current + weighted_previous)
+        self.limit.saturating_sub(state.counts.current + self.weighted_previous(state))
     }
 
     #[inline]

@@ -3,8 +3,10 @@
 --
 -- KEYS     the state of each charge
 -- ARGV[1]  the time in microseconds, or '' for the server's own
--- ARGV[2]  'c' to check, 'p' to peek, 'f' to charge without a check, 'r' to refund
--- ARGV[3]  the parameters of each charge: a letter for the algorithm and its numbers, packed
+-- ARGV[2]  'c' to check, 'p' to peek, 'f' to charge without a check, 'F' likewise up to a maximum debt,
+--          'r' to refund
+-- ARGV[3]  the parameters of each charge: a letter for the algorithm and its numbers, packed; behind them
+--          the maximum debt, if there is one
 -- ARGV[4]  when the refunded charge was made
 --
 -- All numbers are whole and below 2^53, where a double is exact.
