@@ -25,6 +25,8 @@ const PERCENT: Schema =
     Schema::Form { what: "a percentage such as 25%", pattern: r"^[0-9]+(\.[0-9]{1,2})?%$" };
 const PATH: Schema =
     Schema::Form { what: "a path such as /checkout, /users/{id} or /static/**", pattern: "^/" };
+pub(crate) const OVERDRAFT: Schema =
+    Schema::Either(&[Schema::Boolean, Schema::Section(&OVERDRAFT_SECTION)]);
 const NETWORK: Schema = Schema::Text("an address or network such as 10.0.0.0/8");
 const NAME: Schema = Schema::Text("a name");
 const HEADER: Schema = Schema::Text("the name of a header");
@@ -363,7 +365,7 @@ static LIMIT: Section = Section {
         field("count_rejected", Schema::Boolean, "Count denied requests too (sliding_log)."),
         field(
             "overdraft",
-            Schema::Boolean,
+            OVERDRAFT,
             "Allow a request if anything is left, and charge its cost in full, into debt if need be.",
         ),
         field(
@@ -500,4 +502,17 @@ static RESPONSES: Section = Section {
         ),
         field("status", Schema::Integer(400, 599), "Status of a denial. 429 if absent."),
     ],
+};
+
+static OVERDRAFT_SECTION: Section = Section {
+    what: "an overdraft",
+    one_of: &[],
+    fields: &[required(
+        "max",
+        Schema::Form {
+            what: "a maximum debt such as 500, or 2x for twice the limit",
+            pattern: r"^[0-9]+$|^[0-9]+(\.[0-9]{1,3})?\s*[xX]$",
+        },
+        "The most that a key may owe; what would exceed it is not charged.",
+    )],
 };

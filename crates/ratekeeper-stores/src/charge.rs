@@ -89,6 +89,13 @@ impl<'a> Charge<'a> {
         Self { debt_max: max.units(self.limit), ..self }
     }
 
+    /// Needs only that something is left, and is then charged in full, up to a maximum debt:
+    /// [`ChargeKind::Overdraft`].
+    #[must_use]
+    pub fn overdraft(self, max: MaxDebt) -> Self {
+        self.kind(ChargeKind::Overdraft).max_debt(max)
+    }
+
     /// Returns whether a check charges nothing.
     #[must_use]
     pub fn is_look(&self) -> bool {

@@ -378,7 +378,8 @@ pub async fn a_maximum_debt_cuts_what_is_charged<S: Store>(store: &S) {
         let report = one(store, Op::Charge, charge, 0).await;
         assert!(report.is_cut(), "{algorithm}: no more is charged");
         // 100 are owed: a refund of as much leaves nothing, and of one more leaves 1.
-        let refund = async |units| one(store, Op::refund_latest(), charge.cost(cost(units)), 0).await;
+        let refund =
+            async |units| one(store, Op::refund_latest(), charge.cost(cost(units)), 0).await;
         assert_eq!(refund(100).await.remaining(), 0, "{algorithm}");
         assert_eq!(refund(1).await.remaining(), 1, "{algorithm}");
     }

@@ -58,9 +58,7 @@ impl Op {
                 return (UsageOp::Peek, Cost::ONE);
             }
             (Self::Check, ChargeKind::Full) => UsageOp::Check,
-            (Self::Check, ChargeKind::Overdraft) => {
-                UsageOp::Overdraw { debt_max: charge.debt_max }
-            }
+            (Self::Check, ChargeKind::Overdraft) => UsageOp::Overdraw { debt_max: charge.debt_max },
             (Self::Peek, ChargeKind::Full) => UsageOp::Peek,
             (Self::Charge, _) => UsageOp::Charge { debt_max: charge.debt_max },
             (Self::Refund { charged_at }, _) => UsageOp::Refund { charged_at },

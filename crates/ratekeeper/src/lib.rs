@@ -151,8 +151,8 @@ pub use policy_handle::{ActivePolicy, LoadStatus, PolicyHandle, PolicyLoadError}
 #[cfg(feature = "policy")]
 pub use policy_limiter::PolicyLimiter;
 pub use ratekeeper_core::{
-    ALGORITHMS, Algorithm, Cost, Decision, FailureMode, IntoCost, Key, Limit, LimitError, Micros,
-    Rate, RateError, Scope, Wait, ZeroCost,
+    ALGORITHMS, Algorithm, Cost, Decision, FailureMode, IntoCost, Key, Limit, LimitError, MaxDebt,
+    MaxDebtError, Micros, Rate, RateError, Scope, Wait, ZeroCost,
 };
 /// Policies, and the attributes of requests that they read.
 #[cfg(feature = "policy")]

@@ -127,6 +127,34 @@ limits:
 }
 
 #[tokio::test]
+async fn a_maximum_debt_is_a_multiple_of_the_limit_of_each_tier() {
+    let (limiter, clock) = limiter(
+        "
+identify: { key: { header: x-api-key } }
+tiers: { of: key, default: free, members: { ann: pro } }
+limits:
+  - name: tokens
+    per: key
+    rate: { free: 1000/hour, pro: 10000/hour }
+    cost: { request_header: x-tokens }
+    overdraft: { max: 0.5x }
+",
+    );
+    for (key, debt) in [("joe", 500), ("ann", 5_000)] {
+        let period = if key == "joe" { 3_600 } else { 360 };
+        assert_eq!(
+            send(&limiter, &format!("GET / x-api-key={key} x-tokens=99999")).await.status,
+            200
+        );
+        let request = format!("GET / x-api-key={key}");
+        clock.advance(Duration::from_millis((debt + 1) * period - 1));
+        assert_eq!(send(&limiter, &request).await.status, 429, "{key} owes {debt}");
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(send(&limiter, &request).await.status, 200, "{key}");
+    }
+}
+
+#[tokio::test]
 async fn a_window_of_less_than_a_second_has_no_w() {
     let (limiter, _) = limiter(
         "limits: [{ name: a, rate: 5/500ms }, { name: b, match: { path: /b }, rate: 2/s }]",

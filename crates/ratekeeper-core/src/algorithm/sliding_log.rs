@@ -53,13 +53,7 @@ impl SlidingLog {
 
     /// Charges `cost` even if it exceeds the limit. The excess is a debt, of `debt_max` at the most; what
     /// would exceed that is not charged, and the decision says so ([`Decision::is_cut`]).
-    pub fn charge(
-        &self,
-        log: &mut RequestLog,
-        cost: Cost,
-        debt_max: u64,
-        now: Micros,
-    ) -> Decision {
+    pub fn charge(&self, log: &mut RequestLog, cost: Cost, debt_max: u64, now: Micros) -> Decision {
         self.expire(log, now);
         let left = self.limit.saturating_add(debt_max).saturating_sub(log.total());
         if let Some(charged) = Cost::new(cost.get().min(left)) {

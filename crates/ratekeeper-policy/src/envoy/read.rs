@@ -1,5 +1,6 @@
 //! Builds a domain from the YAML tree of a file. The schema is checked first, then contradictions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ratekeeper_core::{Algorithm, Limit, Rate, RateError};
@@ -8,7 +9,7 @@ use super::format;
 use super::limit::{DescriptorLimit, DescriptorQuota, Overdraft, scope};
 use super::tree::{AddError, Branch, Level};
 use super::unit::Unit;
-use crate::build::values::{boolean, duration, integer};
+use crate::build::values::{boolean, duration, integer, overdraft};
 use crate::index::SEARCHES_MAX;
 use crate::problems::{Problems, quoted};
 use crate::schema::Schema;
@@ -106,11 +107,19 @@ impl Reader<'_> {
                 continue;
             };
             let label = if name.is_empty() { format!("{label}{tag}") } else { name.clone() };
-            let configured = node.get("overdraft").and_then(boolean);
-            let overdraft = Overdraft { configured, ..Overdraft::default() };
+            let overdraft = self.overdraft(node.get("overdraft"));
             limits.push(DescriptorLimit { name, label, quota, is_shadow, replaces, overdraft });
         }
         limits
+    }
+
+    fn overdraft(&mut self, node: Option<&Node>) -> Overdraft {
+        let max_debt = node.map(|node| overdraft(node, self.problems));
+        Overdraft {
+            configured: max_debt.map(|max_debt| max_debt.is_some()),
+            max_debt: max_debt.flatten().unwrap_or_default(),
+            is_looked_at: Arc::default(),
+        }
     }
 
     fn replaces(&mut self, limit: &Node, own: &str) -> Vec<String> {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use ratekeeper::{Algorithm, Charge, ChargeKind, Cost, Limit};
+use ratekeeper::{Algorithm, Charge, Cost, Limit, MaxDebt};
 use serde::Deserialize;
 use serde_json::Value;
 use smallvec::{SmallVec, smallvec};
@@ -60,16 +60,16 @@ pub(super) struct RateCheck {
     pub(super) limit: Arc<Limit>,
     pub(super) key: String,
     pub(super) cost: Cost,
-    /// Whether more may be charged than is left.
-    is_overdraft: bool,
+    /// Whether more may be charged than is left, and how much more.
+    overdraft: Option<MaxDebt>,
 }
 
 impl RateCheck {
     pub(super) fn charge(&self) -> Charge<'_> {
         let charge = Charge::new(&self.limit, &self.key).cost(self.cost);
-        match self.is_overdraft {
-            true => charge.kind(ChargeKind::Overdraft),
-            false => charge,
+        match self.overdraft {
+            Some(max_debt) => charge.overdraft(max_debt),
+            None => charge,
         }
     }
 
@@ -88,8 +88,8 @@ impl RateCheck {
             json_fields::string(object, "algorithm")?,
             json_fields::string(object, "name")?,
         );
-        let is_overdraft = json_fields::boolean(object, "overdraft")?.unwrap_or(false);
-        Ok(Self { limit: limit?, key, cost: json_fields::cost(object)?, is_overdraft })
+        let overdraft = json_fields::overdraft(object)?;
+        Ok(Self { limit: limit?, key, cost: json_fields::cost(object)?, overdraft })
     }
 
     /// Parses the body that most callers send: one valid check. Returns `None` for anything else.
@@ -101,7 +101,8 @@ impl RateCheck {
         let limit = cached_limit(&rate, algorithm.as_deref(), name.as_deref()).ok()?;
         let cost = Cost::new(cost.unwrap_or(1))?;
         let key = json_fields::checked_key(&key).ok()?;
-        Some(Self { limit, key, cost, is_overdraft: overdraft.unwrap_or(false) })
+        let overdraft = overdraft.filter(|is_on| *is_on).map(|_| MaxDebt::NONE);
+        Some(Self { limit, key, cost, overdraft })
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use ratekeeper_core::{Cost, Decision, Limit, LimitError, LimitParams, Micros, Rate};
-use ratekeeper_stores::{Charge, MemoryStore, Op};
+use ratekeeper_stores::{Charge, ChargeKind, MemoryStore, Op};
 
 /// How many shares are cached. Beyond that they are computed each time.
 const SHARES_MAX: usize = 1_024;
@@ -48,8 +48,11 @@ impl LocalShare {
     /// Charges what the store has admitted, up to what remains of the share. A share is never in debt: the
     /// store may have granted this node more than its share.
     pub(super) fn charge_admitted(&self, charge: &Charge<'_>, nodes: u32, now: Micros) {
+        if charge.is_look() {
+            return;
+        }
         let share = self.share(charge.limit(), nodes);
-        let charge = charge.under(&share);
+        let charge = charge.under(&share).kind(ChargeKind::Full);
         let peek = |charge: &Charge<'_>| self.store.apply_now(Op::Peek, &[*charge], now);
         let is_rejection_counted =
             matches!(share.params(Cost::ONE), LimitParams::SlidingLog { count_rejected: true, .. });

@@ -226,6 +226,11 @@ fn a_file_says_whether_hits_are_reports() {
     for expected in ["400", "0", "LIMITED over 0"] {
         fixture.check("tokens+600", expected);
     }
+    let fixture = with("{ max: 0.5x }");
+    for expected in ["0", "LIMITED over 0"] {
+        fixture.check("tokens+5000", expected);
+    }
+    fixture.check("tokens-501", "1"); // of 5000 reported twice, 1500 were charged
     let fixture = with("false");
     fixture.check("tokens+0", "1000");
     for expected in ["400", "LIMITED over 400"] {
