@@ -12,7 +12,8 @@ use crate::rate::{Rate, RateError};
 /// A rate limit: a rate and an algorithm.
 ///
 /// The constructors reject what could overflow or lose precision, so every `Limit` is exact. A
-/// `Limit` that is parsed from text is a token bucket, the default.
+/// `Limit` that is parsed from text is a token bucket, the default, or a fixed window if its period is
+/// one of the calendar.
 ///
 /// ```
 /// # use ratekeeper_core as ratekeeper;
@@ -46,7 +47,8 @@ impl Limit {
     /// Returns the limit of this rate and algorithm.
     ///
     /// # Errors
-    /// If the algorithm cannot count this rate exactly, or has no burst and the rate has one.
+    /// If the algorithm cannot count this rate exactly, has no burst and the rate has one, or has no
+    /// calendar windows and the period is one of the calendar.
     pub fn new(rate: Rate, algorithm: Algorithm) -> Result<Self, LimitError> {
         let evaluator = algorithm.compile(rate)?;
         let scope = Scope::new(&format!("{algorithm} {rate}"));
@@ -188,7 +190,8 @@ impl FromStr for Limit {
     type Err = LimitError;
 
     fn from_str(text: &str) -> Result<Self, LimitError> {
-        Self::new(text.parse()?, Algorithm::default())
+        let rate = text.parse()?;
+        Self::new(rate, Algorithm::default_for(&rate))
     }
 }
 
@@ -299,6 +302,8 @@ pub enum LimitError {
         /// The largest count that a log can have.
         count_max: u64,
     },
+    /// The period is one of the calendar, but the algorithm has no calendar windows.
+    Calendar(Algorithm),
     /// No algorithm has this name.
     UnknownAlgorithm(String),
 }
@@ -329,6 +334,10 @@ impl fmt::Display for LimitError {
             Self::LogTooLong { rate, count_max } => write!(
                 f,
                 "{rate} is too much for a sliding_log, which stores every request; use at most {count_max}, or sliding_counter"
+            ),
+            Self::Calendar(algorithm) => write!(
+                f,
+                "{algorithm} has no calendar windows; use fixed_window, or a period without \"calendar\""
             ),
             Self::UnknownAlgorithm(name) => {
                 let names = crate::ALGORITHMS.iter().map(ToString::to_string);
