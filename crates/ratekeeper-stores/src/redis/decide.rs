@@ -27,6 +27,9 @@ const KEEP_STEP_US: u64 = 1 << 22;
 /// How much longer a state is kept if the time is the caller's and not the server's.
 const GIVEN_EXTRA_MS: u64 = 86_400_000;
 
+/// The index of the packed parameters among the arguments of a script.
+const PARAMS: usize = 2;
+
 /// An operation with its deadline, and the result of its last step.
 pub(super) struct Operation<'s> {
     store: &'s RedisStore,
@@ -152,15 +155,7 @@ impl<'s> Operation<'s> {
             Op::Refund { .. } => b"r",
             Op::Check => b"c",
         };
-        let mut params = Vec::new();
-        for charge in charges {
-            let packed = codec::encode_params(charge);
-            if charges.len() > 1 {
-                params.push(packed.len() as u8);
-            }
-            params.extend(packed);
-        }
-        let mut args = vec![self.store.time(now), letter.to_vec(), params];
+        let mut args = vec![self.store.time(now), letter.to_vec(), packed_params(charges, now)];
         if let Op::Refund { charged_at } = op {
             args.push(charged_at.get().to_string().into_bytes());
         }
@@ -173,11 +168,16 @@ impl<'s> Operation<'s> {
                 charges.iter().map(|charge| charge.limit.params(charge.cost)),
             ),
         };
-        let reply = self.script(script, &self.keys(charges), &args).await?;
-        let Value::BulkString(reply) = reply else { return Err(invalid_response(&reply)) };
+        let keys = self.keys(charges);
+        let mut reply = self.script_reply(script, &keys, &args).await?;
+        if let Some((ScriptOutcome::NoWindow, at, _)) = codec::decode_reply(&reply) {
+            // This node's clock is wrong by more than a window, but the server's decides.
+            args[PARAMS] = packed_params(charges, at);
+            reply = self.script_reply(script, &keys, &args).await?;
+        }
         let invalid = || StoreError::InvalidResponse(format!("{reply:?}").into());
         let (outcome, at, states) = codec::decode_reply(&reply).ok_or_else(invalid)?;
-        if outcome == ScriptOutcome::OtherLimit {
+        if matches!(outcome, ScriptOutcome::OtherLimit | ScriptOutcome::NoWindow) {
             return self.by_swap(op, charges, now).await;
         }
         let decided = read_decisions(op, charges, outcome, at, states).ok_or_else(invalid)?;
@@ -186,6 +186,18 @@ impl<'s> Operation<'s> {
         match decides && decided.all_fit() != (outcome == ScriptOutcome::Fits) {
             true => Err(invalid()),
             false => Ok(decided),
+        }
+    }
+
+    async fn script_reply(
+        &self,
+        script: &LuaScript,
+        keys: &[Vec<u8>],
+        args: &[Vec<u8>],
+    ) -> Result<Vec<u8>, StoreError> {
+        match self.script(script, keys, args).await? {
+            Value::BulkString(reply) => Ok(reply),
+            other => Err(invalid_response(&other)),
         }
     }
 
@@ -377,6 +389,19 @@ fn gather(charges: &[Charge<'_>], groups: &[GroupDecided<'_>], now: Micros) -> D
     let at = groups.iter().map(|done| done.decided.at).max().unwrap_or(now);
     let decisions = decisions.into_iter().map(|decision| decision.expect("all are decided"));
     Decided { at, decisions: decisions.collect() }
+}
+
+/// The parameters of all charges. If there are several, each has its length before it.
+fn packed_params(charges: &[Charge<'_>], now: Micros) -> Vec<u8> {
+    let mut params = Vec::new();
+    for charge in charges {
+        let packed = codec::encode_params(charge, now);
+        if charges.len() > 1 {
+            params.push(packed.len() as u8);
+        }
+        params.extend(packed);
+    }
+    params
 }
 
 fn is_log(limit: &Limit) -> bool {
