@@ -272,6 +272,8 @@ pub enum LimitError {
     Rate(RateError),
     /// The rate has a burst, but the algorithm has none.
     Burst(Algorithm),
+    /// The rate has a burst, but its period is one of the calendar.
+    CalendarBurst,
     /// `count_rejected` is set, but the algorithm is not the sliding log.
     CountRejected(Algorithm),
     /// The bucket takes longer to refill than the longest time that can be represented exactly.
@@ -315,6 +317,9 @@ impl fmt::Display for LimitError {
             Self::Burst(algorithm) => write!(
                 f,
                 "{algorithm} has no burst; leave it out, or use token_bucket or leaky_bucket"
+            ),
+            Self::CalendarBurst => f.write_str(
+                "a calendar period has no burst; leave it out, or leave out \"calendar\"",
             ),
             Self::CountRejected(algorithm) => {
                 write!(f, "{algorithm} cannot count denied requests; use sliding_log")

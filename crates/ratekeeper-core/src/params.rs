@@ -1,5 +1,7 @@
 //! A limit as plain numbers, for a store that decides in another language (Lua in Redis).
 
+use core::time::Duration;
+
 use crate::algorithm::{CellEvaluator, Evaluator};
 use crate::cost::Cost;
 use crate::limit::Limit;
@@ -73,6 +75,16 @@ impl Limit {
         match self.evaluator() {
             Evaluator::Cell(evaluator) => CellEvaluator::params(evaluator, cost),
             Evaluator::Log(evaluator) => evaluator.params(),
+        }
+    }
+
+    /// Returns the length of the calendar window of the last decision, or the usual length before the first one.
+    /// `None` if the period is not one of the calendar.
+    #[must_use]
+    pub fn calendar_window_length(&self) -> Option<Duration> {
+        match self.evaluator() {
+            Evaluator::Cell(CellEvaluator::CalendarWindow(window)) => Some(window.last_length()),
+            _ => None,
         }
     }
 

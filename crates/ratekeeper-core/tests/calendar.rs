@@ -404,7 +404,7 @@ fn a_calendar_period_selects_the_fixed_window() {
         "token_bucket has no calendar windows; use fixed_window, or a period without \"calendar\""
     );
     let error = Limit::fixed_window("1000/calendar day burst 5").unwrap_err().to_string();
-    assert!(error.contains("fixed_window has no burst"), "{error}");
+    assert!(error.contains("a calendar period has no burst"), "{error}");
 }
 
 #[test]
@@ -463,7 +463,7 @@ fn errors_mark_the_invalid_part_and_say_what_would_work() {
     rejects("5/calender day", "calender", "did you mean \"calendar\"?");
     rejects("5/2 calendar days", "calendar", "a calendar period has no number");
     rejects("5/day in Europe/Berlin", "in", "only a calendar period has a time zone");
-    rejects("5/calendar day from day 15", "15", "\"from day\" is for a calendar month");
+    rejects("5/calendar day from day 15", "15", "only a calendar month begins on a given day");
     rejects("5/calendar month from day 32", "32", "no month has a day 32");
     rejects("5/calendar month from day 0", "0", "no month has a day 0");
     rejects("5/calendar month from day x", "x", "the day is not a whole number");

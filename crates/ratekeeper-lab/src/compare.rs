@@ -38,7 +38,7 @@ impl AllAlgorithms {
     ///
     /// If the rate is invalid without its burst.
     pub fn new(rate: Rate) -> Result<Self, LimitError> {
-        let plain = Rate::new(rate.count(), rate.period())?;
+        let plain = rate.with_count(rate.count())?;
         let mut all = Self { limits: Vec::new(), notes: Vec::new() };
         for algorithm in ALGORITHMS {
             let rate = if algorithm.has_burst() { rate } else { plain };

@@ -3,6 +3,8 @@
 //!
 //! Around a window boundary, up to twice the limit can be admitted within one period.
 
+use core::time::Duration;
+
 use super::cell_algorithm::{CellAlgorithm, CellWord};
 use super::windows::{Age, WindowFunction, WindowTime, Windows};
 use crate::calendar::{CalendarPeriod, CalendarWindows};
@@ -47,6 +49,10 @@ impl CalendarWindow {
 
     pub(super) fn params(&self) -> LimitParams {
         LimitParams::CalendarWindow { limit: self.limit, ttl_code: self.windows.ttl().code() }
+    }
+
+    pub(crate) fn last_length(&self) -> Duration {
+        self.windows.last_length()
     }
 
     /// Returns the starts of the previous, the current and the next window at a time, and the end of the last.

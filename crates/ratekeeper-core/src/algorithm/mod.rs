@@ -107,6 +107,9 @@ impl Algorithm {
         if rate.calendar().is_some() && self != Self::FixedWindow {
             return Err(LimitError::Calendar(self));
         }
+        if rate.calendar().is_some() && rate.burst().is_some() {
+            return Err(LimitError::CalendarBurst);
+        }
         if rate.burst().is_some() && !self.has_burst() {
             return Err(LimitError::Burst(self));
         }

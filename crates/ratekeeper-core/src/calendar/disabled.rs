@@ -2,6 +2,7 @@
 
 use core::convert::Infallible;
 use core::ops::Range;
+use core::time::Duration;
 
 use super::{CalendarError, CalendarPeriod};
 use crate::algorithm::{LocatedCounts, WindowFunction, WindowTime};
@@ -43,6 +44,10 @@ pub struct CalendarWindows(Infallible);
 impl CalendarWindows {
     pub(crate) fn new(period: CalendarPeriod) -> Self {
         match period.zone.0 {}
+    }
+
+    pub(crate) fn last_length(&self) -> Duration {
+        match self.0 {}
     }
 
     pub(crate) fn bounds_around(&self, _at: u64) -> [u64; 4] {

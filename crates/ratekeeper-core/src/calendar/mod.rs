@@ -207,11 +207,9 @@ impl fmt::Display for CalendarError {
             Self::UnknownTimeZone { name, near } => {
                 write!(f, "unknown time zone \"{name}\"; did you mean {}?", quoted_list(near))
             }
-            Self::FirstDayOf(unit) => write!(
-                f,
-                "a calendar {} begins on no other day; \"from day\" is for a calendar month",
-                unit.name()
-            ),
+            Self::FirstDayOf(unit) => {
+                write!(f, "only a calendar month begins on a given day, not a calendar {}", unit.name())
+            }
             Self::FirstDay(day) => {
                 write!(f, "no month has a day {day}; a billing month begins on day 1 to 31")
             }

@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
 
 use super::CalendarPeriod;
 use crate::algorithm::{Age, LocatedCounts, WindowFunction, WindowTime};
@@ -26,6 +27,14 @@ impl CalendarWindows {
         let ttl = Ttl::at_least(period.unit().greatest_length().as_micros() as u64);
         let new = CachedWindow::default;
         Self { period, ttl, current: new(), previous: new(), next: new() }
+    }
+
+    /// Returns the length of the window that was used last, or else the usual length.
+    pub(crate) fn last_length(&self) -> Duration {
+        match self.current.get() {
+            window if window.is_empty() => self.period.unit().usual_length(),
+            window => Duration::from_secs(window.end - window.start),
+        }
     }
 
     /// Returns the starts of the previous, the current and the next window at a time, and the end of the last.
