@@ -17,10 +17,10 @@ pub(crate) const fn required(name: &'static str, schema: Schema, doc: &'static s
 
 pub(crate) const RATE: Schema = Schema::Form {
     what: "a rate such as 100/minute or 5/s burst 10",
-    pattern: r"^\s*[0-9].*(/|per).*$|^unlimited$",
+    pattern: r"^\s*[0-9].*(/|[pP][eE][rR]).*$|^unlimited$",
 };
 pub(crate) const DURATION: Schema =
-    Schema::Form { what: "a duration such as 500ms or 10s", pattern: r"^[0-9]+\s*[a-zµ]+$" };
+    Schema::Form { what: "a duration such as 500ms or 10s", pattern: r"^[0-9]+\s*[a-zA-Zµ]+$" };
 const PERCENT: Schema =
     Schema::Form { what: "a percentage such as 25%", pattern: r"^[0-9]+(\.[0-9]{1,2})?%$" };
 const PATH: Schema =
@@ -331,7 +331,7 @@ static LIMIT: Section = Section {
         field(
             "rate",
             Schema::Either(&[RATE, Schema::Map(&RATE)]),
-            "The rate, or one for each tier; `unlimited` for a tier without a limit.",
+            "The rate, such as 100/minute, 5/s burst 10 or 1000/calendar day in Europe/Berlin; or one for each tier, `unlimited` for a tier without a limit.",
         ),
         field(
             "concurrency",

@@ -3,12 +3,19 @@
 //! Each promise is an `async fn` over a fresh [`Store`]; [`conformance!`](crate::conformance!)
 //! makes a test of every one of them.
 
+mod calendar;
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use ratekeeper_core::{ALGORITHMS, Algorithm, Cost, Decision, Limit, MaxDebt, Micros};
+
+pub use calendar::{
+    a_calendar_window_ends_when_its_day_does, a_calendar_window_that_begins_elsewhere_is_a_new_one,
+    calendar_windows_are_charged_together_with_others, calendar_windows_give_the_cores_decisions,
+};
 
 use crate::{CHARGES_MAX, Charge, ChargeKind, ChargesError, Op, Snapshot, Store, StoreError};
 
@@ -20,6 +27,10 @@ macro_rules! conformance {
             random_traces_give_the_cores_decisions,
             extreme_limits_give_the_cores_decisions,
             several_limits_are_charged_all_or_none,
+            calendar_windows_give_the_cores_decisions,
+            calendar_windows_are_charged_together_with_others,
+            a_calendar_window_ends_when_its_day_does,
+            a_calendar_window_that_begins_elsewhere_is_a_new_one,
             many_charges_are_decided_in_one_step,
             charges_to_one_usage_are_summed,
             a_peek_changes_nothing,

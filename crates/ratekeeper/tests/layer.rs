@@ -82,6 +82,23 @@ async fn statuses(limiter: &PolicyLimiter, line: &str, times: usize) -> Vec<u16>
     statuses
 }
 
+#[cfg(feature = "calendar")]
+#[tokio::test]
+async fn a_calendar_window_is_as_long_as_it_is() {
+    // 2026-03-29 at noon in Berlin, where the day has 23 hours.
+    let clock = ManualClock::at(ratekeeper::Micros::new(1_774_778_400_000_000));
+    let policy = Policy::one_line("2/calendar day in Europe/Berlin per ip").unwrap();
+    let limiter = PolicyLimiter::with_clock(policy, clock.clone()).unwrap();
+    let first = send(&limiter, "GET /").await;
+    assert_eq!(first.header("ratelimit-policy"), "\"default\";q=2;w=82800");
+    assert_eq!(first.header("ratelimit"), "\"default\";r=1;t=43200");
+    assert_eq!(statuses(&limiter, "GET /", 2).await, [200, 429]);
+    clock.advance(Duration::from_secs(12 * 3_600));
+    let next = send(&limiter, "GET /").await;
+    assert_eq!(next.header("ratelimit-policy"), "\"default\";q=2;w=86400");
+    assert_eq!(next.header("ratelimit"), "\"default\";r=1;t=86400");
+}
+
 const CHECKOUT: &str = "
 limits:
   - { name: checkout, match: { path: /checkout }, per: ip, rate: 5/s burst 10 }

@@ -25,12 +25,15 @@ use crate::time::Micros;
 pub(crate) use gcra::usage as gcra_usage;
 
 pub use cell_algorithm::{CellWord, CompareAndSwap};
-pub use fixed_window::FixedWindow;
+pub use fixed_window::{CalendarWindow, FixedWindow};
 pub use gcra::Gcra;
 pub use request_log::RequestLog;
 pub use scaled_gcra::ScaledGcra;
 pub use sliding_counter::SlidingCounter;
 pub use sliding_log::SlidingLog;
+#[cfg(feature = "calendar")]
+pub(crate) use windows::Age;
+pub(crate) use windows::{LocatedCounts, WindowFunction, WindowTime};
 
 /// A rate-limiting algorithm.
 ///
@@ -46,8 +49,8 @@ pub use sliding_log::SlidingLog;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// One counter per window, aligned to the epoch. Admits up to twice the count around a
-    /// boundary.
+    /// One counter per window, aligned to the epoch or to the calendar. Admits up to twice the count
+    /// around a boundary.
     FixedWindow,
     /// A log of every request in the last window. Exact.
     SlidingLog,
@@ -90,14 +93,28 @@ impl Algorithm {
         matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 
+    /// Returns the algorithm of a rate for which none is named: a token bucket or, for a calendar period,
+    /// which only that one can count, a fixed window.
+    #[must_use]
+    pub fn default_for(rate: &Rate) -> Self {
+        match rate.calendar() {
+            Some(_) => Self::FixedWindow,
+            None => Self::default(),
+        }
+    }
+
     pub(crate) fn compile(self, rate: Rate) -> Result<Evaluator, LimitError> {
+        if rate.calendar().is_some() && self != Self::FixedWindow {
+            return Err(LimitError::Calendar(self));
+        }
+        if rate.calendar().is_some() && rate.burst().is_some() {
+            return Err(LimitError::CalendarBurst);
+        }
         if rate.burst().is_some() && !self.has_burst() {
             return Err(LimitError::Burst(self));
         }
         Ok(match self {
-            Self::FixedWindow => {
-                Evaluator::Cell(CellEvaluator::FixedWindow(FixedWindow::new(rate)))
-            }
+            Self::FixedWindow => Evaluator::Cell(CellEvaluator::window(rate)),
             Self::SlidingCounter => {
                 Evaluator::Cell(CellEvaluator::SlidingCounter(SlidingCounter::new(rate)?))
             }
@@ -145,6 +162,8 @@ pub enum CellEvaluator {
     SlidingCounter(SlidingCounter),
     /// A token bucket or a leaky bucket, at the other rates.
     Gcra(Gcra),
+    /// A fixed window of the calendar.
+    CalendarWindow(CalendarWindow),
 }
 
 /// Calls a function of [`cell_algorithm`] with the algorithm that the evaluator holds.
@@ -155,11 +174,19 @@ macro_rules! with_algorithm {
             CellEvaluator::SlidingCounter($algorithm) => $call,
             CellEvaluator::ScaledGcra($algorithm) => $call,
             CellEvaluator::Gcra($algorithm) => $call,
+            CellEvaluator::CalendarWindow($algorithm) => $call,
         }
     };
 }
 
 impl CellEvaluator {
+    fn window(rate: Rate) -> Self {
+        match rate.calendar() {
+            Some(period) => Self::CalendarWindow(CalendarWindow::of_calendar(rate.count(), period)),
+            None => Self::FixedWindow(FixedWindow::new(rate)),
+        }
+    }
+
     fn gcra(rate: Rate, is_leaky: bool) -> Result<Self, LimitError> {
         Ok(match ScaledGcra::supports(rate) {
             true => Self::ScaledGcra(ScaledGcra::new(rate, is_leaky)?),
@@ -203,7 +230,7 @@ impl CellEvaluator {
         match self {
             Self::ScaledGcra(gcra) => gcra.debt_tolerance(debt_max),
             Self::Gcra(gcra) => gcra.debt_tolerance(debt_max),
-            Self::FixedWindow(_) | Self::SlidingCounter(_) => None,
+            Self::FixedWindow(_) | Self::SlidingCounter(_) | Self::CalendarWindow(_) => None,
         }
     }
 
@@ -213,6 +240,7 @@ impl CellEvaluator {
             Self::SlidingCounter(counter) => counter.params(),
             Self::ScaledGcra(gcra) => gcra.params(cost),
             Self::Gcra(gcra) => gcra.params(cost),
+            Self::CalendarWindow(window) => window.params(),
         }
     }
 

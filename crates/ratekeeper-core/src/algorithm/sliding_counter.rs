@@ -9,7 +9,7 @@
 
 use super::arithmetic::{Divisor, div_floor, product};
 use super::cell_algorithm::{CellAlgorithm, CellWord};
-use super::windows::{Age, LocatedCounts, WindowTime, Windows};
+use super::windows::{Age, LocatedCounts, WindowFunction, WindowTime, Windows};
 use crate::cell::{Cell, DATA_BITS, DATA_MASK};
 use crate::limit::LimitError;
 use crate::params::LimitParams;
@@ -54,7 +54,7 @@ impl SlidingCounter {
     pub(super) fn params(&self) -> LimitParams {
         let Self { windows, limit, .. } = *self;
         let window_us = windows.length_us().get();
-        LimitParams::SlidingCounter { window_us, limit, ttl_code: windows.ttl_code() }
+        LimitParams::SlidingCounter { window_us, limit, ttl_code: windows.ttl().code() }
     }
 
     #[inline]

@@ -281,6 +281,11 @@ fn limit_is_at_most(strict: &Limit, loose: &Limit) -> bool {
     }
     let count = |limit: &Limit| u128::from(limit.rate().count());
     let period = |limit: &Limit| limit.rate().period().as_micros();
+    // Windows of the calendar are compared with the same windows only.
+    if strict.rate().calendar().is_some() || loose.rate().calendar().is_some() {
+        return strict.rate().calendar() == loose.rate().calendar()
+            && count(strict) <= count(loose);
+    }
     match strict.algorithm() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             strict.quota() <= loose.quota()

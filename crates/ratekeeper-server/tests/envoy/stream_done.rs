@@ -51,7 +51,7 @@ fn upstream(at_once: usize) -> Backend {
         let head = "HTTP/1.1 200 OK\r\nx-tokens: 600\r\ntransfer-encoding: chunked\r\n\r\n";
         let is_sent = wire.try_send(format!("{head}6\r\nevent \r\n")).is_ok();
         all_arrived.wait();
-        is_sent && wire.try_send("4\r\ndone\r\n0\r\n\r\n".to_string()).is_ok()
+        is_sent && wire.try_send("4\r\ndone\r\n0\r\n\r\n").is_ok()
     })
 }
 

@@ -58,16 +58,16 @@ pub(super) fn is_mixed(letter: u8) -> bool {
 }
 
 /// Encodes the parameters of a charge under a letter, each part prefixed with its length.
-pub(super) fn encode_parts(into: &mut Vec<u8>, charge: &Charge<'_>, letter: u8) {
+pub(super) fn encode_parts(into: &mut Vec<u8>, charge: &Charge<'_>, letter: u8, now: Micros) {
     let mut push = |params: Vec<u8>| {
         into.push(params.len() as u8);
         into.extend(params);
     };
     if is_mixed(letter) {
-        push(encode_params(&charge.cost(Cost::ONE), b'p'));
+        push(encode_params(&charge.cost(Cost::ONE), b'p', now));
     }
     if letter != LOOK {
-        push(encode_params(charge, letter));
+        push(encode_params(charge, letter, now));
     }
 }
 
@@ -76,7 +76,9 @@ pub(super) fn encode_parts(into: &mut Vec<u8>, charge: &Charge<'_>, letter: u8) 
 fn debt_params(charge: &Charge<'_>) -> Vec<(u64, usize)> {
     let usage_max = |limit: u64| limit.saturating_add(charge.debt_max);
     match charge.limit.params(Cost::ONE) {
-        LimitParams::FixedWindow { limit, .. } if usage_max(limit) < NUMBER_MAX => {
+        LimitParams::FixedWindow { limit, .. } | LimitParams::CalendarWindow { limit, .. }
+            if usage_max(limit) < NUMBER_MAX =>
+        {
             vec![(usage_max(limit), 7)]
         }
         LimitParams::SlidingCounter { limit, .. } if usage_max(limit) < COUNTER_MAX => {
@@ -92,14 +94,20 @@ fn debt_params(charge: &Charge<'_>) -> Vec<(u64, usize)> {
 }
 
 /// Encodes the parameters of a charge: a letter for the algorithm, and its numbers. Under some letters a
-/// maximum debt follows.
-pub(super) fn encode_params(charge: &Charge<'_>, letter: u8) -> Vec<u8> {
+/// maximum debt follows. Windows of the calendar are those around `now`.
+pub(super) fn encode_params(charge: &Charge<'_>, letter: u8, now: Micros) -> Vec<u8> {
     let cost = charge.cost.get().min(NUMBER_MAX);
-    let mut packed = Vec::with_capacity(40);
+    let mut packed = Vec::with_capacity(48);
     match charge.limit.params(charge.cost) {
         LimitParams::FixedWindow { window_us, limit, ttl_code } => {
             packed.push(b'w');
             pack(&mut packed, &[(window_us, 7), (limit, 7), (cost, 7), (ttl_code, 2)]);
+        }
+        LimitParams::CalendarWindow { limit, ttl_code } => {
+            packed.push(b'd');
+            let bounds = charge.limit.calendar_bounds(now).unwrap_or_default();
+            pack(&mut packed, &bounds.map(|bound| (bound, 7)));
+            pack(&mut packed, &[(limit, 7), (cost, 7), (ttl_code, 2)]);
         }
         LimitParams::SlidingCounter { window_us, limit, ttl_code } => {
             let is_small = limit.checked_mul(window_us).is_some_and(|n| n <= NUMBER_MAX);
@@ -148,7 +156,7 @@ pub(super) fn encode_state(state: &Snapshot, limit: &Limit) -> Vec<u8> {
     let [time, life, upper, lower] = cell.to_parts();
     let mut packed = Vec::with_capacity(20);
     match limit.params(Cost::ONE) {
-        LimitParams::FixedWindow { .. } => {
+        LimitParams::FixedWindow { .. } | LimitParams::CalendarWindow { .. } => {
             pack(&mut packed, &[(time, 7), (life, 2), (upper << 26 | lower, 7)]);
         }
         LimitParams::SlidingCounter { .. } => {
@@ -174,7 +182,7 @@ pub(super) fn decode_state(bytes: &[u8], limit: &Limit) -> Option<Snapshot> {
         return Some(Snapshot::fresh(limit));
     }
     let parts = match limit.params(Cost::ONE) {
-        LimitParams::FixedWindow { .. } => {
+        LimitParams::FixedWindow { .. } | LimitParams::CalendarWindow { .. } => {
             let [time, life, count] = unpack(bytes, [7, 2, 7])?;
             [time, life, count >> 26, count & ((1 << 26) - 1)]
         }
@@ -201,6 +209,8 @@ pub(super) enum ScriptOutcome {
     Fits,
     /// A state was written under another limit.
     OtherLimit,
+    /// The server's time is in no window of the calendar that the script was called with.
+    NoWindow,
 }
 
 /// Decodes the reply of a script: the outcome, the time, and the state of each charge.
@@ -211,6 +221,7 @@ pub(super) fn decode_reply(reply: &[u8]) -> Option<(ScriptOutcome, Micros, &[u8]
         0 => ScriptOutcome::Denied,
         1 => ScriptOutcome::Fits,
         2 => ScriptOutcome::OtherLimit,
+        3 => ScriptOutcome::NoWindow,
         _ => return None,
     };
     Some((outcome, Micros::new(now), states))

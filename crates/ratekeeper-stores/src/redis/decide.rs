@@ -128,13 +128,17 @@ impl<'s> Operation<'s> {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Decided, StoreError> {
-        let call = ScriptCall::new(op, charges);
-        let args = call.args(self.store.time(now), op);
-        let reply = self.script(call.script, &self.keys(charges), &args).await?;
-        let Value::BulkString(reply) = reply else { return Err(invalid_response(&reply)) };
+        let mut call = ScriptCall::new(op, charges, now);
+        let (keys, time) = (self.keys(charges), self.store.time(now));
+        let mut reply = self.script_reply(call.script, &keys, &call.args(time.clone(), op)).await?;
+        if let Some((ScriptOutcome::NoWindow, at, _)) = codec::decode_reply(&reply) {
+            // This node's clock is wrong by more than a window, but the server's decides.
+            call = ScriptCall::new(op, charges, at);
+            reply = self.script_reply(call.script, &keys, &call.args(time, op)).await?;
+        }
         let invalid = || StoreError::InvalidResponse(format!("{reply:?}").into());
         let (outcome, at, states) = codec::decode_reply(&reply).ok_or_else(invalid)?;
-        if outcome == ScriptOutcome::OtherLimit {
+        if matches!(outcome, ScriptOutcome::OtherLimit | ScriptOutcome::NoWindow) {
             return self.by_swap(op, charges, now).await;
         }
         let is_charged = op != Op::Peek && outcome == ScriptOutcome::Fits;
@@ -151,6 +155,18 @@ impl<'s> Operation<'s> {
         match decides && decided.all_fit() != (outcome == ScriptOutcome::Fits) {
             true => Err(invalid()),
             false => Ok(decided),
+        }
+    }
+
+    async fn script_reply(
+        &self,
+        script: &LuaScript,
+        keys: &[Vec<u8>],
+        args: &[Vec<u8>],
+    ) -> Result<Vec<u8>, StoreError> {
+        match self.script(script, keys, args).await? {
+            Value::BulkString(reply) => Ok(reply),
+            other => Err(invalid_response(&other)),
         }
     }
 

@@ -12,11 +12,12 @@ const SEVERAL: &str = include_str!("scripts/several.lua");
 const MIXED: &str = include_str!("scripts/mixed.lua");
 
 /// The algorithms: the letter of their parameters, the name of their function, and its file.
-const PARTS: [(u8, &str, &str); 4] = [
+const PARTS: [(u8, &str, &str); 5] = [
     (b'w', "fixed_window", include_str!("scripts/fixed_window.lua")),
     (b'c', "sliding_counter", include_str!("scripts/sliding_counter.lua")),
     (b'b', "gcra", include_str!("scripts/gcra.lua")),
     (b'l', "sliding_log", include_str!("scripts/sliding_log.lua")),
+    (b'd', "calendar_window", include_str!("scripts/calendar_window.lua")),
 ];
 
 /// A script for each set of algorithms.
@@ -121,5 +122,6 @@ fn part_of(params: &LimitParams) -> usize {
         LimitParams::SlidingCounter { .. } => 1,
         LimitParams::Gcra { .. } => 2,
         LimitParams::SlidingLog { .. } => 3,
+        LimitParams::CalendarWindow { .. } => 4,
     }
 }

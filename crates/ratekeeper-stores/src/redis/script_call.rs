@@ -17,7 +17,8 @@ pub(super) struct ScriptCall {
 }
 
 impl ScriptCall {
-    pub(super) fn new(op: Op, charges: &[Charge<'_>]) -> Self {
+    /// Windows of the calendar are those around `now`.
+    pub(super) fn new(op: Op, charges: &[Charge<'_>], now: Micros) -> Self {
         let letters: Vec<u8> = charges.iter().map(|charge| codec::letter(op, charge)).collect();
         let limit_params = charges.iter().map(|charge| charge.limit.params(charge.cost));
         let is_uniform = letters.iter().all(|letter| *letter == letters[0]);
@@ -27,7 +28,7 @@ impl ScriptCall {
                 (LuaScript::for_mixed(limit_params), letters)
             }
             ([one], [letter]) => {
-                params = codec::encode_params(one, *letter);
+                params = codec::encode_params(one, *letter, now);
                 let script = LuaScript::for_one(&one.limit.params(one.cost));
                 return Self { script, letters, params, has_lengths: false };
             }
@@ -38,7 +39,7 @@ impl ScriptCall {
             _ => (LuaScript::for_several(limit_params), letters[..1].to_vec()),
         };
         for charge in charges {
-            codec::encode_parts(&mut params, charge, codec::letter(op, charge));
+            codec::encode_parts(&mut params, charge, codec::letter(op, charge), now);
         }
         Self { script, letters, params, has_lengths: true }
     }

@@ -115,7 +115,7 @@ fn cached_limit(
     algorithm: Option<&str>,
     name: Option<&str>,
 ) -> Result<Arc<Limit>, CallerLimitError> {
-    let algorithm = algorithm.map(str::parse::<Algorithm>).transpose()?.unwrap_or_default();
+    let algorithm = algorithm.map(str::parse::<Algorithm>).transpose()?;
     let spec = LimitSpec { rate, algorithm, name };
     LIMITS.with_borrow_mut(|limits| limits.get_or_build(spec).cloned())
 }
@@ -149,6 +149,11 @@ mod tests {
             ApiRequest::parse(br#"{"key":"k","rate":"5/s burst 10","cost":2,"algorithm":null}"#);
         let Ok(ApiRequest::Checks(checks)) = one else { panic!("{one:?}") };
         assert_eq!(checks[0].limit.to_string(), "token_bucket 5/s burst 10");
+        let calendar =
+            ApiRequest::parse(br#"{"key":"k","rate":"9/calendar day in Europe/Berlin"}"#);
+        let Ok(ApiRequest::Checks(checks)) = calendar else { panic!("{calendar:?}") };
+        let shown = checks[0].limit.to_string();
+        assert_eq!(shown, "fixed_window 9/calendar day in Europe/Berlin");
         let two = br#"{"checks":[{"key":"a","rate":"1/s"},{"key":"b","rate":"2/s","name":"n"}]}"#;
         let two = ApiRequest::parse(two);
         assert!(matches!(two, Ok(ApiRequest::Checks(checks)) if checks.len() == 2));
@@ -170,6 +175,10 @@ mod tests {
         assert!(error(r#"{"key":"k"}"#).contains("\"rate\" is missing; it is a rate such as"));
         assert!(error(r#"{"key":"k","rate":1}"#).contains("\"rate\" must be a string"));
         assert!(error(r#"{"key":"k","rate":"1/fortnight"}"#).contains("unknown period"));
+        assert!(
+            error(r#"{"key":"k","rate":"1/calendar day","algorithm":"sliding_log"}"#)
+                .contains("sliding_log has no calendar windows; use fixed_window")
+        );
         assert!(error(r#"{"key":"k","rate":"1/s","cots":1}"#).contains("did you mean \"cost\"?"));
         assert!(error(r#"{"key":"k","rate":"1/s","xyz":1}"#).contains("known fields: key, rate"));
         assert!(error(r#"{"key":"k","rate":"1/s","cost":0}"#).contains("/v1/peek"));

@@ -13,8 +13,9 @@
 --
 -- An algorithm is a function of the state (false if there is none), the time, the parameters and the
 -- position of its numbers in them, and the operation. It returns
---   whether the charge fits; nil if the state was written under another limit, which the caller
---     converts;
+--   whether the charge fits; nil if the script cannot decide, then with the outcome that says why: 2
+--     or nil if the state was written under another limit, which the caller converts, 3 if the time is
+--     in no window of the calendar that the caller has computed;
 --   the next state, nil if it does not change;
 --   the time step until which to keep the next state, and the one of the state before;
 --   the state before, from which the caller computes waits and what remains.

@@ -15,16 +15,17 @@ local function decide(state, op)
 end
 
 for i = 1, #KEYS do
-  local op, state, previous, _ = string.sub(ops, i, i), redis.call('GET', KEYS[i]), nil, nil
-  if op == 'l' or op == 'p' then
-    fitting[i], _, _, _, previous = decide(state, 'p')
-  elseif op == 'o' or op == 'O' then
-    fitting[i], _, _, _, previous = decide(state, 'p')
-    _, states[i], last[i], kept[i] = decide(state, op == 'o' and 'f' or 'F')
-  else
-    fitting[i], states[i], last[i], kept[i], previous = decide(state, op)
+  local op, state = string.sub(ops, i, i), redis.call('GET', KEYS[i])
+  local is_look = op == 'l' or op == 'o' or op == 'O'
+  local fits, next_state, last_step, kept_step, previous = decide(state, is_look and 'p' or op)
+  if fits == nil then return struct.pack('>BI7', next_state or 2, now) end
+  if op == 'o' or op == 'O' then
+    local _
+    _, next_state, last_step, kept_step = decide(state, op == 'o' and 'f' or 'F')
+  elseif op == 'l' or op == 'p' then
+    next_state = nil
   end
-  if fitting[i] == nil then return struct.pack('>BI7', 2, now) end
+  fitting[i], states[i], last[i], kept[i] = fits, next_state, last_step, kept_step
   if not fitting[i] then all_fit = 0 end
   reply[i + 1] = string.char(#previous) .. previous
 end

@@ -108,7 +108,9 @@ fn share_of(limit: &Limit, nodes: u32) -> Limit {
 
 fn rate_share(limit: &Limit, nodes: u64) -> Result<Rate, LimitError> {
     let (rate, count) = (limit.rate(), limit.rate().count());
-    let stretched = |by: u64| rate.period().saturating_mul(u32::try_from(by).unwrap_or(u32::MAX));
+    // Several windows of the calendar are not one. They are at most this long.
+    let period = rate.calendar().map_or(rate.period(), |period| period.unit().greatest_length());
+    let stretched = |by: u64| period.saturating_mul(u32::try_from(by).unwrap_or(u32::MAX));
     if limit.algorithm().has_burst() {
         let burst = (limit.quota() / nodes).max(1);
         let slower = Rate::new(count, stretched(nodes));
@@ -119,7 +121,7 @@ fn rate_share(limit: &Limit, nodes: u64) -> Result<Rate, LimitError> {
     match count / nodes {
         0 => Ok(Rate::new(1, stretched(nodes.div_ceil(count)))
             .or_else(|_| Rate::new(1, Duration::from_secs(10 * 365 * 86_400)))?),
-        part => Ok(Rate::new(part, rate.period())?),
+        part => Ok(rate.with_count(part)?),
     }
 }
 
@@ -142,6 +144,15 @@ mod tests {
         assert_eq!(share(("sliding_counter", "100/minute"), 3), "33/m");
         assert_eq!(share(("fixed_window", "2/minute"), 5), "1/3m");
         assert_eq!(share(("sliding_log", "10/s"), 1), "10/s");
+    }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn a_share_of_a_calendar_window_is_of_the_same_window() {
+        let calendar = ("fixed_window", "100/calendar day in Europe/Berlin");
+        assert_eq!(share(calendar, 3), "33/calendar day in Europe/Berlin");
+        // Less than 1 a day: 1 in three of the longest days.
+        assert_eq!(share(("fixed_window", "2/calendar day"), 5), "1/4d");
     }
 
     #[test]

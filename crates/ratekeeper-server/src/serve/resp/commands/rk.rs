@@ -53,7 +53,7 @@ fn parse<'a>(
     args: Args<'a>,
     limits: &'a mut CommandLimits,
 ) -> Result<RateCommand<'a>, CommandError> {
-    let (mut algorithm, mut name, mut cost) = (Algorithm::default(), None, Cost::ONE);
+    let (mut algorithm, mut name, mut cost) = (None, None, Cost::ONE);
     let mut overdraft = None;
     let mut index = 3;
     while let Some(option) = args.get(index) {
@@ -65,7 +65,7 @@ fn parse<'a>(
         let value = args.get(index + 1);
         let value = value.ok_or_else(|| CommandError::MissingValue(quote(option)))?;
         if option.eq_ignore_ascii_case(b"ALGORITHM") {
-            algorithm = parse_algorithm(value)?;
+            algorithm = Some(parse_algorithm(value)?);
         } else if option.eq_ignore_ascii_case(b"NAME") {
             name = Some(value);
         } else if option.eq_ignore_ascii_case(b"COST") && action != Action::Reset {

@@ -186,6 +186,31 @@ fn every_algorithm_is_supported() {
 }
 
 #[test]
+fn a_calendar_period_is_a_fixed_window() {
+    let mut client = TestClient::new(&[]);
+    for line in [
+        "RK.CHECK k \"10/calendar day in Europe/Berlin\"",
+        "RK.CHECK k \"10/Calendar DAY in europe/berlin\" ALGORITHM fixed_window",
+        "RK.CHARGE k \"10/calendar day in Europe/Berlin\" COST 2",
+        "RK.CHECK k \"10/calendar day in Europe/Berlin\" OVERDRAFT",
+    ] {
+        assert!(client.send(line).0.starts_with("[allowed 1 limit 10 "), "{line}");
+    }
+    let left = client.send("RK.PEEK k \"10/calendar day in Europe/Berlin\"").0;
+    assert!(left.starts_with("[allowed 1 limit 10 remaining 5 "), "{left}");
+    check(&[
+        (
+            "RK.CHECK k \"10/calendar day\" ALGORITHM gcra",
+            "ERR token_bucket has no calendar windows; use fixed_window, or a period without \"calendar\"",
+        ),
+        (
+            "RK.CHECK k \"10/calendar day in Berlin\"",
+            "ERR unknown time zone \"Berlin\"; did you mean \"Europe/Berlin\"?",
+        ),
+    ]);
+}
+
+#[test]
 fn invalid_limits_are_errors() {
     check(&[
         (
