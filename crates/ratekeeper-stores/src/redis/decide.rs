@@ -48,6 +48,11 @@ impl<'s> Operation<'s> {
         Self { store, deadline, ends, shard, late }
     }
 
+    /// A step of this operation, with the same deadline.
+    pub(super) fn step(&self) -> Self {
+        Self::ending(self.store, self.deadline, self.ends)
+    }
+
     /// The shard of the last command.
     pub(super) fn shard(&self) -> usize {
         self.shard.load(Ordering::Relaxed)
@@ -146,6 +151,32 @@ impl<'s> Operation<'s> {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Decided, StoreError> {
+        let decided = self.by_guarded_script(op, charges, now, None).await?;
+        decided.ok_or_else(|| invalid_response(&Value::Nil))
+    }
+
+    /// Applies `op` to charges of different usages, whose keys are in one slot with the guard, if that
+    /// exists, and deletes the guard: in one atomic step. Returns `None` if the guard does not exist.
+    pub(super) async fn guarded(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+        guard: &[u8],
+    ) -> Result<Option<Decided>, StoreError> {
+        match op != Op::Peek && charges.iter().any(|charge| is_log(charge.limit)) {
+            true => self.by_guarded_swap(op, charges, now, Some(guard)).await,
+            false => self.by_guarded_script(op, charges, now, Some(guard)).await,
+        }
+    }
+
+    async fn by_guarded_script(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+        guard: Option<&[u8]>,
+    ) -> Result<Option<Decided>, StoreError> {
         let letter = match op {
             Op::Peek => b"p",
             Op::Charge => b"f",
@@ -173,19 +204,24 @@ impl<'s> Operation<'s> {
                 charges.iter().map(|charge| charge.limit.params(charge.cost)),
             ),
         };
-        let reply = self.script(script, &self.keys(charges), &args).await?;
-        let Value::BulkString(reply) = reply else { return Err(invalid_response(&reply)) };
+        let (script, mut keys) = (guard.map_or(script, |_| script.guarded()), self.keys(charges));
+        keys.extend(guard.map(Vec::from));
+        let reply = match self.script(script, &keys, &args).await? {
+            Value::BulkString(reply) => reply,
+            Value::Nil if guard.is_some() => return Ok(None),
+            reply => return Err(invalid_response(&reply)),
+        };
         let invalid = || StoreError::InvalidResponse(format!("{reply:?}").into());
         let (outcome, at, states) = codec::decode_reply(&reply).ok_or_else(invalid)?;
         if outcome == ScriptOutcome::OtherLimit {
-            return self.by_swap(op, charges, now).await;
+            return self.by_guarded_swap(op, charges, now, guard).await;
         }
         let decided = read_decisions(op, charges, outcome, at, states).ok_or_else(invalid)?;
         // The script and this code must agree; if they do not, neither is trusted.
         let decides = matches!(op, Op::Check | Op::Peek);
         match decides && decided.all_fit() != (outcome == ScriptOutcome::Fits) {
             true => Err(invalid()),
-            false => Ok(decided),
+            false => Ok(Some(decided)),
         }
     }
 
@@ -197,10 +233,26 @@ impl<'s> Operation<'s> {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Decided, StoreError> {
-        let keys = self.keys(charges);
+        let decided = self.by_guarded_swap(op, charges, now, None).await?;
+        decided.ok_or_else(|| invalid_response(&Value::Nil))
+    }
+
+    async fn by_guarded_swap(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+        guard: Option<&[u8]>,
+    ) -> Result<Option<Decided>, StoreError> {
+        let mut keys = self.keys(charges);
+        keys.extend(guard.map(Vec::from));
         for _ in 0..SWAPS_MAX {
             let reply = self.script(&script::READ, &keys, &[self.store.time(now)]).await?;
-            let (at, before) = read_states(&reply).ok_or_else(|| invalid_response(&reply))?;
+            let (at, mut before) = read_states(&reply).ok_or_else(|| invalid_response(&reply))?;
+            let guard_value = guard.and_then(|_| before.pop());
+            if guard_value.as_ref().is_some_and(Vec::is_empty) {
+                return Ok(None);
+            }
             let unpacked = charges.iter().zip(&before).map(|(charge, bytes)| {
                 codec::decode_state(bytes, charge.limit).ok_or_else(|| invalid_response(&reply))
             });
@@ -215,9 +267,11 @@ impl<'s> Operation<'s> {
                 let (command, ms) = self.expiry(state, charge.limit, at);
                 args.extend([before, after, command.to_vec(), ms.to_string().into_bytes()]);
             }
+            // The guard is deleted.
+            args.extend(guard_value.into_iter().flat_map(|value| [value, vec![], vec![], vec![]]));
             let is_same = args.chunks(4).all(|states| states[0] == states[1]);
             if is_same || self.script(&script::SWAP, &keys, &args).await? == Value::Int(1) {
-                return Ok(Decided { at, decisions });
+                return Ok(Some(Decided { at, decisions }));
             }
         }
         Err(StoreError::Refused("the key is changed too often by others".into()))
@@ -297,7 +351,7 @@ impl<'s> Operation<'s> {
         now: Micros,
     ) -> Vec<Result<GroupDecided<'c>, StepFailure>> {
         join_all(groups.iter().map(async |group| {
-            let step = Self::ending(self.store, self.deadline, self.ends);
+            let step = self.step();
             match step.together(op, &group.charges, now).await {
                 Ok(decided) => Ok(GroupDecided { group: group.clone(), decided }),
                 Err(error) => Err(StepFailure { error, shard: step.shard() }),
@@ -336,15 +390,15 @@ impl Decided {
 
 /// Charges to one key, which is one slot of a cluster.
 #[derive(Clone)]
-struct Group<'c> {
-    charges: Vec<Charge<'c>>,
+pub(super) struct Group<'c> {
+    pub(super) charges: Vec<Charge<'c>>,
     /// Their indices among all charges.
     indices: Vec<usize>,
 }
 
-struct GroupDecided<'c> {
-    group: Group<'c>,
-    decided: Decided,
+pub(super) struct GroupDecided<'c> {
+    pub(super) group: Group<'c>,
+    pub(super) decided: Decided,
 }
 
 struct StepFailure {
@@ -352,7 +406,7 @@ struct StepFailure {
     shard: usize,
 }
 
-fn by_key<'c>(charges: &[Charge<'c>]) -> Vec<Group<'c>> {
+pub(super) fn by_key<'c>(charges: &[Charge<'c>]) -> Vec<Group<'c>> {
     let mut groups: Vec<Group<'c>> = Vec::new();
     let mut of_key = HashMap::with_capacity(charges.len());
     for (i, charge) in charges.iter().enumerate() {
@@ -367,7 +421,7 @@ fn by_key<'c>(charges: &[Charge<'c>]) -> Vec<Group<'c>> {
 }
 
 /// Puts the decisions of all groups in the order of the charges.
-fn gather(charges: &[Charge<'_>], groups: &[GroupDecided<'_>], now: Micros) -> Decided {
+pub(super) fn gather(charges: &[Charge<'_>], groups: &[GroupDecided<'_>], now: Micros) -> Decided {
     let mut decisions: Vec<Option<Decision>> = vec![None; charges.len()];
     for GroupDecided { group, decided } in groups {
         for (i, decision) in group.indices.iter().zip(&decided.decisions) {

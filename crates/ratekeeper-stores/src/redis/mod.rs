@@ -9,6 +9,8 @@ mod connection;
 mod decide;
 mod keys;
 mod permits;
+mod reservation_codec;
+mod reservations;
 mod script;
 mod sentinel;
 mod shared_store;
