@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use ratekeeper::{Applied, Charge, ChargeKind, ChargesError, Cost, Decision, Engine, Limit};
-use ratekeeper::{MaybeReady, Micros, Op, StoreError, Wait};
+use ratekeeper::{Applied, Charge, ChargeKind, ChargesError, Cost, Decision, Engine, HoldId};
+use ratekeeper::{Limit, MaybeReady, Micros, Op, StoreError, Wait};
 
 use super::codec::ReplyWriter;
+use super::hold_command::write_id;
 use crate::serve::request_metrics::Outcome;
 
 /// A command that applies a limit to a key.
@@ -121,7 +122,7 @@ impl ReplyFormat {
         match self {
             Self::Throttle => write_throttle(decision, decision.wait(), reply),
             Self::ThrottlePeek => write_throttle(decision, Wait::None, reply),
-            Self::Named => write_named(decision, is_degraded, reply),
+            Self::Named => write_named(decision, is_degraded, &[], reply),
         }
     }
 }
@@ -141,8 +142,14 @@ fn write_throttle(decision: &Decision, wait: Wait, reply: &mut ReplyWriter<'_>) 
     reply.count((decision.reset_after().as_micros() as u64).div_ceil(1_000_000));
 }
 
-fn write_named(decision: &Decision, is_degraded: bool, reply: &mut ReplyWriter<'_>) {
-    reply.map(8);
+/// Writes a decision, and ids with their names.
+pub(super) fn write_named(
+    decision: &Decision,
+    is_degraded: bool,
+    ids: &[(&str, Option<HoldId>)],
+    reply: &mut ReplyWriter<'_>,
+) {
+    reply.map(8 + ids.len());
     reply.text("allowed");
     reply.boolean(decision.allowed());
     reply.text("limit");
@@ -162,4 +169,8 @@ fn write_named(decision: &Decision, is_degraded: bool, reply: &mut ReplyWriter<'
     reply.boolean(decision.exceeds_capacity());
     reply.text("degraded");
     reply.boolean(is_degraded);
+    for (name, id) in ids {
+        reply.text(name);
+        write_id(*id, reply);
+    }
 }

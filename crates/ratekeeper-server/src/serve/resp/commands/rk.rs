@@ -79,7 +79,7 @@ fn parse<'a>(
     Ok(RateCommand { action, limit, key: args.at(1), cost, kind, format: ReplyFormat::Named })
 }
 
-fn parse_algorithm(text: &[u8]) -> Result<Algorithm, CommandError> {
+pub(super) fn parse_algorithm(text: &[u8]) -> Result<Algorithm, CommandError> {
     let name = quote(text).to_ascii_lowercase();
     name.parse().map_err(CommandError::UnknownAlgorithm)
 }
