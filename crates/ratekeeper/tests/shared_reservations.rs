@@ -143,3 +143,31 @@ async fn a_reservation_that_the_store_did_not_keep_is_settled_by_this_process() 
     assert_eq!(one.settle(id, 30).await.unwrap_err(), ReservationError::HeldElsewhere);
     assert_eq!(used(&other).await, 30);
 }
+
+/// What was charged without the store is charged to it afterwards, and then has to be refunded there.
+#[tokio::test]
+async fn a_settlement_that_fails_changes_nothing_in_this_process() {
+    let redis = RedisServer::start();
+    let one = limiter(&redis.url()).with_nodes(1);
+    assert_eq!(used(&one).await, 0);
+    redis.pause();
+    let id = reserve(&one, 600).await;
+    assert!(id.is_degraded());
+    redis.resume();
+    let direct = limiter(&redis.url());
+    for _ in 0..500 {
+        let _ = one.key("ann").peek().await;
+        if used(&direct).await == 600 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(used(&direct).await, 600);
+    redis.pause();
+    for _ in 0..3 {
+        assert!(matches!(one.settle(id, 100).await, Err(ReservationError::Store(_))));
+    }
+    let peeked = one.key("ann").peek().await;
+    assert_eq!((peeked.is_degraded(), peeked.remaining()), (true, QUOTA - 600));
+    redis.resume();
+}

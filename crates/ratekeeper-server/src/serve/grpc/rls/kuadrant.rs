@@ -184,7 +184,7 @@ impl RateLimitService {
 
     fn count_reserved(&self, checks: &[DescriptorCheck<'_>], is_allowed: bool) {
         increment(if is_allowed { &self.counters.ok } else { &self.counters.over_limit });
-        let decided: DescriptorChecks<'_> = enforced(checks).map(|check| check.clone()).collect();
+        let decided: DescriptorChecks<'_> = enforced(checks).cloned().collect();
         self.record(&decided, is_allowed);
     }
 }
