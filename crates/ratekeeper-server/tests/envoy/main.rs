@@ -5,6 +5,7 @@ use ratekeeper_testkit::upstream as backend;
 mod docs;
 mod environment;
 mod grpc;
+mod kuadrant;
 #[path = "../deploy/manifests.rs"]
 #[allow(dead_code, reason = "the tests of deploy use all of it")]
 mod manifests;

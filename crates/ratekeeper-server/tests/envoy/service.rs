@@ -15,6 +15,7 @@ use crate::grpc::{Client, Code, RateLimitRequest, channel, request};
 use crate::process::Server;
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+const KUADRANT: &str = "kuadrant.service.ratelimit.v1.RateLimitService";
 
 const FILE: &str = "
 domain: test
@@ -113,7 +114,7 @@ async fn changed_files_are_loaded_and_invalid_ones_are_rejected() {
 async fn it_serves_health_checks_and_reflection() {
     let server = Server::start(FILE);
     let channel = channel(server.address()).await;
-    for service in ["", SERVICE, "ratelimit"] {
+    for service in ["", SERVICE, KUADRANT, "ratelimit"] {
         let request = HealthCheckRequest { service: service.into() };
         let response = HealthClient::new(channel.clone()).check(request).await.unwrap();
         assert_eq!(response.into_inner().status, 1, "{service:?}");
@@ -130,7 +131,9 @@ async fn it_serves_health_checks_and_reflection() {
         .into_inner();
     let response = responses.message().await.unwrap().unwrap().message_response.unwrap();
     let MessageResponse::ListServicesResponse(list) = response else { panic!("{response:?}") };
-    assert!(list.service.iter().any(|service| service.name == SERVICE));
+    for name in [SERVICE, KUADRANT] {
+        assert!(list.service.iter().any(|service| service.name == name), "{name}");
+    }
 }
 
 /// With several threads: the client takes part in closing a connection.

@@ -32,19 +32,21 @@ type BoxedService = Box<dyn Fn(Request<Body>) -> ResponseFuture + Send + Sync>;
 pub(super) struct AuxiliaryServices(Vec<(&'static str, BoxedService)>);
 
 impl AuxiliaryServices {
-    /// Creates the services. `S` and the server as a whole are reported as serving until the drain starts.
-    /// Must be called in the worker's runtime.
-    pub(super) async fn new<S: NamedService>(drain: &Drain) -> io::Result<Self> {
+    /// Creates the services. The services of these names and the server as a whole are reported as serving
+    /// until the drain starts. Must be called in the worker's runtime.
+    pub(super) async fn new(names: &'static [&'static str], drain: &Drain) -> io::Result<Self> {
         let (health, health_service) = health_reporter();
-        health.set_serving::<S>().await;
-        health.set_service_status(RATELIMIT, ServingStatus::Serving).await;
+        let names = || names.iter().copied().chain([RATELIMIT]);
+        for name in names() {
+            health.set_service_status(name, ServingStatus::Serving).await;
+        }
         let drain = drain.clone();
         tokio::spawn(async move {
             drain.reached(Stage::LastResponses).await;
-            health.set_not_serving::<S>().await;
-            health.set_service_status(RATELIMIT, ServingStatus::NotServing).await;
             // The empty name stands for the server as a whole.
-            health.set_service_status("", ServingStatus::NotServing).await;
+            for name in names().chain([""]) {
+                health.set_service_status(name, ServingStatus::NotServing).await;
+            }
         });
         let reflection = || {
             let builder = tonic_reflection::server::Builder::configure();

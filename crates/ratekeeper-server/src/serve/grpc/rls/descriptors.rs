@@ -14,6 +14,7 @@ use super::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::trace::DecisionInfo;
 
 /// One limit of one descriptor, and its decision.
+#[derive(Clone)]
 pub(super) struct DescriptorCheck<'m> {
     /// The index of the descriptor.
     pub(super) descriptor: usize,

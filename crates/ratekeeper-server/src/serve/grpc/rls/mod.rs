@@ -1,7 +1,7 @@
 //! Envoy's rate limit service (RLS), with limits from files of envoyproxy/ratelimit.
 //!
 //! The gRPC handler or `json` decodes a request, `descriptors` resolves its limits and charges them all or
-//! none, and `response` makes the response. `files` reads the files, and `environment` the environment
+//! none, and `response` makes the response. `kuadrant` reserves for descriptors. `files` reads the files, and `environment` the environment
 //! variables of envoyproxy/ratelimit.
 
 mod descriptors;
@@ -11,6 +11,7 @@ mod files;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod json;
+mod kuadrant;
 mod limit_metrics;
 mod metrics;
 pub(super) mod proto;
@@ -26,11 +27,12 @@ use arc_swap::ArcSwap;
 use ratekeeper::files::FileStamps;
 use ratekeeper::policy::ResponseSettings;
 use ratekeeper::policy::envoy::{EnvoyConfig, EnvoyErrors};
-use ratekeeper::{NearLimit, PolicyLimiter};
+use ratekeeper::{Micros, NearLimit, PolicyLimiter};
 use serde_json::{Value, json};
 
 pub(crate) use environment::{BindAddress, Environment};
 pub(crate) use error::RateLimitRequestError;
+pub(super) use kuadrant::KuadrantError;
 pub(crate) use reset::ResetError;
 
 use crate::reload::{LoadState, LoadStatus, Reload};
@@ -168,6 +170,11 @@ impl RateLimitService {
             "error": last_error,
             "failed_at_us": failed_at.map(|at| at.get()),
         })
+    }
+
+    /// Returns the present time by the engine's clock.
+    pub(super) fn now(&self) -> Micros {
+        self.limiter.engine().now()
     }
 
     /// Decides a request in JSON, as for `/json`. Returns the status and the body of the response.
