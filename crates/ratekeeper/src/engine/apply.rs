@@ -1,6 +1,7 @@
 //! The one call from charges to a verdict.
 
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 use ratekeeper_core::{FailureMode, Micros};
 use ratekeeper_stores::{Charge, ChargesError, MemoryStats, MemoryStore, Op, StoreError};
@@ -167,6 +168,21 @@ impl Engine {
             EngineStore::Shared(fallback) => {
                 let (fallback, charge) = (Arc::clone(fallback), OwnedCharge::from(charge));
                 MaybeReady::pending(async move { fallback.reset(&charge.as_charge()).await })
+            }
+        }
+    }
+
+    /// Returns the time after which the charge's key is as new ([`Store::usage_ttl`](ratekeeper_stores::Store::usage_ttl)); zero if it has no
+    /// usage. Fails if the store is unavailable.
+    pub fn usage_ttl(&self, charge: &Charge<'_>) -> MaybeReady<Result<Duration, StoreError>> {
+        match &self.store {
+            EngineStore::Memory(store) => {
+                MaybeReady::ready(Ok(store.usage_ttl(charge, self.now())))
+            }
+            #[cfg(feature = "redis")]
+            EngineStore::Shared(fallback) => {
+                let (fallback, charge) = (Arc::clone(fallback), OwnedCharge::from(charge));
+                MaybeReady::pending(async move { fallback.usage_ttl(&charge.as_charge()).await })
             }
         }
     }

@@ -9,9 +9,11 @@ use ratekeeper::ManualClock;
 use super::reply_text::read_all;
 use super::server;
 use crate::serve::resp::RespServer;
-use crate::serve::resp::codec::{Parsed, ReplyWriter, Spans, parse};
-use crate::serve::resp::command_limits::CommandLimits;
-use crate::serve::resp::commands::{COMMANDS, Call, Flow, Step, dispatch};
+use crate::serve::request_metrics::Tally;
+use crate::serve::resp::codec::{Parsed, Spans, parse};
+use crate::serve::resp::command_limits::DatabaseLimits;
+use crate::serve::resp::commands::{COMMANDS, Flow};
+use crate::serve::resp::executor::{Executed, Executor};
 use crate::serve::resp::session::Session;
 
 /// A client of a server.
@@ -19,34 +21,25 @@ struct TestClient {
     server: Arc<RespServer>,
     clock: ManualClock,
     session: Session,
-    limits: CommandLimits,
+    limits: DatabaseLimits,
 }
 
 impl TestClient {
     fn new(passwords: &[&str]) -> Self {
         let (server, clock) = server(passwords);
         let session = Session::new(7, !passwords.is_empty());
-        Self { server, clock, session, limits: CommandLimits::default() }
+        Self { server, clock, session, limits: DatabaseLimits::default() }
     }
 
     fn send(&mut self, line: &str) -> (String, Flow) {
         let mut input = format!("{line}\n").into_bytes();
         let (mut spans, mut out) = (Spans::default(), Vec::new());
         assert_eq!(parse(&mut input, &mut spans), Ok(Parsed::Command(input.len())));
-        let args = spans.of(&input);
-        let call = Call { args, server: &self.server, session: &mut self.session, out: &mut out };
-        let flow = match dispatch(call, &mut self.limits) {
-            Step::Replied(flow) => flow,
-            Step::Rate(command) => {
-                let engine = self.server.limiter.engine();
-                let Ok(finished) = command.run(engine, engine.now()).try_now() else {
-                    unreachable!("the store is in memory")
-                };
-                let mut reply = ReplyWriter::new(&mut out, self.session.protocol);
-                finished.write(command.action, command.format, &mut reply);
-                Flow::Continue
-            }
-        };
+        let (server, now) = (&self.server, self.server.limiter.engine().now());
+        let (limits, tally) = (&mut self.limits, Tally::default());
+        let mut executor = Executor { server, limits, now, tally };
+        let executed = executor.execute(spans.of(&input), &mut self.session, &mut out);
+        let Executed::Replied(flow) = executed else { unreachable!("the store is in memory") };
         (read_all(&out).join("\n"), flow)
     }
 
