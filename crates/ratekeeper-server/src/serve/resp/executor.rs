@@ -11,7 +11,7 @@ use super::codec::{Args, ReplyWriter, RespVersion};
 use super::command_limits::DatabaseLimits;
 use super::commands::{Call, Flow, Step, dispatch};
 use super::in_flight::InFlight;
-use super::key_command::{KeyCommand, OwnedKeyCommand};
+use super::key_command::OwnedKeyCommand;
 use super::session::Session;
 use super::transaction::Transaction;
 use crate::serve::request_metrics::{Outcome, Tally};
@@ -62,18 +62,21 @@ impl Executor<'_> {
                 self.tally.add(reply_outcome(&out[start..]));
                 Executed::Replied(flow)
             }
-            Step::Keys(command) => self.execute_on_keys(command, session.protocol, out),
+            Step::Keys(command) => {
+                let command = OwnedKeyCommand::from(command);
+                self.execute_on_keys(command, session.protocol, out)
+            }
             Step::Transaction(transaction) => self.execute_together(*transaction, session, out),
         }
     }
 
     fn execute_on_keys(
         &mut self,
-        command: KeyCommand<'_>,
+        command: OwnedKeyCommand,
         protocol: RespVersion,
         out: &mut Vec<u8>,
     ) -> Executed {
-        let (server, command) = (self.server, OwnedKeyCommand::from(command));
+        let server = self.server;
         if !server.limiter.engine().is_memory() {
             return Executed::InFlight(InFlight::keys(server, command, protocol, self.now));
         }

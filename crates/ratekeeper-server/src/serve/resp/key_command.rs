@@ -59,7 +59,8 @@ impl OwnedKeyCommand {
         let Self { action, keys, limits } = &self;
         let ttls = join_all(keys.iter().map(async |key| match action {
             KeyAction::Delete => {
-                let (ttl, deleted) = join(ttl(engine, key, limits), delete(engine, key, limits)).await;
+                let (ttl, deleted) =
+                    join(ttl(engine, key, limits), delete(engine, key, limits)).await;
                 deleted.and(ttl)
             }
             _ => ttl(engine, key, limits).await,
@@ -71,10 +72,16 @@ impl OwnedKeyCommand {
                 ttls.iter().filter(|ttl| !ttl.is_zero()).count() as i64
             }
             KeyAction::Seconds | KeyAction::Millis if longest.is_zero() => NO_USAGE,
-            KeyAction::Seconds => longest.as_micros().div_ceil(1_000_000) as i64,
-            KeyAction::Millis => longest.as_micros().div_ceil(1_000) as i64,
+            KeyAction::Seconds => rounded_up(longest, 1_000_000),
+            KeyAction::Millis => rounded_up(longest, 1_000),
         })
     }
+}
+
+/// Returns a time in units of this many microseconds. A TTL includes the microsecond in which it ends; without
+/// that, it is the same number as in the reply of a check.
+fn rounded_up(ttl: Duration, unit_us: u128) -> i64 {
+    ttl.as_micros().saturating_sub(1).div_ceil(unit_us).max(1) as i64
 }
 
 /// Returns the time until no usage of the key is left.

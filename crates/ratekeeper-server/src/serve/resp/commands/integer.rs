@@ -29,10 +29,10 @@ fn parse_unusual(name: &'static str, text: &[u8]) -> Result<u64, CommandError> {
 fn invalid(name: &'static str, text: &[u8]) -> CommandError {
     let digits = text.strip_prefix(b"-").or(text.strip_prefix(b"+")).unwrap_or(text);
     let is_integer = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    let text_quoted = quote(text);
-    match (is_integer, text.starts_with(b"-")) {
-        (true, true) => CommandError::Negative { name, text: text_quoted },
-        (true, false) => CommandError::TooLarge { name, text: text_quoted },
-        (false, _) => CommandError::NotAnInteger { name, text: text_quoted },
+    let (is_negative, text) = (text.starts_with(b"-"), quote(text));
+    match (is_integer, is_negative) {
+        (true, true) => CommandError::Negative { name, text },
+        (true, false) => CommandError::TooLarge { name, text },
+        (false, _) => CommandError::NotAnInteger { name, text },
     }
 }

@@ -19,11 +19,8 @@ pub(super) const DEL: CommandSpec = command(
     Handler::Keys(|args, limits| parse(KeyAction::Delete, args, limits)),
 );
 
-pub(super) const UNLINK: CommandSpec = CommandSpec {
-    name: "UNLINK",
-    summary: "Does what DEL does.",
-    ..DEL
-};
+pub(super) const UNLINK: CommandSpec =
+    CommandSpec { name: "UNLINK", summary: "Does what DEL does.", ..DEL };
 
 pub(super) const EXISTS: CommandSpec = command(
     "EXISTS",

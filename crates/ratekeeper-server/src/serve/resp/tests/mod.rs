@@ -1,9 +1,12 @@
 //! The Redis protocol without a network.
 
+mod client;
 mod codec;
 mod commands;
 mod connection;
+mod keys;
 mod reply_text;
+mod transactions;
 
 use std::sync::Arc;
 use std::time::Duration;
