@@ -112,7 +112,7 @@ pub trait Store {
     /// has no usage.
     ///
     /// The rate of the charge does not matter, only its scope, algorithm and key. The time is never too
-    /// short. It is exact for buckets, and at most 4% of the period too long for windows; for a sliding log
+    /// short. It is exact for buckets, and at most 7% of the period too long for windows; for a sliding log
     /// in a shared store it may be a few seconds too long.
     fn usage_ttl(
         &self,

@@ -15,10 +15,12 @@ use super::in_flight::InFlight;
 /// The most commands of one connection that are in flight.
 pub(super) const IN_FLIGHT_MAX: usize = 128;
 
+type PendingReply = Either<BoxFuture<'static, Vec<u8>>, Ready<Vec<u8>>>;
+
 /// Replies that wait for the store, or for a reply before them.
 #[derive(Default)]
 pub(super) struct PendingReplies {
-    replies: FuturesOrdered<Either<BoxFuture<'static, Vec<u8>>, Ready<Vec<u8>>>>,
+    replies: FuturesOrdered<PendingReply>,
     sizes: VecDeque<Size>,
     /// The sum of the sizes.
     total: Size,
