@@ -22,7 +22,7 @@ use crate::serve::request_metrics::Tally;
 /// A command, or a transaction, that waits for a shared store. It is sent when its reply is first polled.
 pub(super) struct InFlight {
     pub(super) reply: BoxFuture<'static, Vec<u8>>,
-    /// How many commands it is.
+    /// How many commands it is; one on several keys counts as many.
     pub(super) commands: usize,
 }
 
@@ -57,7 +57,7 @@ impl InFlight {
         protocol: RespVersion,
         began: Micros,
     ) -> Self {
-        let server = Arc::clone(server);
+        let (server, commands) = (Arc::clone(server), command.keys());
         let reply = async move {
             let engine = server.limiter.engine();
             let result = command.run(engine).await;
@@ -66,13 +66,13 @@ impl InFlight {
             server.metrics.record(&Tally::one(outcome), engine.now().since(began));
             bytes
         };
-        Self { reply: reply.boxed(), commands: 1 }
+        Self { reply: reply.boxed(), commands }
     }
 
     /// Returns the reply of a transaction: replies of commands in flight, each after bytes that are known,
     /// and then the last known bytes.
     pub(super) fn transaction(replies: Vec<(Vec<u8>, InFlight)>, last: Vec<u8>) -> Self {
-        let commands = replies.len();
+        let commands = replies.iter().map(|(_, in_flight)| in_flight.commands).sum();
         let reply = async move {
             let (known, replies): (Vec<_>, Vec<_>) =
                 replies.into_iter().map(|(known, in_flight)| (known, in_flight.reply)).unzip();

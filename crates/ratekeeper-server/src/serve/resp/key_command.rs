@@ -53,6 +53,11 @@ impl From<KeyCommand<'_>> for OwnedKeyCommand {
 }
 
 impl OwnedKeyCommand {
+    /// Returns the number of keys.
+    pub(super) fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
     /// Executes the command, and returns the integer of its reply. All calls to the store are made when this
     /// is first polled, so that commands take effect in their order.
     pub(super) async fn run(self, engine: &Engine) -> Result<i64, StoreError> {
