@@ -6,6 +6,8 @@ use ratekeeper_testkit::http1 as client;
 mod process;
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
 
 use client::Client;
 use process::Server;
@@ -89,6 +91,79 @@ fn requests_and_responses_match_the_document() {
     let release = json!({"permit": held["permit"]});
     post("/v1/release", release.clone(), 200);
     post("/v1/release", release, 410);
+}
+
+/// Random requests by the document, valid and invalid ones, with a fixed seed.
+#[test]
+fn schemathesis_finds_no_failure() {
+    let policy = tempfile::NamedTempFile::new().expect("a file");
+    let limits = "version: 1\nlimits: [{ name: all, rate: 100/hour }]\n";
+    std::fs::write(policy.path(), limits).expect("a file");
+    let server = Server::start_with(FILE, &["--grpc", "off", policy.path().to_str().unwrap()]);
+    // It finds its configuration in the folder where it runs, and keeps a cache there.
+    let folder = tempfile::tempdir().expect("a folder");
+    for file in ["schemathesis.toml", "hooks.py"] {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schemathesis").join(file);
+        std::fs::copy(source, folder.path().join(file)).expect("a file");
+    }
+    let output = Command::new(ratekeeper_testkit::schemathesis())
+        .args(["run", "--no-color", &format!("http://{}/openapi.json", server.http())])
+        .current_dir(folder.path())
+        .output()
+        .expect("Schemathesis runs");
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{report}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_denial_of_forward_auth_matches_the_document() {
+    let policy = tempfile::NamedTempFile::new().expect("a file");
+    let limits = "version: 1\nlimits: [{ name: all, rate: 1/day }]\n";
+    std::fs::write(policy.path(), limits).expect("a file");
+    let server = Server::start_with(FILE, &["--grpc", "off", policy.path().to_str().unwrap()]);
+    let document = document(&server);
+    let request = |query: &str, headers: &str| {
+        let request = format!("GET /v1/auth{query} HTTP/1.1\r\nhost: a\r\n{headers}\r\n");
+        Client::connect(server.http()).request(&request)
+    };
+    let described = "x-original-method: GET\r\nx-original-uri: /\r\n";
+    assert_eq!(request("", described).status(), 200);
+    for (query, headers, status) in [
+        ("", described, 429),
+        ("?deny=403", described, 403),
+        ("?deny=401", described, 401),
+        ("", "", 403),
+        ("?deny=424", described, 400),
+    ] {
+        let response = request(query, headers);
+        assert_eq!(response.status(), status, "{query}");
+        let status = status.to_string();
+        let schema = [
+            "paths",
+            "/v1/auth",
+            "get",
+            "responses",
+            &status,
+            "content",
+            "application/json",
+            "schema",
+        ];
+        let body = serde_json::from_str(&response.body).expect("JSON");
+        check_schema(&document, &schema, &body);
+    }
+}
+
+#[test]
+fn null_counts_as_absent_and_a_fraction_of_zero_as_whole() {
+    let server = Server::start(FILE);
+    let document = document(&server);
+    let check = json!({"key": "k", "rate": "9/hour", "algorithm": null, "cost": 2.0, "name": null, "overdraft": null});
+    for path in ["/v1/check", "/v1/peek", "/v1/reset", "/v1/reserve"] {
+        post(&server, &document, path, &check, 200);
+    }
+    let acquire = json!({"key": "k", "max": 424.0, "name": null, "valid_ms": null});
+    assert_eq!(post(&server, &document, "/v1/acquire", &acquire, 200)["max"], 424);
+    post(&server, &document, "/v1/acquire", &json!({"key": "k", "max": 424.5}), 400);
 }
 
 #[test]

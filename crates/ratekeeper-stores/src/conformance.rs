@@ -35,6 +35,7 @@ macro_rules! conformance {
             charges_to_one_usage_are_summed,
             a_peek_changes_nothing,
             a_reset_makes_a_key_new,
+            a_key_is_as_new_after_the_ttl_of_its_usage,
             a_reservation_settles_up_and_down,
             an_overdraft_is_charged_in_full_and_paid_by_time,
             a_maximum_debt_cuts_what_is_charged,
@@ -321,6 +322,36 @@ pub async fn a_reset_makes_a_key_new<S: Store>(store: &S) {
         assert!(!one(store, Op::Check, charge, 0).await.allowed(), "{algorithm}");
         store.reset(&charge).await.expect("a reset");
         assert_eq!(one(store, Op::Check, charge, 0).await.remaining(), 1, "{algorithm}");
+    }
+}
+
+/// The time until a key is as new does not depend on the rate that it is read with.
+pub async fn a_key_is_as_new_after_the_ttl_of_its_usage<S: Store>(store: &S) {
+    for algorithm in ALGORITHMS {
+        let charged = limit(*algorithm, "10/minute").named("ttl");
+        let read = limit(*algorithm, "1/s").named("ttl");
+        let (charge, read) = (Charge::new(&charged, "k"), Charge::new(&read, "k"));
+        let ttl = async |at: u64| {
+            let ttl = store.usage_ttl(&read, Micros::new(START + at)).await.expect("a time");
+            ttl.as_micros() as u64
+        };
+        assert_eq!(ttl(0).await, 0, "{algorithm}: a new key");
+        let reset_after = one(store, Op::Check, charge.cost(cost(4)), 0).await.reset_after();
+        let (ttl_us, reset_us) = (ttl(0).await, reset_after.as_micros() as u64);
+        assert!(ttl_us >= reset_us, "{algorithm}: {ttl_us} of {reset_us}");
+        // A sliding counter still weighs the previous window.
+        let longest =
+            reset_us.max(120_000_000 * u64::from(*algorithm == Algorithm::SlidingCounter));
+        assert!(
+            ttl_us <= longest + longest / 25 + 6_000_000,
+            "{algorithm}: {ttl_us} of {reset_us}"
+        );
+        if matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket) {
+            assert!(ttl_us <= reset_us + 1, "{algorithm}: {ttl_us} of {reset_us}");
+        }
+        assert_eq!(one(store, Op::Peek, charge, ttl_us).await.remaining(), 10, "{algorithm}");
+        store.reset(&charge).await.expect("a reset");
+        assert_eq!(ttl(0).await, 0, "{algorithm}: a reset key");
     }
 }
 

@@ -107,6 +107,18 @@ pub trait Store {
 
     /// Resets the key of this charge to its full quota.
     fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Returns the time after which the key of this charge is as new, without further requests. Zero if it
+    /// has no usage.
+    ///
+    /// The rate of the charge does not matter, only its scope, algorithm and key. The time is never too
+    /// short. It is exact for buckets, and at most 7% of the period too long for windows; for a sliding log
+    /// in a shared store it may be a few seconds too long.
+    fn usage_ttl(
+        &self,
+        charge: &Charge<'_>,
+        now: Micros,
+    ) -> impl Future<Output = Result<Duration, StoreError>> + Send;
 }
 
 impl<S: Store + Send + Sync> Store for Arc<S> {
@@ -121,6 +133,14 @@ impl<S: Store + Send + Sync> Store for Arc<S> {
 
     fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send {
         (**self).reset(charge)
+    }
+
+    fn usage_ttl(
+        &self,
+        charge: &Charge<'_>,
+        now: Micros,
+    ) -> impl Future<Output = Result<Duration, StoreError>> + Send {
+        (**self).usage_ttl(charge, now)
     }
 }
 

@@ -30,6 +30,7 @@ pub use cluster::RedisCluster;
 pub use envoy::{Envoy, EnvoySetup};
 pub use nginx::Nginx;
 pub use process::{CommandError, Process};
+pub use programs::{node, python, schemathesis};
 pub use prometheus::{Prometheus, promtool};
 pub use proxy::{Fault, FaultProxy};
 pub use redis::RedisServer;

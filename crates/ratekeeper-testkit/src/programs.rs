@@ -51,13 +51,38 @@ pub(crate) fn caddy() -> PathBuf {
     packaged("caddy", "RATEKEEPER_CADDY")
 }
 
+/// Returns the Python interpreter for which `scripts/install-servers` has installed packages.
+pub fn python() -> PathBuf {
+    in_environment("python").unwrap_or_else(|| missing("python"))
+}
+
+/// Returns Schemathesis, which tests an HTTP API by its OpenAPI document.
+pub fn schemathesis() -> PathBuf {
+    in_environment("schemathesis").unwrap_or_else(|| missing("schemathesis"))
+}
+
+/// Returns Node, and the folder of the packages that `scripts/install-servers` has installed for it.
+pub fn node() -> (PathBuf, PathBuf) {
+    let program = in_environment("node").or_else(|| in_path("node"));
+    let packages = tools().map(|tools| tools.join("node_modules")).filter(|folder| folder.is_dir());
+    match (program, packages) {
+        (Some(program), Some(packages)) => (program, packages),
+        _ => missing("node with ioredis"),
+    }
+}
+
 /// Finds a program that a Python package installs beside its interpreter.
 fn packaged(program: &str, variable: &str) -> PathBuf {
     env::var_os(variable)
         .map(PathBuf::from)
         .or_else(|| in_path(program))
-        .or_else(|| Some(tools()?.join("venv/bin").join(program)).filter(|file| file.is_file()))
+        .or_else(|| in_environment(program))
         .unwrap_or_else(|| missing(program))
+}
+
+/// Finds a program in the Python environment.
+fn in_environment(program: &str) -> Option<PathBuf> {
+    Some(tools()?.join("venv/bin").join(program)).filter(|file| file.is_file())
 }
 
 fn installed(program: &str) -> PathBuf {

@@ -76,6 +76,7 @@ pub(crate) struct LimitCache {
     limits: [HashMap<Box<str>, Arc<Limit>>; ALGORITHMS.len() + 1],
     /// Reused to look up a limit with a name without allocating.
     lookup_key: String,
+    namespace: u8,
 }
 
 /// The most limits of each map. A full map is cleared: clients use few limits, unless they make them up, and
@@ -83,6 +84,11 @@ pub(crate) struct LimitCache {
 pub(crate) const CACHED_MAX: usize = 1_024;
 
 impl LimitCache {
+    /// Returns an empty cache of limits that count in this namespace; 0 is the one of all protocols.
+    pub(crate) fn in_namespace(namespace: u8) -> Self {
+        Self { namespace, ..Self::default() }
+    }
+
     /// Returns the limit, from the cache if it is there.
     ///
     /// # Errors
@@ -92,7 +98,7 @@ impl LimitCache {
         &mut self,
         spec: LimitSpec<'_>,
     ) -> Result<&Arc<Limit>, CallerLimitError> {
-        let Self { limits, lookup_key } = self;
+        let Self { limits, lookup_key, namespace } = self;
         let index = spec.algorithm.map_or(ALGORITHMS.len(), |algorithm| algorithm as usize);
         let limits = &mut limits[index];
         let key = match spec.name {
@@ -105,13 +111,32 @@ impl LimitCache {
             }
         };
         if !limits.contains_key(key) {
-            let limit = Arc::new(spec.build()?);
+            let limit = Arc::new(in_namespace(spec.build()?, *namespace));
             if limits.len() >= CACHED_MAX {
                 limits.clear();
             }
             limits.insert(key.into(), limit);
         }
         Ok(&limits[key])
+    }
+}
+
+/// Returns the limit, counted separately from limits of the same name in other namespaces. No caller can
+/// write the name that it gets: `@` is not valid in names.
+pub(crate) fn in_namespace(limit: Limit, namespace: u8) -> Limit {
+    match namespace {
+        0 => limit,
+        _ => {
+            let name = name_in_namespace(limit.name(), namespace);
+            limit.named(&name)
+        }
+    }
+}
+
+pub(crate) fn name_in_namespace(name: &str, namespace: u8) -> String {
+    match namespace {
+        0 => name.to_string(),
+        _ => format!("{name}@{namespace}"),
     }
 }
 

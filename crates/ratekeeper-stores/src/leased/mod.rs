@@ -399,6 +399,11 @@ impl<S: Store + Send + Sync + 'static> Store for LeasedStore<S> {
         self.inner.forget(charge, 0);
         self.inner.store.reset(charge)
     }
+
+    async fn usage_ttl(&self, charge: &Charge<'_>, now: Micros) -> Result<Duration, StoreError> {
+        self.inner.refund_lease(charge, now).await?;
+        self.inner.store.usage_ttl(charge, now).await
+    }
 }
 
 impl<S: SharedStore + Send + Sync + 'static> SharedStore for LeasedStore<S> {

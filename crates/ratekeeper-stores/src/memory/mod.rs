@@ -13,6 +13,7 @@ mod sync;
 mod table;
 
 use std::future::{Future, ready};
+use std::time::Duration;
 
 use ratekeeper_core::{Cell, Decision, Evaluator, Micros, RequestLog};
 use smallvec::SmallVec;
@@ -176,6 +177,14 @@ impl MemoryStore {
         self.free(locked.remove(address));
     }
 
+    /// Returns the time after which the key is as new: [`Store::usage_ttl`] without an `await`.
+    pub fn usage_ttl(&self, charge: &Charge<'_>, now: Micros) -> Duration {
+        let address = self.hasher.address(charge);
+        let state = Locked::new(&self.table, &[address], 0).get(address).0;
+        let expires_at = state.map_or(0, SlotState::expires_at);
+        Duration::from_micros(expires_at.saturating_sub(now.get()))
+    }
+
     /// Returns a copy of the key's state.
     pub fn snapshot(&self, charge: &Charge<'_>) -> Snapshot {
         let address = self.hasher.address(charge);
@@ -308,5 +317,13 @@ impl Store for MemoryStore {
     fn reset(&self, charge: &Charge<'_>) -> impl Future<Output = Result<(), StoreError>> + Send {
         self.reset(charge);
         ready(Ok(()))
+    }
+
+    fn usage_ttl(
+        &self,
+        charge: &Charge<'_>,
+        now: Micros,
+    ) -> impl Future<Output = Result<Duration, StoreError>> + Send {
+        ready(Ok(self.usage_ttl(charge, now)))
     }
 }

@@ -257,17 +257,46 @@ impl<'s> Operation<'s> {
         Err(StoreError::Refused("the key is changed too often by others".into()))
     }
 
+    /// Returns the time until the state of this charge's key is equivalent to none.
+    pub(super) async fn usage_ttl(
+        &self,
+        charge: &Charge<'_>,
+        now: Micros,
+    ) -> Result<Duration, StoreError> {
+        let key = self.store.key(charge);
+        if is_log(charge.limit) {
+            return self.key_ttl(&key).await;
+        }
+        let reply = self.script(&script::READ, &[key], &[self.store.time(now)]).await?;
+        let invalid = || invalid_response(&reply);
+        let (at, states) = read_states(&reply).ok_or_else(invalid)?;
+        let state = states.first().and_then(|bytes| codec::decode_state(bytes, charge.limit));
+        let expires_at = expires_at(&state.ok_or_else(invalid)?, charge.limit, at);
+        Ok(Duration::from_micros(expires_at.saturating_sub(at.get())))
+    }
+
+    /// Returns how long the server keeps a key. A log does not say what its window was.
+    async fn key_ttl(&self, key: &[u8]) -> Result<Duration, StoreError> {
+        let mut cmd = Cmd::new();
+        cmd.arg("PTTL").arg(key);
+        let extra_ms = if self.store.config.is_time_given { GIVEN_EXTRA_MS } else { 0 };
+        match self.command(cmd).await? {
+            // Negative if there is no such key.
+            Value::Int(ms) => {
+                let ms = u64::try_from(ms).unwrap_or_default();
+                Ok(Duration::from_millis(ms.saturating_sub(extra_ms)))
+            }
+            reply => Err(invalid_response(&reply)),
+        }
+    }
+
     fn keys(&self, charges: &[Charge<'_>]) -> Vec<Vec<u8>> {
         charges.iter().map(|charge| self.store.key(charge)).collect()
     }
 
     /// How long to keep a state: until it is equivalent to none.
     fn expiry(&self, state: &Snapshot, limit: &Limit, now: Micros) -> (&'static [u8], u64) {
-        let expires_at = match (state, limit.evaluator()) {
-            (Snapshot::Cell(cell), _) => cell.expires_at(),
-            (Snapshot::Log(log), Evaluator::Log(rule)) => rule.expires_at(log),
-            (Snapshot::Log(_), Evaluator::Cell(_)) => now.get(),
-        };
+        let expires_at = expires_at(state, limit, now);
         match self.store.config.is_time_given {
             true => (b"PX", expires_at.saturating_sub(now.get()) / 1_000 + 1 + GIVEN_EXTRA_MS),
             false => (b"PXAT", (expires_at | (KEEP_STEP_US - 1)) / 1_000 + 1),
@@ -420,6 +449,15 @@ fn is_left_out(op: Op, charge: &Charge<'_>) -> bool {
         Op::Peek => false,
         Op::Check => is_log(charge.limit) && charge.kind == ChargeKind::Overdraft,
         Op::Charge | Op::Refund { .. } => is_log(charge.limit) || charge.is_look(),
+    }
+}
+
+/// Returns when a state is equivalent to none.
+fn expires_at(state: &Snapshot, limit: &Limit, now: Micros) -> u64 {
+    match (state, limit.evaluator()) {
+        (Snapshot::Cell(cell), _) => cell.expires_at(),
+        (Snapshot::Log(log), Evaluator::Log(rule)) => rule.expires_at(log),
+        (Snapshot::Log(_), Evaluator::Cell(_)) => now.get(),
     }
 }
 

@@ -51,7 +51,7 @@ const DEADLINE: Duration = Duration::from_millis(5);
 /// ```
 ///
 /// For permits and for nodes that announce themselves also `+zadd +zcard +zrange +zrem
-/// +zremrangebyscore +zscore +pexpire +pttl`; in a cluster also `+cluster|slots +asking`; with Sentinel also `+role`; for a database other than 0
+/// +zremrangebyscore +zscore +pexpire +pttl`; for [`Store::usage_ttl`] of a sliding log `+pttl`; in a cluster also `+cluster|slots +asking`; with Sentinel also `+role`; for a database other than 0
 /// also `+select`.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
@@ -275,6 +275,10 @@ impl Store for RedisStore {
         let mut cmd = Cmd::new();
         cmd.arg("DEL").arg(self.key(charge));
         self.operation().command(cmd).await.map(drop)
+    }
+
+    async fn usage_ttl(&self, charge: &Charge<'_>, now: Micros) -> Result<Duration, StoreError> {
+        self.operation().usage_ttl(charge, now).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! The one call from charges to a verdict.
 
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 use ratekeeper_core::{FailureMode, Micros};
 use ratekeeper_stores::{
@@ -188,6 +189,21 @@ impl Engine {
         #[cfg(feature = "redis")]
         if let EngineStore::Shared(fallback) = &self.store {
             fallback.sweep();
+        }
+    }
+
+    /// Returns the time after which the charge's key is as new ([`Store::usage_ttl`](ratekeeper_stores::Store::usage_ttl)); zero if it has no
+    /// usage. Fails if the store is unavailable.
+    pub fn usage_ttl(&self, charge: &Charge<'_>) -> MaybeReady<Result<Duration, StoreError>> {
+        match &self.store {
+            EngineStore::Memory(store) => {
+                MaybeReady::ready(Ok(store.usage_ttl(charge, self.now())))
+            }
+            #[cfg(feature = "redis")]
+            EngineStore::Shared(fallback) => {
+                let (fallback, charge) = (Arc::clone(fallback), OwnedCharge::from(charge));
+                MaybeReady::pending(async move { fallback.usage_ttl(&charge.as_charge()).await })
+            }
         }
     }
 

@@ -59,6 +59,10 @@ impl Store for FleetStore {
     async fn reset(&self, charge: &Charge<'_>) -> Result<(), StoreError> {
         delegate!(self, store => store.reset(charge).await)
     }
+
+    async fn usage_ttl(&self, charge: &Charge<'_>, now: Micros) -> Result<Duration, StoreError> {
+        delegate!(self, store => store.usage_ttl(charge, now).await)
+    }
 }
 
 impl SharedStore for FleetStore {

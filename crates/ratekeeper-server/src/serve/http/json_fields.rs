@@ -76,13 +76,21 @@ pub(super) fn integer(
 ) -> Result<Option<u64>, RequestError> {
     match object.get(field) {
         None | Some(Value::Null) => Ok(None),
-        Some(value) => match value.as_u64() {
+        Some(value) => match whole_number(value) {
             Some(number) => Ok(Some(number)),
             None => {
                 Err(RequestError::FieldType { field, expected: "a whole number, not negative" })
             }
         },
     }
+}
+
+/// Returns an integer, also one that is written as `424.0`: to JSON Schema, and to languages without integers,
+/// that is the same number.
+fn whole_number(value: &Value) -> Option<u64> {
+    const END: f64 = 18_446_744_073_709_551_616.0;
+    let is_whole = |number: &f64| number.fract() == 0.0 && (0.0..END).contains(number);
+    value.as_u64().or_else(|| value.as_f64().filter(is_whole).map(|number| number as u64))
 }
 
 pub(super) fn required_integer(
@@ -113,4 +121,23 @@ pub(super) fn cost(object: &JsonObject) -> Result<Cost, RequestError> {
 /// Returns how long to hold a reservation or a permit, from `valid_ms`.
 pub(super) fn hold_time(object: &JsonObject) -> Result<Duration, RequestError> {
     hold_time::hold_time(integer(object, "valid_ms")?).ok_or(RequestError::HoldTime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_number_may_be_written_with_a_fraction_of_zero() {
+        let parse = |text: &str| whole_number(&serde_json::from_str(text).unwrap());
+        assert_eq!(parse("424"), Some(424));
+        assert_eq!(parse("424.0"), Some(424));
+        assert_eq!(parse("4.24e2"), Some(424));
+        assert_eq!(parse("-0.0"), Some(0));
+        assert_eq!(parse("18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse("18446744073709549568.0"), Some(u64::MAX - 2_047));
+        for text in ["424.5", "-1", "-1.0", "18446744073709551616", "1e300", "\"1\"", "true"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
 }

@@ -4,12 +4,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper::{Algorithm, Limit, Rate};
+use ratekeeper::{ALGORITHMS, Algorithm, Limit, Rate};
 
 use super::commands::CommandError;
+use super::database::Database;
 use crate::serve::caller_limit::{
-    CACHED_MAX, CallerLimitError, DEFAULT_NAME, LimitCache, LimitSpec,
+    CACHED_MAX, CallerLimitError, DEFAULT_NAME, LimitCache, LimitSpec, checked_name, in_namespace,
+    name_in_namespace,
 };
+
+/// A rate of limits of which only the name and the algorithm matter.
+const ANY_RATE: &str = "1/s";
 
 /// The three numbers of `CL.THROTTLE`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -19,9 +24,26 @@ pub(super) struct ThrottleSpec {
     pub(super) period_s: u64,
 }
 
-/// The limits of recent commands of one worker.
+/// The limits of recent commands of one worker, for each database.
+pub(super) struct DatabaseLimits(Vec<CommandLimits>);
+
+impl Default for DatabaseLimits {
+    fn default() -> Self {
+        Self(Database::all().map(CommandLimits::new).collect())
+    }
+}
+
+impl DatabaseLimits {
+    #[inline]
+    pub(super) fn of(&mut self, database: Database) -> &mut CommandLimits {
+        &mut self.0[usize::from(database.number())]
+    }
+}
+
+/// The limits of recent commands in one database. Limits of different databases count separately.
 #[derive(Default)]
 pub(super) struct CommandLimits {
+    database: Database,
     /// Most clients use one limit only.
     last: Option<(ThrottleSpec, Arc<Limit>)>,
     throttles: HashMap<ThrottleSpec, Arc<Limit>>,
@@ -29,6 +51,11 @@ pub(super) struct CommandLimits {
 }
 
 impl CommandLimits {
+    fn new(database: Database) -> Self {
+        let rates = LimitCache::in_namespace(database.number());
+        Self { database, rates, ..Self::default() }
+    }
+
     /// Returns the limit of `CL.THROTTLE`.
     #[inline]
     pub(super) fn throttle(&mut self, spec: ThrottleSpec) -> Result<&Arc<Limit>, CommandError> {
@@ -42,7 +69,7 @@ impl CommandLimits {
         if let Some(limit) = self.throttles.get(&spec) {
             return Ok(Arc::clone(limit));
         }
-        let limit = Arc::new(spec.build()?);
+        let limit = Arc::new(in_namespace(spec.build()?, self.database.number()));
         if self.throttles.len() >= CACHED_MAX {
             self.throttles.clear();
         }
@@ -61,6 +88,22 @@ impl CommandLimits {
         // The empty name is invalid too.
         let name = name.map(|name| std::str::from_utf8(name).unwrap_or_default());
         Ok(self.rates.get_or_build(LimitSpec { rate, algorithm, name })?)
+    }
+
+    /// Returns the name under which permits are held.
+    pub(super) fn permit_name(&self, name: Option<&[u8]>) -> Result<Box<str>, CommandError> {
+        let name = name.map_or(Ok(DEFAULT_NAME), std::str::from_utf8);
+        let name = checked_name(name.unwrap_or_default())?;
+        Ok(name_in_namespace(name, self.database.number()).into())
+    }
+
+    /// Returns a limit for each usage that a key can have without a name. Their rates do not matter.
+    pub(super) fn of_keys(&mut self) -> Result<Vec<Arc<Limit>>, CommandError> {
+        let limit = |algorithm: &Algorithm| {
+            let spec = LimitSpec { rate: ANY_RATE, algorithm: Some(*algorithm), name: None };
+            Ok(Arc::clone(self.rates.get_or_build(spec)?))
+        };
+        ALGORITHMS.iter().map(limit).collect()
     }
 }
 

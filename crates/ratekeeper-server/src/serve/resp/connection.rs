@@ -16,12 +16,13 @@ use tokio::task::unconstrained;
 use super::RespServer;
 use super::buffered_stream::{BufferedStream, ReadOutcome};
 use super::codec::{Parsed, ProtocolError, ReplyWriter, RespVersion, Spans, parse};
-use super::command_limits::CommandLimits;
-use super::commands::{Call, Flow, Step, dispatch};
+use super::command_limits::DatabaseLimits;
+use super::commands::Flow;
+use super::executor::{Executed, Executor};
 use super::pending::PendingReplies;
 use super::session::Session;
 use crate::listener::{Accepted, ConnState, ConnectionHandler, Drain, Ticks, drive};
-use crate::serve::request_metrics::{Outcome, Tally};
+use crate::serve::request_metrics::Tally;
 
 /// The output is written before more commands are executed if it has this many bytes.
 pub(super) const OUTPUT_MAX: usize = 64 << 10;
@@ -38,7 +39,7 @@ pub(crate) struct RespHandler {
 /// Buffers for executing commands.
 #[derive(Default)]
 struct Buffers {
-    limits: CommandLimits,
+    limits: DatabaseLimits,
     spans: Spans,
 }
 
@@ -161,9 +162,9 @@ impl RespHandler {
     {
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let Buffers { limits, spans } = &mut *buffers;
-        let (now, server) = (self.server.limiter.engine().now(), &*self.server);
-        let (mut at, mut tally) = (0, Tally::default());
-        let mut queued = Vec::new();
+        let (server, now) = (&self.server, self.server.limiter.engine().now());
+        let mut executor = Executor { server, limits, now, tally: Tally::default() };
+        let (mut at, mut queued) = (0, Vec::new());
         let stop = loop {
             if stream.output.len() >= OUTPUT_MAX || pending.is_full() {
                 break StopReason::Output;
@@ -184,34 +185,19 @@ impl RespHandler {
             if args.len() == 0 {
                 continue;
             }
-            let reply_start = out.len();
-            let call = Call { args, server, session: &mut *session, out: &mut *out };
-            match dispatch(call, limits) {
-                Step::Rate(command) => match command.run(server.limiter.engine(), now).try_now() {
-                    Ok(finished) => {
-                        let mut reply = ReplyWriter::new(out, session.protocol);
-                        let outcome = finished.write(command.action, command.format, &mut reply);
-                        server.count_key(command.limit, command.key, outcome, now);
-                        server.trace(command.limit, outcome, finished.is_degraded(), now);
-                        tally.add(outcome);
-                    }
-                    Err(running) => {
-                        pending.push(&self.server, &command, running, session.protocol, now);
-                    }
-                },
-                Step::Hold(command) => {
-                    pending.push_hold(&self.server, command, session.protocol, now);
+            let flow = match executor.execute(args, session, out) {
+                Executed::Replied(flow) => flow,
+                Executed::InFlight(in_flight) => {
+                    pending.push(in_flight);
+                    Flow::Continue
                 }
-                Step::Replied(flow) => {
-                    tally.add(reply_outcome(&out[reply_start..]));
-                    if flow == Flow::Close {
-                        pending.push_ready(&mut queued);
-                        break StopReason::Close;
-                    }
-                }
-            }
+            };
             pending.push_ready(&mut queued);
+            if flow == Flow::Close {
+                break StopReason::Close;
+            }
         };
+        let tally = executor.tally;
         stream.consume(at);
         if session.is_authenticated {
             stream.confirm();
@@ -222,11 +208,6 @@ impl RespHandler {
         }
         stop
     }
-}
-
-/// Returns the outcome of a command that does not need the store.
-fn reply_outcome(reply: &[u8]) -> Outcome {
-    if reply.starts_with(b"-") { Outcome::Error } else { Outcome::Other }
 }
 
 fn write_protocol_error(error: ProtocolError, output: &mut Vec<u8>) {

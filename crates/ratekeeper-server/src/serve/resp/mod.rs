@@ -1,22 +1,28 @@
 //! The Redis protocol (RESP): `CL.THROTTLE` for clients of redis-cell, and commands of our own for every
 //! algorithm.
 //!
-//! `connection` serves a connection: `buffered_stream` reads the input, `codec` parses the commands,
-//! `commands` executes them, and `rate_command` and `hold_command` apply those that need the store. Replies that wait for a
-//! shared store are in `pending`.
+//! `connection` serves a connection: `buffered_stream` reads the input, `codec` parses the commands, and
+//! `executor` executes them. `commands` has one file for each group of commands; `rate_command`,
+//! `hold_command` and `key_command` apply those that need the store. What waits for a shared store is `in_flight`, and its
+//! replies are `pending`.
 
 mod buffered_stream;
 mod codec;
 mod command_limits;
 mod commands;
 mod connection;
+mod database;
+mod executor;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod hold_command;
+mod in_flight;
+mod key_command;
 mod passwords;
 mod pending;
 mod rate_command;
 mod session;
+mod transaction;
 
 #[cfg(test)]
 mod tests;

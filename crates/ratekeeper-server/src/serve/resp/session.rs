@@ -1,6 +1,8 @@
 //! The state of a connection that commands change.
 
 use super::codec::RespVersion;
+use super::database::Database;
+use super::transaction::Transaction;
 
 /// The longest name that a client may set.
 pub(super) const NAME_MAX: usize = 256;
@@ -11,6 +13,9 @@ pub(super) struct Session {
     pub(super) protocol: RespVersion,
     pub(super) is_authenticated: bool,
     pub(super) name: Vec<u8>,
+    pub(super) database: Database,
+    /// The commands since `MULTI`.
+    pub(super) transaction: Option<Box<Transaction>>,
 }
 
 impl Session {
@@ -21,6 +26,13 @@ impl Session {
             protocol: RespVersion::default(),
             is_authenticated: !is_password_required,
             name: Vec::new(),
+            database: Database::default(),
+            transaction: None,
         }
+    }
+
+    /// Returns a copy without the transaction, to try a command on.
+    pub(super) fn without_transaction(&self) -> Self {
+        Self { name: self.name.clone(), transaction: None, ..*self }
     }
 }

@@ -16,6 +16,7 @@ mod reservations;
 mod status;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ratekeeper_core::{Cost, Decision, FailureMode, Micros};
 use ratekeeper_stores::{
@@ -259,6 +260,15 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         self.local_share.reset(charge, self.membership.nodes());
         self.backlog.clear(charge);
         Ok(())
+    }
+
+    /// Returns the time until a key is as new in the store.
+    pub(crate) async fn usage_ttl(
+        self: &Arc<Self>,
+        charge: &Charge<'_>,
+    ) -> Result<Duration, StoreError> {
+        self.start();
+        self.store.usage_ttl(charge, self.clock.now()).await
     }
 
     /// Decides without the store, and adds what is admitted to the backlog.

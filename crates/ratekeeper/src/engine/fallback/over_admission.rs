@@ -84,6 +84,10 @@ impl Store for FlakyStore {
     async fn reset(&self, _: &Charge<'_>) -> Result<(), StoreError> {
         unreachable!("keys are not reset here")
     }
+
+    async fn usage_ttl(&self, _: &Charge<'_>, _: Micros) -> Result<Duration, StoreError> {
+        unreachable!("usage is not read here")
+    }
 }
 
 impl SharedStore for FlakyStore {

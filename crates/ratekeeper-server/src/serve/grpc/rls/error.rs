@@ -20,6 +20,8 @@ pub(crate) enum RateLimitRequestError {
     /// The number of the descriptor begins with 1.
     #[error("descriptor {descriptor}: its limit has no valid unit ({unit}); use SECOND to YEAR")]
     InvalidUnit { descriptor: usize, unit: i32 },
+    #[error("hitsAddend is too large; at most {}", u64::MAX - 1)]
+    HitsTooLarge,
     #[error(transparent)]
     Charges(#[from] ChargesError),
     #[error("this is not a rate limit request: {0}")]

@@ -45,7 +45,13 @@ pub(super) fn decode(body: &[u8]) -> Result<RateLimitRequest, RateLimitRequestEr
     let mut text = serde_json::Deserializer::from_slice(body);
     let message = DynamicMessage::deserialize(MESSAGES.0.clone(), &mut text)?;
     text.end()?;
-    Ok(message.transcode_to()?)
+    let request: RateLimitRequest = message.transcode_to()?;
+    // The decoder turns larger numbers into the largest one.
+    let mut hits = request.descriptors.iter().map(|descriptor| descriptor.hits_addend);
+    match hits.any(|hits| hits == Some(u64::MAX)) {
+        true => Err(RateLimitRequestError::HitsTooLarge),
+        false => Ok(request),
+    }
 }
 
 /// In the JSON of protocol buffers, `hits_addend` and `hitsAddend` are one field. No two fields of a

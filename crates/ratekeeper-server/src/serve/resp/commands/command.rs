@@ -52,19 +52,24 @@ fn write_infos<'a>(
 
 /// Writes the ten fields of a command in Redis 7.
 fn write_info(reply: &mut ReplyWriter<'_>, command: &CommandSpec) {
-    let flags: &[&str] = match (command.is_rate(), command.before_auth) {
+    let flags: &[&str] = match (command.uses_store(), command.before_auth) {
         (true, _) => &["write", "fast"],
         (false, true) => &["loading", "stale", "fast", "no_auth"],
         (false, false) => &["loading", "stale", "fast"],
     };
-    let key = i64::from(command.is_rate() && command.usage.starts_with("key "));
+    let takes_keys = matches!(command.handler, Handler::Keys(_)) && *command.args.end() > 2;
+    let keys = match (command.usage.starts_with("key"), takes_keys) {
+        (true, true) => [1, -1, 1],
+        (true, false) => [1, 1, 1],
+        (false, _) => [0, 0, 0],
+    };
     reply.array(10);
     reply.text(&command.name.to_lowercase());
     reply.integer(command.arity());
     reply.array(flags.len());
     flags.iter().for_each(|flag| reply.simple(flag));
     // The first key, the last key and the step.
-    (0..3).for_each(|_| reply.integer(key));
+    keys.into_iter().for_each(|key| reply.integer(key));
     // ACL categories, tips, key specifications and subcommands.
     (0..4).for_each(|_| reply.array(0));
 }
@@ -77,7 +82,7 @@ fn write_docs(reply: &mut ReplyWriter<'_>, commands: Vec<&CommandSpec>) {
         reply.text("summary");
         reply.text(command.summary);
         reply.text("group");
-        reply.text(if command.is_rate() { "rate limiting" } else { "connection" });
+        reply.text(if command.uses_store() { "rate limiting" } else { "connection" });
         reply.text("syntax");
         reply.text(&command.syntax());
     }

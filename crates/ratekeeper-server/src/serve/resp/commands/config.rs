@@ -4,6 +4,7 @@ use ratekeeper::policy::path::Glob;
 
 use super::{Call, CommandError, CommandSpec, Flow, Handler, quote};
 use crate::serve::resp::codec::ARGS_MAX;
+use crate::serve::resp::database::DATABASES;
 
 pub(super) const CONFIG: CommandSpec = CommandSpec {
     name: "CONFIG",
@@ -27,7 +28,7 @@ fn config(call: &mut Call<'_, '_>) -> Result<Flow, CommandError> {
     // As of a Redis server that stores nothing on disk.
     let settings = [
         ("appendonly", "no".to_string()),
-        ("databases", "1".to_string()),
+        ("databases", DATABASES.to_string()),
         ("maxclients", call.server.connections.max().to_string()),
         ("save", String::new()),
         ("timeout", idle.as_secs().to_string()),

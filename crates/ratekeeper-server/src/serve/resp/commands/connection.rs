@@ -2,6 +2,7 @@
 
 use super::{Call, CommandError, CommandSpec, Flow, Handler, quote};
 use crate::serve::resp::codec::{ARGS_MAX, RespVersion};
+use crate::serve::resp::database::Database;
 use crate::serve::resp::passwords::DEFAULT_USER;
 use crate::serve::resp::session::{NAME_MAX, Session};
 
@@ -63,12 +64,12 @@ pub(super) const CLIENT: CommandSpec = CommandSpec {
 pub(super) const SELECT: CommandSpec = CommandSpec {
     name: "SELECT",
     args: 2..=2,
-    usage: "0",
-    summary: "Selects the database; only 0 exists.",
+    usage: "index",
+    summary: "Selects the database, a namespace of keys: 0 to 15.",
     before_auth: false,
-    handler: Handler::Local(|call| match call.args.at(1) {
-        b"0" => Ok(call.ok()),
-        _ => Err(CommandError::DbIndex),
+    handler: Handler::Local(|call| {
+        call.session.database = Database::parse(call.args.at(1))?;
+        Ok(call.ok())
     }),
 };
 
@@ -78,7 +79,7 @@ pub(super) const RESET: CommandSpec = CommandSpec {
     usage: "",
     summary: "Resets the connection to its initial state.",
     before_auth: false,
-    handler: Handler::Local(|call| {
+    handler: Handler::Immediate(|call| {
         *call.session = Session::new(call.session.id, call.server.passwords.is_required());
         call.reply().simple("RESET");
         Ok(Flow::Continue)
@@ -91,7 +92,7 @@ pub(super) const QUIT: CommandSpec = CommandSpec {
     usage: "",
     summary: "Closes the connection.",
     before_auth: true,
-    handler: Handler::Local(|call| {
+    handler: Handler::Immediate(|call| {
         call.reply().ok();
         Ok(Flow::Close)
     }),
@@ -126,8 +127,11 @@ fn hello(call: &mut Call<'_, '_>) -> Result<Flow, CommandError> {
         return Err(CommandError::HelloNoAuth);
     }
     let session = &mut *call.session;
-    let name = name.unwrap_or_else(|| std::mem::take(&mut session.name));
-    *session = Session { protocol, is_authenticated, name, ..*session };
+    session.protocol = protocol;
+    session.is_authenticated = is_authenticated;
+    if let Some(name) = name {
+        session.name = name;
+    }
     write_server(call);
     Ok(Flow::Continue)
 }

@@ -69,8 +69,26 @@ pub(in super::super) enum CommandError {
     RateNotText,
     #[error(transparent)]
     InvalidLimit(#[from] CallerLimitError),
-    #[error("DB index is out of range; only 0 exists")]
+    #[error("DB index is out of range; use 0 to {}", super::super::database::DATABASES - 1)]
     DbIndex,
+    #[error("MULTI calls can not be nested")]
+    NestedMulti,
+    #[error("{0} without MULTI")]
+    WithoutMulti(&'static str),
+    #[error("Transaction discarded because of previous errors.")]
+    ExecAborted,
+    #[error(
+        "the transaction is too long; it has at most {} commands and {} bytes",
+        super::super::transaction::COMMANDS_MAX,
+        super::super::transaction::BYTES_MAX
+    )]
+    TransactionTooLong,
+    #[error("WATCH inside MULTI is not allowed")]
+    WatchInMulti,
+    #[error(
+        "WATCH is not supported; a check reads, decides and charges in one step, so use MULTI without WATCH"
+    )]
+    WatchUnsupported,
     #[error(
         "Client names cannot contain spaces, newlines or special characters, and have at most {} characters",
         super::super::session::NAME_MAX
@@ -85,6 +103,7 @@ impl CommandError {
             Self::NoAuth | Self::HelloNoAuth => "NOAUTH",
             Self::WrongPassword => "WRONGPASS",
             Self::UnsupportedVersion => "NOPROTO",
+            Self::ExecAborted => "EXECABORT",
             _ => "ERR",
         }
     }

@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use ratekeeper::{Cost, HoldId, MaxDebt};
+use ratekeeper::HoldId;
 
 use super::integer::parse_u64;
-use super::rk::{parse_algorithm, parse_max_debt};
-use super::{CommandError, CommandSpec, Handler, quote};
-use crate::serve::caller_limit::{CallerLimitError, DEFAULT_NAME, checked_name};
+use super::rate_options::RateOptions;
+use super::{CommandError, CommandSpec, Handler};
 use crate::serve::hold_time::hold_time;
 use crate::serve::resp::codec::Args;
 use crate::serve::resp::command_limits::CommandLimits;
@@ -51,35 +50,12 @@ pub(super) const RELEASE: CommandSpec = CommandSpec {
 };
 
 fn reserve(args: Args<'_>, limits: &mut CommandLimits) -> Result<HoldCommand, CommandError> {
-    let (mut algorithm, mut name, mut estimate) = (None, None, Cost::ONE);
-    let (mut overdraft, mut valid_ms) = (None, None);
-    let mut index = 3;
-    while let Some(option) = args.get(index) {
-        if option.eq_ignore_ascii_case(b"OVERDRAFT") {
-            overdraft = overdraft.or(Some(MaxDebt::NONE));
-            index += 1;
-            continue;
-        }
-        let value = value_of(args, index)?;
-        if option.eq_ignore_ascii_case(b"ALGORITHM") {
-            algorithm = Some(parse_algorithm(value)?);
-        } else if option.eq_ignore_ascii_case(b"NAME") {
-            name = Some(value);
-        } else if option.eq_ignore_ascii_case(b"COST") {
-            estimate = Cost::try_from(parse_u64("the cost", value)?)?;
-        } else if option.eq_ignore_ascii_case(b"MAXDEBT") {
-            overdraft = Some(parse_max_debt(value)?);
-        } else if option.eq_ignore_ascii_case(b"VALID") {
-            valid_ms = Some(parse_u64("the valid time", value)?);
-        } else {
-            let known = "ALGORITHM, COST, NAME, OVERDRAFT, MAXDEBT or VALID";
-            return Err(CommandError::UnknownOption { option: quote(option), known });
-        }
-        index += 2;
-    }
+    let known = "ALGORITHM, COST, NAME, OVERDRAFT, MAXDEBT or VALID";
+    let RateOptions { algorithm, name, cost, overdraft, valid_ms } =
+        RateOptions::parse(args, known)?;
     let limit = limits.rate(args.at(2), algorithm, name)?.clone();
     let (key, valid) = (args.at(1).into(), valid_time(valid_ms)?);
-    Ok(HoldCommand::Reserve { limit, key, estimate, overdraft, valid })
+    Ok(HoldCommand::Reserve { limit, key, estimate: cost, overdraft, valid })
 }
 
 fn settle(args: Args<'_>, _: &mut CommandLimits) -> Result<HoldCommand, CommandError> {
@@ -87,31 +63,14 @@ fn settle(args: Args<'_>, _: &mut CommandLimits) -> Result<HoldCommand, CommandE
     Ok(HoldCommand::Settle { id: parse_id(args.at(1))?, actual })
 }
 
-fn acquire(args: Args<'_>, _: &mut CommandLimits) -> Result<HoldCommand, CommandError> {
-    let (mut name, mut valid_ms) = (DEFAULT_NAME, None);
-    let mut index = 3;
-    while let Some(option) = args.get(index) {
-        let value = value_of(args, index)?;
-        if option.eq_ignore_ascii_case(b"NAME") {
-            name = std::str::from_utf8(value).map_err(|_| CallerLimitError::Name)?;
-        } else if option.eq_ignore_ascii_case(b"VALID") {
-            valid_ms = Some(parse_u64("the valid time", value)?);
-        } else {
-            let known = "NAME or VALID";
-            return Err(CommandError::UnknownOption { option: quote(option), known });
-        }
-        index += 2;
-    }
+fn acquire(args: Args<'_>, limits: &mut CommandLimits) -> Result<HoldCommand, CommandError> {
+    let RateOptions { name, valid_ms, .. } = RateOptions::parse(args, "NAME or VALID")?;
     let max = parse_u64("the number of permits", args.at(2))?;
     if max == 0 {
         return Err(CommandError::NoPermits);
     }
-    let (name, key) = (checked_name(name)?.into(), args.at(1).into());
+    let (name, key) = (limits.permit_name(name)?, args.at(1).into());
     Ok(HoldCommand::Acquire { name, key, max, valid: valid_time(valid_ms)? })
-}
-
-fn value_of(args: Args<'_>, index: usize) -> Result<&[u8], CommandError> {
-    args.get(index + 1).ok_or_else(|| CommandError::MissingValue(quote(args.at(index))))
 }
 
 fn parse_id(text: &[u8]) -> Result<HoldId, CommandError> {

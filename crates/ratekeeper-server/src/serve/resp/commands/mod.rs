@@ -8,7 +8,10 @@ mod error;
 mod holds;
 mod info;
 mod integer;
+mod keys;
+mod rate_options;
 mod rk;
+mod transaction;
 
 use std::ops::RangeInclusive;
 
@@ -16,10 +19,12 @@ use ratekeeper::policy::suggest;
 
 use super::RespServer;
 use super::codec::{Args, ReplyWriter};
-use super::command_limits::CommandLimits;
+use super::command_limits::{CommandLimits, DatabaseLimits};
 use super::hold_command::HoldCommand;
+use super::key_command::KeyCommand;
 use super::rate_command::RateCommand;
 use super::session::Session;
+use super::transaction::Transaction;
 
 pub(super) use error::CommandError;
 
@@ -46,8 +51,21 @@ pub(super) enum Handler {
     Rate(for<'a> fn(Args<'a>, &'a mut CommandLimits) -> Result<RateCommand<'a>, CommandError>),
     /// Parses a command about a reservation or a permit.
     Hold(fn(Args<'_>, &mut CommandLimits) -> Result<HoldCommand, CommandError>),
+    /// Parses a command about all usages of some keys.
+    Keys(for<'a> fn(Args<'a>, &'a mut CommandLimits) -> Result<KeyCommand<'a>, CommandError>),
     /// Executes a command that does not need the store.
     Local(fn(&mut Call<'_, '_>) -> Result<Flow, CommandError>),
+    /// Executes a command that does not need the store, and that a transaction does not queue.
+    Immediate(fn(&mut Call<'_, '_>) -> Result<Flow, CommandError>),
+    /// Ends a transaction, and executes its commands.
+    Exec,
+}
+
+impl Handler {
+    /// Returns whether a transaction queues the command.
+    fn is_queued(&self) -> bool {
+        !matches!(self, Self::Immediate(_) | Self::Exec)
+    }
 }
 
 /// What a command is executed with.
@@ -83,7 +101,12 @@ pub(super) enum Step<'a> {
     Replied(Flow),
     /// The command is valid, and is to be applied.
     Rate(RateCommand<'a>),
+    /// The command is valid, and is about a reservation or a permit.
     Hold(HoldCommand),
+    /// The command is valid, and is to be applied to its keys.
+    Keys(KeyCommand<'a>),
+    /// The commands of this transaction are to be executed.
+    Transaction(Box<Transaction>),
 }
 
 /// All commands, in the order in which they are compared: frequent ones first.
@@ -98,6 +121,16 @@ pub(super) const COMMANDS: &[CommandSpec] = &[
     holds::SETTLE,
     holds::ACQUIRE,
     holds::RELEASE,
+    transaction::MULTI,
+    transaction::EXEC,
+    transaction::DISCARD,
+    transaction::WATCH,
+    transaction::UNWATCH,
+    keys::DEL,
+    keys::UNLINK,
+    keys::EXISTS,
+    keys::TTL,
+    keys::PTTL,
     connection::PING,
     connection::ECHO,
     connection::HELLO,
@@ -111,24 +144,42 @@ pub(super) const COMMANDS: &[CommandSpec] = &[
     command::COMMAND,
 ];
 
-/// Executes a command, which has at least a name, or parses it if it needs the store.
+/// Executes or queues a command, which has at least a name, or parses it if it needs the store.
 #[inline]
-pub(super) fn dispatch<'a>(mut call: Call<'a, '_>, limits: &'a mut CommandLimits) -> Step<'a> {
+pub(super) fn dispatch<'a>(mut call: Call<'a, '_>, limits: &'a mut DatabaseLimits) -> Step<'a> {
     let executed = match look_up(&call) {
-        Ok(command) => match command.handler {
-            Handler::Local(execute) => execute(&mut call),
-            Handler::Rate(parse) => match parse(call.args, limits) {
-                Ok(command) => return Step::Rate(command),
-                Err(error) => Err(error),
-            },
-            Handler::Hold(parse) => match parse(call.args, limits) {
-                Ok(command) => return Step::Hold(command),
-                Err(error) => Err(error),
-            },
-        },
-        Err(error) => Err(error),
+        Ok(command) => {
+            let limits = limits.of(call.session.database);
+            if call.session.transaction.is_some() && command.handler.is_queued() {
+                transaction::queue(&mut call, command, limits)
+            } else {
+                match execute(&mut call, command, limits) {
+                    Ok(step) => return step,
+                    Err(error) => Err(error),
+                }
+            }
+        }
+        Err(error) => {
+            transaction::abort(&mut call);
+            Err(error)
+        }
     };
     Step::Replied(executed.unwrap_or_else(|error| write_error(&mut call, &error)))
+}
+
+#[inline]
+fn execute<'a>(
+    call: &mut Call<'a, '_>,
+    command: &CommandSpec,
+    limits: &'a mut CommandLimits,
+) -> Result<Step<'a>, CommandError> {
+    match command.handler {
+        Handler::Rate(parse) => parse(call.args, limits).map(Step::Rate),
+        Handler::Hold(parse) => parse(call.args, limits).map(Step::Hold),
+        Handler::Keys(parse) => parse(call.args, limits).map(Step::Keys),
+        Handler::Local(execute) | Handler::Immediate(execute) => execute(call).map(Step::Replied),
+        Handler::Exec => transaction::exec(call).map(Step::Transaction),
+    }
 }
 
 #[cold]
@@ -166,8 +217,8 @@ impl CommandSpec {
     }
 
     /// Returns whether it uses the store.
-    fn is_rate(&self) -> bool {
-        matches!(self.handler, Handler::Rate(_) | Handler::Hold(_))
+    fn uses_store(&self) -> bool {
+        matches!(self.handler, Handler::Rate(_) | Handler::Hold(_) | Handler::Keys(_))
     }
 
     /// Returns the name and the arguments.

@@ -1,9 +1,9 @@
 //! `RK.CHECK` and the other commands of Ratekeeper, which support every algorithm.
 
-use ratekeeper::{Algorithm, Cost, MaxDebt, Op};
+use ratekeeper::Op;
 
-use super::integer::parse_u64;
-use super::{CommandError, CommandSpec, Handler, quote};
+use super::rate_options::RateOptions;
+use super::{CommandError, CommandSpec, Handler};
 use crate::serve::resp::codec::Args;
 use crate::serve::resp::command_limits::CommandLimits;
 use crate::serve::resp::rate_command::{Action, RateCommand, ReplyFormat};
@@ -53,47 +53,11 @@ fn parse<'a>(
     args: Args<'a>,
     limits: &'a mut CommandLimits,
 ) -> Result<RateCommand<'a>, CommandError> {
-    let (mut algorithm, mut name, mut cost) = (None, None, Cost::ONE);
-    let mut overdraft = None;
-    let mut index = 3;
-    while let Some(option) = args.get(index) {
-        if option.eq_ignore_ascii_case(b"OVERDRAFT") && action != Action::Reset {
-            overdraft = overdraft.or(Some(MaxDebt::NONE));
-            index += 1;
-            continue;
-        }
-        let value = args.get(index + 1);
-        let value = value.ok_or_else(|| CommandError::MissingValue(quote(option)))?;
-        if option.eq_ignore_ascii_case(b"ALGORITHM") {
-            algorithm = Some(parse_algorithm(value)?);
-        } else if option.eq_ignore_ascii_case(b"NAME") {
-            name = Some(value);
-        } else if option.eq_ignore_ascii_case(b"COST") && action != Action::Reset {
-            cost = Cost::try_from(parse_u64("the cost", value)?)?;
-        } else if option.eq_ignore_ascii_case(b"MAXDEBT") && action != Action::Reset {
-            overdraft = Some(parse_max_debt(value)?);
-        } else {
-            return Err(unknown_option(action, option));
-        }
-        index += 2;
-    }
-    let limit = limits.rate(args.at(2), algorithm, name)?;
-    Ok(RateCommand { action, limit, key: args.at(1), cost, overdraft, format: ReplyFormat::Named })
-}
-
-pub(super) fn parse_algorithm(text: &[u8]) -> Result<Algorithm, CommandError> {
-    let name = quote(text).to_ascii_lowercase();
-    name.parse().map_err(CommandError::UnknownAlgorithm)
-}
-
-pub(super) fn parse_max_debt(text: &[u8]) -> Result<MaxDebt, CommandError> {
-    quote(text).parse().map_err(|_| CommandError::MaxDebt(quote(text)))
-}
-
-fn unknown_option(action: Action, option: &[u8]) -> CommandError {
     let known = match action {
         Action::Reset => "ALGORITHM or NAME",
         Action::Apply(_) => "ALGORITHM, COST, NAME, OVERDRAFT or MAXDEBT",
     };
-    CommandError::UnknownOption { option: quote(option), known }
+    let RateOptions { algorithm, name, cost, overdraft, .. } = RateOptions::parse(args, known)?;
+    let limit = limits.rate(args.at(2), algorithm, name)?;
+    Ok(RateCommand { action, limit, key: args.at(1), cost, overdraft, format: ReplyFormat::Named })
 }

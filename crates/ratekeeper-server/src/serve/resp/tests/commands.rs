@@ -1,77 +1,10 @@
 //! Replies of commands.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use ratekeeper::ManualClock;
-
-use super::reply_text::read_all;
-use super::server;
-use crate::serve::resp::RespServer;
-use crate::serve::resp::codec::{Parsed, ReplyWriter, Spans, parse};
-use crate::serve::resp::command_limits::CommandLimits;
-use crate::serve::resp::commands::{COMMANDS, Call, Flow, Step, dispatch};
-use crate::serve::resp::session::Session;
-
-/// A client of a server.
-pub(super) struct TestClient {
-    server: Arc<RespServer>,
-    pub(super) clock: ManualClock,
-    session: Session,
-    limits: CommandLimits,
-}
-
-impl TestClient {
-    pub(super) fn new(passwords: &[&str]) -> Self {
-        let (server, clock) = server(passwords);
-        let session = Session::new(7, !passwords.is_empty());
-        Self { server, clock, session, limits: CommandLimits::default() }
-    }
-
-    pub(super) fn send(&mut self, line: &str) -> (String, Flow) {
-        let mut input = format!("{line}\n").into_bytes();
-        let (mut spans, mut out) = (Spans::default(), Vec::new());
-        assert_eq!(parse(&mut input, &mut spans), Ok(Parsed::Command(input.len())));
-        let args = spans.of(&input);
-        let call = Call { args, server: &self.server, session: &mut self.session, out: &mut out };
-        let flow = match dispatch(call, &mut self.limits) {
-            Step::Replied(flow) => flow,
-            Step::Rate(command) => {
-                let engine = self.server.limiter.engine();
-                let Ok(finished) = command.run(engine, engine.now()).try_now() else {
-                    unreachable!("the store is in memory")
-                };
-                let mut reply = ReplyWriter::new(&mut out, self.session.protocol);
-                finished.write(command.action, command.format, &mut reply);
-                Flow::Continue
-            }
-            Step::Hold(command) => {
-                let mut reply = ReplyWriter::new(&mut out, self.session.protocol);
-                let run = command.run(&self.server, &mut reply).now_or_never();
-                run.expect("the store is in memory");
-                Flow::Continue
-            }
-        };
-        (read_all(&out).join("\n"), flow)
-    }
-
-    /// Sends commands and compares the replies; `+3s` moves the clock instead.
-    fn check(&mut self, script: &[(&str, &str)]) {
-        for (line, reply) in script {
-            match line.strip_prefix('+') {
-                Some(span) => self.clock.advance(ratekeeper_core::parse_duration(span).unwrap()),
-                None => assert_eq!(self.send(line).0, *reply, "{line}"),
-            }
-        }
-    }
-}
-
-/// Sends commands as a new client, without passwords.
-fn check(script: &[(&str, &str)]) {
-    TestClient::new(&[]).check(script);
-}
+use super::client::{TestClient, check};
+use crate::serve::resp::commands::{COMMANDS, Flow};
 
 #[test]
 fn throttle_replies_as_redis_cell_documents_it() {
@@ -150,7 +83,26 @@ fn invalid_numbers_are_errors() {
             "CL.THROTTLE k 99999999999999999999 1 1",
             "ERR max_burst is too large: '99999999999999999999'",
         ),
+        ("CL.THROTTLE k + 1 1", "ERR max_burst is not a whole number: '+'"),
+        ("CL.THROTTLE k +-1 1 1", "ERR max_burst is not a whole number: '+-1'"),
+        (
+            "CL.THROTTLE k +9223372036854775808 1 1",
+            "ERR max_burst is too large: '+9223372036854775808'",
+        ),
         ("CL.THROTTLE k 999999999999 1 1", "ERR the burst is too large; at most 4294967295"),
+    ]);
+}
+
+/// As in redis-cell, which reads numbers as Rust does.
+#[test]
+fn a_plus_sign_and_leading_zeros_are_accepted() {
+    check(&[
+        ("CL.THROTTLE k +4 05 +0000000000000000000060 +2", "[0 5 3 -1 24]"),
+        ("CL.THROTTLE k 4 5 60 9223372036854775807", "[1 5 3 -1 24]"),
+        (
+            "RK.PEEK k 5/minute COST +3",
+            "[allowed 1 limit 5 remaining 3 retry_after_ms -1 reset_after_ms 24000 delay_ms 0 exceeds_capacity 0 degraded 0]",
+        ),
     ]);
 }
 
@@ -289,7 +241,6 @@ fn connection_commands_reply_as_redis_does() {
         ("PING a b", "ERR wrong number of arguments for 'ping' command; usage: PING [message]"),
         ("ECHO hello", "hello"),
         ("SELECT 0", "OK"),
-        ("SELECT 1", "ERR DB index is out of range; only 0 exists"),
         ("CLIENT ID", "7"),
         ("CLIENT GETNAME", "null"),
         ("CLIENT SETNAME app", "OK"),
@@ -419,7 +370,7 @@ fn config_get_returns_settings() {
     TestClient::new(&[]).check(&[
         ("CONFIG GET save", "[save ]"),
         ("CONFIG GET APPENDONLY", "[appendonly no]"),
-        ("config get *s* nothing", "[databases 1 maxclients 10 save ]"),
+        ("config get *s* nothing", "[databases 16 maxclients 10 save ]"),
         ("CONFIG GET nothing", "[]"),
         (
             "CONFIG SET save 1",
@@ -443,6 +394,10 @@ fn the_list_of_commands_is_returned_and_well_formed() {
         (
             "COMMAND INFO cl.throttle nothing",
             "[[cl.throttle -5 [write fast] 1 1 1 [] [] [] []] null]",
+        ),
+        (
+            "COMMAND INFO del ttl exec",
+            "[[del -2 [write fast] 1 -1 1 [] [] [] []] [ttl 2 [write fast] 1 1 1 [] [] [] []] [exec 1 [loading stale fast] 0 0 0 [] [] [] []]]",
         ),
         (
             "COMMAND DOCS PING",

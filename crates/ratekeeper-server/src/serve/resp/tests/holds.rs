@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::commands::TestClient;
+use super::client::TestClient;
 
 /// Returns the id in a reply.
 fn id_of(reply: &str) -> String {

@@ -1,10 +1,13 @@
 //! The Redis protocol without a network.
 
+mod client;
 mod codec;
 mod commands;
 mod connection;
 mod holds;
+mod keys;
 mod reply_text;
+mod transactions;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,12 +1,14 @@
 //! `ratekeeper serve --resp` as a process, with real Redis clients.
 
+mod clients;
+mod transactions;
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::ops::{Deref, DerefMut};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{fs, thread};
 
 use ratekeeper_testkit::{Listener, RedisServer, ServerBuilder, wait_until};
 
@@ -301,40 +303,4 @@ fn commands_are_decided_in_order_also_in_redis() {
             scope.spawn(move || (0..8).for_each(|round| send(format!("{client}:{round}"))));
         }
     });
-}
-
-#[test]
-fn redis_py_works() {
-    let server = Server::start(&[]);
-    let script = r#"
-import redis, sys
-for protocol in (2, 3):
-    client = redis.Redis(port=int(sys.argv[1]), protocol=protocol, client_name="test")
-    assert client.ping()
-    assert client.client_getname() in ("test", b"test")
-    key = f"user:{protocol}"
-    assert client.execute_command("CL.THROTTLE", key, 15, 30, 60) == [0, 16, 15, -1, 2]
-    pipe = client.pipeline(transaction=False)
-    for _ in range(500):
-        pipe.execute_command("CL.THROTTLE", f"pipe:{protocol}", 99, 1, 3600)
-    replies = pipe.execute()
-    assert [reply[0] for reply in replies] == [0] * 100 + [1] * 400
-    reply = client.execute_command("RK.CHECK", key, "5/s")
-    assert (reply[b"allowed"] is True) if protocol == 3 else (reply[:2] == [b"allowed", 1])
-    try:
-        client.get("k")
-        raise SystemExit("there is no GET")
-    except redis.ResponseError as error:
-        assert "unknown command" in str(error), error
-"#;
-    let port = server.address.port().to_string();
-    let output = Command::new(python()).args(["-c", script, &port]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Returns the interpreter for which `scripts/install-servers` has installed redis-py.
-fn python() -> PathBuf {
-    let tools = env::var_os("RATEKEEPER_TOOLS").map(PathBuf::from);
-    let tools = tools.unwrap_or_else(|| env::home_dir().unwrap().join(".cache/ratekeeper-tools"));
-    tools.join("venv/bin/python")
 }
