@@ -67,7 +67,7 @@ impl Reader<'_> {
                 None => format!("{label}.{key}"),
             };
             if is_true(node, "share_threshold") && !value.is_some_and(|value| value.contains('*')) {
-                let why = "\"share_threshold\" needs a value with \"*\": other values have one count anyway";
+                let why = "\"share_threshold\" needs a value with \"*\", whose matches then share one count";
                 self.problems.report(node.span, why);
             }
             let branch = self.branch(node, &label);

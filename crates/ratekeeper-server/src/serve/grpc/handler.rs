@@ -99,7 +99,8 @@ impl GrpcHandler {
         in_flight: InFlightLimit,
         drain: Drain,
     ) -> io::Result<Self> {
-        let auxiliary = AuxiliaryServices::new::<RateLimitServer>(&drain).await?;
+        let auxiliary =
+            AuxiliaryServices::new::<RateLimitServer>(&drain, service.watch_ready()).await?;
         let metrics = Arc::clone(&service.metrics.grpc);
         let rate_limits = RateLimitServer::new(WorkerService { service, in_flight })
             .max_decoding_message_size(MESSAGE_MAX);

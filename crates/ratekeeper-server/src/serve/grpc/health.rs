@@ -2,18 +2,19 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tokio::sync::watch;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic_health::ServingStatus;
-use tonic_health::server::health_reporter;
+use tonic_health::server::{HealthReporter, health_reporter};
 use tower_service::Service;
 
 use super::rls::proto::DESCRIPTORS;
@@ -32,19 +33,27 @@ type BoxedService = Box<dyn Fn(Request<Body>) -> ResponseFuture + Send + Sync>;
 pub(super) struct AuxiliaryServices(Vec<(&'static str, BoxedService)>);
 
 impl AuxiliaryServices {
-    /// Creates the services. `S` and the server as a whole are reported as serving until the drain starts.
-    /// Must be called in the worker's runtime.
-    pub(super) async fn new<S: NamedService>(drain: &Drain) -> io::Result<Self> {
+    /// Creates the services. `S` and the server as a whole are reported as serving while they are ready,
+    /// until the drain starts. Must be called in the worker's runtime.
+    pub(super) async fn new<S: NamedService>(
+        drain: &Drain,
+        mut is_ready: watch::Receiver<bool>,
+    ) -> io::Result<Self> {
         let (health, health_service) = health_reporter();
-        health.set_serving::<S>().await;
-        health.set_service_status(RATELIMIT, ServingStatus::Serving).await;
+        let is_serving = *is_ready.borrow_and_update();
+        set_status::<S>(&health, is_serving).await;
         let drain = drain.clone();
         tokio::spawn(async move {
-            drain.reached(Stage::LastResponses).await;
-            health.set_not_serving::<S>().await;
-            health.set_service_status(RATELIMIT, ServingStatus::NotServing).await;
-            // The empty name stands for the server as a whole.
-            health.set_service_status("", ServingStatus::NotServing).await;
+            let mut drained = pin!(drain.reached(Stage::LastResponses));
+            loop {
+                tokio::select! {
+                    () = &mut drained => return set_status::<S>(&health, false).await,
+                    Ok(()) = is_ready.changed() => {
+                        let is_serving = *is_ready.borrow_and_update();
+                        set_status::<S>(&health, is_serving).await;
+                    }
+                }
+            }
         });
         let reflection = || {
             let builder = tonic_reflection::server::Builder::configure();
@@ -60,6 +69,14 @@ impl AuxiliaryServices {
 
     pub(super) fn get(&self, name: &str) -> Option<&BoxedService> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, service)| service)
+    }
+}
+
+async fn set_status<S: NamedService>(health: &HealthReporter, is_serving: bool) {
+    let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+    // The empty name stands for the server as a whole.
+    for service in [S::NAME, RATELIMIT, ""] {
+        health.set_service_status(service, status).await;
     }
 }
 

@@ -54,6 +54,11 @@ impl HttpApi {
         Arc::new(Self { limiter, holds: HoldTable::default(), envoy, tokens, metrics })
     }
 
+    /// Whether the server is to get requests.
+    fn is_ready(&self) -> bool {
+        self.envoy.as_ref().is_none_or(|envoy| envoy.is_ready())
+    }
+
     /// Drops reservations and permits that have expired.
     pub(crate) fn sweep(&self) {
         self.holds.sweep(self.now_us());

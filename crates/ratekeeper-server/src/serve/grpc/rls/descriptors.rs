@@ -19,6 +19,8 @@ pub(super) struct DescriptorCheck<'m> {
     pub(super) descriptor: usize,
     pub(super) limit: &'m DescriptorLimit,
     pub(super) is_shadow: bool,
+    /// Whether the request is denied only if all its descriptors in quota mode are over their limits.
+    pub(super) is_quota: bool,
     /// The decision, if the limit is a rate.
     pub(super) decision: Option<Decision>,
     /// Whether the decision was made without the store, because it is unavailable.
@@ -31,6 +33,15 @@ pub(super) type DescriptorChecks<'m> = SmallVec<[DescriptorCheck<'m>; 2]>;
 
 /// The indices of some checks.
 type Indices = SmallVec<[usize; 4]>;
+
+/// Modes that apply to all limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GlobalModes {
+    /// Nothing is denied.
+    pub(crate) is_shadow: bool,
+    /// All descriptors are in quota mode.
+    pub(crate) is_quota: bool,
+}
 
 /// The most limits of a request: more than any configuration needs, and a bound on the cost of one.
 pub(super) const CHECKS_MAX: usize = CHARGES_MAX;
@@ -107,7 +118,7 @@ pub(super) fn check_count(checks: &[DescriptorCheck<'_>]) -> Result<(), RateLimi
 pub(super) fn checks_of<'m>(
     request: &RateLimitRequest,
     matched: &'m [Option<MatchedLimits<'_>>],
-    is_shadow: bool,
+    modes: GlobalModes,
 ) -> DescriptorChecks<'m> {
     let mut checks = DescriptorChecks::new();
     let has_looks = request.descriptors.iter().any(|one| hits(request, one) == Hits::Look);
@@ -117,7 +128,8 @@ pub(super) fn checks_of<'m>(
         checks.extend(matched.limits().iter().map(|limit| DescriptorCheck {
             descriptor: index,
             limit,
-            is_shadow: is_shadow || limit.is_shadow(),
+            is_shadow: modes.is_shadow || limit.is_shadow(),
+            is_quota: (modes.is_quota || limit.is_quota()) && !is_unlimited(limit),
             decision: None,
             is_degraded: false,
             key: matched.key(),
@@ -125,6 +137,10 @@ pub(super) fn checks_of<'m>(
         }));
     }
     checks
+}
+
+pub(super) fn is_unlimited(limit: &DescriptorLimit) -> bool {
+    matches!(limit.quota(), DescriptorQuota::Unlimited)
 }
 
 /// Returns the hits of a descriptor. In a request, 0 means that the field is not set; in a descriptor, it
@@ -185,23 +201,29 @@ impl<'m> DescriptorCheck<'m> {
         matches!(self.hits, Hits::Charge(_) | Hits::Look) && !self.is_shadow
     }
 
+    /// Returns whether this is a quota that leaves the request to others: it is not enforced.
+    fn is_open_quota(&self) -> bool {
+        self.is_quota && !self.is_enforced()
+    }
+
     /// Returns whether the limit denies every request.
-    fn denies_all(&self) -> bool {
+    pub(super) fn denies_all(&self) -> bool {
         matches!(self.limit.quota(), DescriptorQuota::DenyAll(_))
     }
 }
 
-/// Applies all limits. Nothing is charged unless all limits that are enforced allow it.
+/// Applies all limits. Nothing is charged unless all limits that are enforced allow it. `has_open_quota` is
+/// whether a descriptor in quota mode has no limit.
 pub(super) async fn decide(
     limiter: &PolicyLimiter,
     checks: &mut [DescriptorCheck<'_>],
+    has_open_quota: bool,
 ) -> Result<(), RateLimitRequestError> {
     check_count(checks)?;
     let (enforced, others): (Indices, Indices) =
         (0..checks.len()).partition(|index| checks[*index].is_enforced());
-    let denies_all = enforced.iter().any(|index| checks[*index].denies_all());
-    let op = if denies_all { Op::Peek } else { Op::Check };
-    let is_allowed = apply(limiter, op, checks, &enforced).await? && !denies_all;
+    let has_open_quota = has_open_quota || checks.iter().any(DescriptorCheck::is_open_quota);
+    let is_allowed = charge_enforced(limiter, checks, enforced, has_open_quota).await?;
     for index in others {
         if let Hits::Report(_) = checks[index].hits {
             report(limiter, checks, index).await?;
@@ -215,6 +237,42 @@ pub(super) async fn decide(
         apply(limiter, op, checks, &[index]).await?;
     }
     Ok(())
+}
+
+/// Charges the limits that are enforced in one step, all of them or none. A descriptor in quota mode that is
+/// over its limit is left out, unless there is no other. Returns whether the request is allowed.
+async fn charge_enforced(
+    limiter: &PolicyLimiter,
+    checks: &mut [DescriptorCheck<'_>],
+    mut enforced: Indices,
+    has_open_quota: bool,
+) -> Result<bool, ChargesError> {
+    let needs_quota = !has_open_quota && enforced.iter().any(|index| checks[*index].is_quota);
+    // Those that allow nothing.
+    leave_out_quotas(checks, &mut enforced);
+    loop {
+        let is_out_of_quota = needs_quota && !enforced.iter().any(|index| checks[*index].is_quota);
+        let is_denied = is_out_of_quota || enforced.iter().any(|index| checks[*index].denies_all());
+        let op = if is_denied { Op::Peek } else { Op::Check };
+        let is_allowed = apply(limiter, op, checks, &enforced).await?;
+        let denies = |index: &usize| !checks[*index].is_quota && checks[*index].is_over_limit();
+        if is_denied || is_allowed || enforced.iter().any(denies) {
+            return Ok(is_allowed && !is_denied);
+        }
+        // Only quotas are over, and nothing was charged.
+        if !leave_out_quotas(checks, &mut enforced) {
+            return Ok(false);
+        }
+    }
+}
+
+/// Leaves out the descriptors in quota mode of which a limit is over. Returns whether there are any.
+fn leave_out_quotas(checks: &[DescriptorCheck<'_>], enforced: &mut Indices) -> bool {
+    let over = enforced.iter().map(|index| &checks[*index]);
+    let over = over.filter(|check| check.is_quota && check.is_over_limit());
+    let over: SmallVec<[usize; 4]> = over.map(|check| check.descriptor).collect();
+    enforced.retain(|index| !over.contains(&checks[*index].descriptor));
+    !over.is_empty()
 }
 
 /// Charges what was used. It is over the limit if nothing was left before.
