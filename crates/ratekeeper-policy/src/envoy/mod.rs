@@ -113,7 +113,7 @@ impl EnvoyConfig {
         {
             let why = format!(
                 "the domain is already in {first}; put its descriptors into one file, or set \
-                 MERGE_DOMAIN_CONFIG"
+                 MERGE_DOMAIN_CONFIG=true"
             );
             problems.report(node.span, why);
         }

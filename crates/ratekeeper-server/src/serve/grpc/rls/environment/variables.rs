@@ -96,7 +96,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     supported("GRPC_PORT", "with `GRPC_HOST`: `--grpc`"),
     ignored("GRPC_MAX_CONNECTION_AGE", &[], "connections have no maximum age"),
     ignored("GRPC_MAX_CONNECTION_AGE_GRACE", &[], "connections have no maximum age"),
-    supported("GRPC_SERVER_USE_TLS", "TLS for the gRPC listener, unless `--tls-cert` is given"),
+    supported("GRPC_SERVER_USE_TLS", "TLS of the gRPC listener, in place of `--tls-cert`"),
     supported("GRPC_SERVER_TLS_CERT", "its certificate chain; reloaded when it changes"),
     supported("GRPC_SERVER_TLS_KEY", "its private key"),
     supported("GRPC_CLIENT_TLS_CACERT", "the authority of required client certificates"),
