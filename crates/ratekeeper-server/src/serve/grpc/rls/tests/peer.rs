@@ -165,6 +165,30 @@ fn in_global_shadow_mode_statuses_are_over_and_the_overall_code_is_ok() {
     assert_eq!(fixture.service.stats().shadow_over_limit, 4);
 }
 
+/// `integration-test/scripts/replaces.sh`: a limit that is replaced neither refuses nor is charged.
+#[test]
+fn a_replaced_limit_is_neither_checked_nor_charged() {
+    let fixture = fixture_of(
+        "
+domain: rl
+descriptors:
+  - { key: account, rate_limit: { unit: minute, requests_per_unit: 4, replaces: [{ name: banned }, { name: slow }] } }
+  - { key: banned, rate_limit: { unit: minute, requests_per_unit: 0, name: banned } }
+  - { key: slow, rate_limit: { unit: minute, requests_per_unit: 1, name: slow } }
+  - { key: other, rate_limit: { unit: minute, requests_per_unit: 2, replaces: [{ name: banned }] } }
+",
+        RateLimitSettings::default(),
+    );
+    assert_eq!(codes(&fixture, "banned"), "OVER_LIMIT: OVER_LIMIT");
+    assert_eq!(codes(&fixture, "banned other"), "OK: OK OK");
+    for _ in 0..4 {
+        assert_eq!(codes(&fixture, "slow banned account"), "OK: OK OK OK");
+    }
+    assert_eq!(codes(&fixture, "slow banned account"), "OVER_LIMIT: OK OK OVER_LIMIT");
+    assert_eq!(codes(&fixture, "slow other"), "OK: OK OK", "it was not charged");
+    assert_eq!(codes(&fixture, "slow other"), "OVER_LIMIT: OVER_LIMIT OVER_LIMIT");
+}
+
 fn headers(response: &Json) -> Vec<(String, String)> {
     let headers = response["responseHeadersToAdd"].as_array().cloned().unwrap_or_default();
     let text = |value: &Json| value.as_str().unwrap_or_default().to_string();
