@@ -63,11 +63,12 @@ struct Server {
 
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        log::start(self.log).map_err(Failure::input)?;
-        crate::trace::start(self.otlp.as_deref()).map_err(Failure::input)?;
-        raise_file_limit();
         let environment = Environment::read(|name| std::env::var(name).ok());
         let environment = environment.map_err(Failure::input)?;
+        log::start(self.log.or(environment.log_level, environment.log_format))
+            .map_err(Failure::input)?;
+        crate::trace::start(self.otlp.as_deref()).map_err(Failure::input)?;
+        raise_file_limit();
         for IgnoredVariable { name, about } in &environment.warnings {
             tracing::warn!("the environment variable {name} has no effect: {about}");
         }

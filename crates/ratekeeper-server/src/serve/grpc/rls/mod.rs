@@ -28,7 +28,7 @@ use arc_swap::ArcSwap;
 use ratekeeper::files::FileStamps;
 use ratekeeper::policy::ResponseSettings;
 use ratekeeper::policy::envoy::{EnvoyConfig, EnvoyErrors};
-use ratekeeper::{NearLimit, PolicyLimiter};
+use ratekeeper::{Micros, NearLimit, PolicyLimiter};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -284,7 +284,7 @@ impl RateLimitService {
         if checks.iter().any(|check| check.is_shadow && check.is_over_limit()) {
             increment(shadow_over_limit);
         }
-        self.record(&checks, !is_over_limit);
+        self.record(&checks, !is_over_limit, now);
         if trace::is_on() {
             *about = descriptors::decision_info(&checks);
         }
@@ -293,8 +293,8 @@ impl RateLimitService {
 
     /// Counts the decisions of the limits. A limit that was not charged because another one denied the
     /// request has made no decision.
-    fn record(&self, checks: &[DescriptorCheck<'_>], is_allowed: bool) {
-        let (metrics, now) = (self.limit_metrics.load(), self.limiter.engine().now());
+    fn record(&self, checks: &[DescriptorCheck<'_>], is_allowed: bool, now: Micros) {
+        let metrics = self.limit_metrics.load();
         for check in checks.iter().filter(|check| check.is_charge()) {
             let (counters, is_over) = (metrics.of(check.limit), check.is_over_limit());
             match (is_over, check.is_shadow) {

@@ -28,22 +28,24 @@ pub(super) fn response(
     settings: &RateLimitSettings,
     now: Micros,
 ) -> RateLimitResponse {
-    let statuses: Vec<_> = (0..request.descriptors.len())
-        .map(|descriptor| (status(checks, descriptor, now), quota_of(checks, descriptor, settings)))
-        .collect();
-    let is_over = is_denied(&statuses) && !settings.modes.is_shadow;
+    let descriptors = 0..request.descriptors.len();
+    let statuses: Vec<_> =
+        descriptors.clone().map(|descriptor| status(checks, descriptor, now)).collect();
+    let quotas = descriptors.map(|descriptor| quota_of(checks, descriptor, settings));
+    let statuses_and_quotas = statuses.iter().zip(quotas);
+    let is_over = is_denied(statuses_and_quotas.clone()) && !settings.modes.is_shadow;
     let mut headers = headers(checks, settings, is_over);
     if let Some(names) = &settings.limit_headers {
-        headers.extend(names.of(statuses.iter().map(|(status, quota)| (status, *quota))));
+        headers.extend(names.of(statuses_and_quotas));
     }
     let dynamic_metadata = settings.has_dynamic_metadata.then(|| {
-        let passed = statuses.iter().enumerate().filter(|(_, (status, _))| !is_over_limit(status));
+        let passed = statuses.iter().enumerate().filter(|(_, status)| !is_over_limit(status));
         let metadata = |(descriptor, _)| first_of(checks, descriptor)?.limit.metadata();
         dynamic_metadata(request, passed.filter_map(metadata))
     });
     RateLimitResponse {
         overall_code: code(is_over),
-        statuses: statuses.into_iter().map(|(status, _)| status).collect(),
+        statuses,
         response_headers_to_add: headers,
         dynamic_metadata,
         ..RateLimitResponse::default()
@@ -55,7 +57,7 @@ fn is_over_limit(status: &DescriptorStatus) -> bool {
 }
 
 /// A request is denied if a descriptor is over its limit or, of those in quota mode, if all are.
-fn is_denied(statuses: &[(DescriptorStatus, IsQuota)]) -> bool {
+fn is_denied<'s>(statuses: impl Iterator<Item = (&'s DescriptorStatus, IsQuota)>) -> bool {
     let (mut quotas, mut quotas_over) = (0, 0);
     for (status, is_quota) in statuses {
         match (is_quota.0, is_over_limit(status)) {

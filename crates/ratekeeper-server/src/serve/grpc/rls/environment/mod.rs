@@ -15,6 +15,7 @@ use super::files::HiddenFiles;
 use super::{ConfigFolder, GlobalModes, LimitHeaders};
 use crate::choices::LocalAddress;
 use crate::listener::tls::TlsFiles;
+use crate::log::{LogFormat, LogLevel};
 use variables::{Support, VARIABLES};
 
 const ROOT: &str = "/srv/runtime_data/current";
@@ -53,6 +54,10 @@ pub(crate) struct Environment {
     pub(crate) has_dynamic_metadata: bool,
     /// `NEAR_LIMIT_RATIO`: from which usage on a limit counts as nearly used up.
     pub(crate) near_limit: NearLimit,
+    /// `LOG_LEVEL`.
+    pub(crate) log_level: Option<LogLevel>,
+    /// `LOG_FORMAT`.
+    pub(crate) log_format: Option<LogFormat>,
     /// Variables that are set and have no effect.
     pub(crate) warnings: Vec<IgnoredVariable>,
 }
@@ -89,6 +94,10 @@ pub(crate) enum EnvironmentError {
     InvalidPort { name: &'static str, value: String, source: ParseIntError },
     #[error("NEAR_LIMIT_RATIO is \"{value}\": {source}")]
     InvalidNearLimit { value: String, source: InvalidRatio },
+    #[error("LOG_LEVEL is \"{0}\"; use error, warn, info, debug or trace")]
+    InvalidLogLevel(String),
+    #[error("LOG_FORMAT is \"{0}\"; use text or json")]
+    InvalidLogFormat(String),
     #[error("{name} is \"{value}\": use true or false")]
     InvalidBoolean { name: &'static str, value: String },
     #[error("{name} is \"{value}\", which is not the name of a header")]
@@ -144,6 +153,8 @@ impl Environment {
             limit_headers: limit_headers(get)?,
             has_dynamic_metadata: boolean(get, "RESPONSE_DYNAMIC_METADATA")?,
             near_limit: near_limit(get)?,
+            log_level: log_level(get)?,
+            log_format: log_format(get)?,
             warnings,
         })
     }
@@ -223,6 +234,27 @@ fn near_limit(get: Variables<'_>) -> Result<NearLimit, EnvironmentError> {
     value.parse().map_err(|source| EnvironmentError::InvalidNearLimit { value, source })
 }
 
+fn log_level(get: Variables<'_>) -> Result<Option<LogLevel>, EnvironmentError> {
+    let Some(value) = get("LOG_LEVEL") else { return Ok(None) };
+    Ok(Some(match value.to_lowercase().as_str() {
+        "panic" | "fatal" | "error" => LogLevel::Error,
+        "warn" | "warning" => LogLevel::Warn,
+        "info" => LogLevel::Info,
+        "debug" => LogLevel::Debug,
+        "trace" => LogLevel::Trace,
+        _ => return Err(EnvironmentError::InvalidLogLevel(value)),
+    }))
+}
+
+fn log_format(get: Variables<'_>) -> Result<Option<LogFormat>, EnvironmentError> {
+    let Some(value) = get("LOG_FORMAT") else { return Ok(None) };
+    Ok(Some(match value.to_lowercase().as_str() {
+        "text" => LogFormat::Text,
+        "json" => LogFormat::Json,
+        _ => return Err(EnvironmentError::InvalidLogFormat(value)),
+    }))
+}
+
 /// Returns the address if the host or the port is set.
 fn bind_address(
     get: Variables<'_>,
@@ -282,7 +314,7 @@ mod tests {
             "GRPC_PORT=8081 GRPC_HOST=127.0.0.1 PORT=8080 DEBUG_PORT=6070 SHADOW_MODE=true \
              NEAR_LIMIT_RATIO=0.9 RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit QUOTA_MODE=1 \
              RESPONSE_DYNAMIC_METADATA=t MERGE_DOMAIN_CONFIG=true RUNTIME_IGNOREDOTFILES=true \
-             CACHE_KEY_PREFIX=shop: GRPC_UDS=/run/rl.sock LIMIT_RESPONSE_HEADERS_ENABLED=true \
+             LOG_LEVEL=WARN LOG_FORMAT=json CACHE_KEY_PREFIX=shop: GRPC_UDS=/run/rl.sock LIMIT_RESPONSE_HEADERS_ENABLED=true \
              LIMIT_LIMIT_HEADER=A-Limit GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=c.pem \
              GRPC_SERVER_TLS_KEY=k.pem GRPC_CLIENT_TLS_CACERT=ca.pem GRPC_CLIENT_TLS_SAN=envoy",
         );
@@ -313,6 +345,8 @@ mod tests {
             }),
             has_dynamic_metadata: true,
             near_limit: "0.9".parse().unwrap(),
+            log_level: Some(LogLevel::Warn),
+            log_format: Some(LogFormat::Json),
             warnings: Vec::new(),
         };
         assert_eq!(set, Ok(expected));
@@ -382,6 +416,8 @@ mod tests {
             "NEAR_LIMIT_RATIO=1.5",
             "NEAR_LIMIT_RATIO=most",
             "SHADOW_MODE=yes",
+            "LOG_LEVEL=loud",
+            "LOG_FORMAT=xml",
             "CONFIG_TYPE=GRPC_XDS_SOTW",
             "REDIS_TLS=true REDIS_TLS_CACERT=/ca.pem",
             "REDIS_SENTINEL_AUTH=secret",

@@ -101,8 +101,8 @@ pub(super) const VARIABLES: &[Variable] = &[
     supported("GRPC_SERVER_TLS_KEY", "its private key"),
     supported("GRPC_CLIENT_TLS_CACERT", "the authority of required client certificates"),
     supported("GRPC_CLIENT_TLS_SAN", "a DNS name that client certificates must have"),
-    ignored("LOG_LEVEL", &["info"], "use `--log-level`"),
-    ignored("LOG_FORMAT", &["text"], "use `--log-format`"),
+    supported("LOG_LEVEL", "`--log-level`; `info` if absent"),
+    supported("LOG_FORMAT", "`--log-format`"),
     rejected("CONFIG_TYPE", &["FILE"], "only files are read: mount them, and set `RUNTIME_ROOT`"),
     ignored(
         "FORCE_START_WITHOUT_INITIAL_CONFIG",
