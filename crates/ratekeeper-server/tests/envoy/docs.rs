@@ -19,7 +19,7 @@ fn start_server() -> Server {
 }
 
 /// Starts Envoy with the printed configuration, for a rate limit service at this port.
-fn start(config: &str, app: &Backend, service: u16) -> Envoy {
+pub(crate) fn start(config: &str, app: &Backend, service: u16) -> Envoy {
     Envoy::start_with(|listen, admin| {
         let ports = [
             (10000, listen.port()),

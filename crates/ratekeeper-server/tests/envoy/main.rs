@@ -16,3 +16,4 @@ mod proxy;
 mod reset;
 mod service;
 mod sidecar;
+mod stream_done;

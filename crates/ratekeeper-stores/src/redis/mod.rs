@@ -10,6 +10,7 @@ mod decide;
 mod keys;
 mod permits;
 mod script;
+mod script_call;
 mod sentinel;
 mod shared_store;
 mod slots;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ratekeeper::{Applied, Charge, ChargeKind, ChargesError, Cost, Decision, Engine, Limit};
+use ratekeeper::{Applied, Charge, ChargesError, Cost, Decision, Engine, Limit, MaxDebt};
 use ratekeeper::{MaybeReady, Micros, Op, StoreError, Wait};
 
 use super::codec::ReplyWriter;
@@ -14,7 +14,7 @@ pub(super) struct RateCommand<'a> {
     pub(super) limit: &'a Arc<Limit>,
     pub(super) key: &'a [u8],
     pub(super) cost: Cost,
-    pub(super) kind: ChargeKind,
+    pub(super) overdraft: Option<MaxDebt>,
     pub(super) format: ReplyFormat,
 }
 
@@ -51,7 +51,11 @@ impl RateCommand<'_> {
     /// Applies the command at a time that was read from the engine's clock.
     #[inline]
     pub(super) fn run(&self, engine: &Engine, now: Micros) -> Running {
-        let charge = Charge::new(self.limit, self.key).cost(self.cost).kind(self.kind);
+        let charge = Charge::new(self.limit, self.key).cost(self.cost);
+        let charge = match self.overdraft {
+            Some(max_debt) => charge.overdraft(max_debt),
+            None => charge,
+        };
         match self.action {
             Action::Apply(op) => Running::Apply(engine.apply_at(op, &[charge], now)),
             Action::Reset => Running::Reset(engine.reset(&charge)),
@@ -142,7 +146,7 @@ fn write_throttle(decision: &Decision, wait: Wait, reply: &mut ReplyWriter<'_>) 
 }
 
 fn write_named(decision: &Decision, is_degraded: bool, reply: &mut ReplyWriter<'_>) {
-    reply.map(8);
+    reply.map(8 + usize::from(decision.is_cut()));
     reply.text("allowed");
     reply.boolean(decision.allowed());
     reply.text("limit");
@@ -162,4 +166,8 @@ fn write_named(decision: &Decision, is_degraded: bool, reply: &mut ReplyWriter<'
     reply.boolean(decision.exceeds_capacity());
     reply.text("degraded");
     reply.boolean(is_degraded);
+    if decision.is_cut() {
+        reply.text("cut");
+        reply.boolean(true);
+    }
 }
