@@ -14,6 +14,7 @@ pub mod leased;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod reservation;
 mod snapshot;
 mod store;
 mod verdict;
@@ -24,6 +25,7 @@ pub use leased::{LeaseStats, LeasedStore};
 pub use memory::{MemoryStats, MemoryStore};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore, RedisUrlError};
+pub use reservation::{ReservationRecord, ReservationStore, SettledReservation};
 pub use snapshot::Snapshot;
 pub use store::{ApplyFailure, LateReply, Op, SharedStore, Store, StoreError, StoreErrorCause};
 pub use verdict::Verdict;

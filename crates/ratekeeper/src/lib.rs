@@ -121,7 +121,7 @@ mod policy_files;
 mod policy_handle;
 #[cfg(feature = "policy")]
 mod policy_limiter;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "policy", feature = "redis"))]
 mod random;
 mod reservation;
 #[cfg(feature = "redis")]
@@ -138,9 +138,12 @@ pub use admission::{Admission, Admitted, BindingLimit, Refusal, RefusalReason};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use concurrency::{ConcurrencyLimit, Permit, ZeroPermits};
 #[cfg(any(feature = "policy", feature = "redis"))]
-pub use engine::{Applied, Degraded, DegradedReason, Receipt};
+pub use engine::{
+    Applied, Degraded, DegradedReason, HoldId, InvalidHoldId, Receipt, ReservationError,
+    ReserveError, Reserved, Settled, TooManyHeld,
+};
 #[cfg(feature = "policy")]
-pub use engine::{Engine, HeldPermit, MaybeReady};
+pub use engine::{Engine, MaybeReady, PermitError};
 pub use key_request::KeyRequest;
 pub use limiter::{Limiter, LimiterBuilder};
 #[cfg(feature = "policy")]
@@ -167,7 +170,8 @@ pub use ratekeeper_stores::{
 };
 #[cfg(feature = "redis")]
 pub use ratekeeper_stores::{
-    LeaseStats, LeasedStore, RedisConfig, RedisStore, RedisUrlError, SharedStore, Store,
+    LeaseStats, LeasedStore, RedisConfig, RedisStore, RedisUrlError, ReservationRecord,
+    ReservationStore, SettledReservation, SharedStore, Store,
 };
 pub use reservation::{Reservation, ReservationExpired};
 #[cfg(feature = "redis")]

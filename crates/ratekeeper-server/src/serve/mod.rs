@@ -8,6 +8,7 @@ mod caller_limit;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod grpc;
+mod hold_time;
 mod http;
 mod listeners;
 mod options;
@@ -242,7 +243,7 @@ impl Server {
         let mut sweeps = interval(SWEEP_INTERVAL);
         loop {
             sweeps.tick().await;
-            self.http.sweep();
+            self.policy.limiter().engine().sweep();
         }
     }
 }

@@ -10,6 +10,9 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/envoy.rs"));
 }
 
+#[allow(unused_imports, reason = "the tests of the server do not use it")]
+pub(crate) use generated::kuadrant::service::ratelimit::v1 as kuadrant;
+
 use generated::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use generated::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 #[allow(unused_imports, reason = "the TLS tests of the server do without")]

@@ -7,6 +7,7 @@ mod drop_in;
 mod environment;
 mod folder;
 mod grpc;
+mod kuadrant;
 #[path = "../deploy/manifests.rs"]
 #[allow(dead_code, reason = "the tests of deploy use all of it")]
 mod manifests;

@@ -17,6 +17,7 @@ use crate::grpc::{Client, Code, RateLimitOverride, RateLimitRequest, channel, re
 use crate::process::Server;
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+const KUADRANT: &str = "kuadrant.service.ratelimit.v1.RateLimitService";
 
 const FILE: &str = "
 domain: test
@@ -121,7 +122,7 @@ async fn changed_files_are_loaded_and_invalid_ones_are_rejected() {
 #[tokio::test]
 async fn it_serves_health_checks_and_reflection() {
     let server = Server::start(FILE);
-    for service in ["", SERVICE, "ratelimit"] {
+    for service in ["", SERVICE, KUADRANT, "ratelimit"] {
         assert_eq!(health(&server, service).await, ServingStatus::Serving, "{service:?}");
     }
     let channel = channel(server.address()).await;
@@ -137,7 +138,9 @@ async fn it_serves_health_checks_and_reflection() {
         .into_inner();
     let response = responses.message().await.unwrap().unwrap().message_response.unwrap();
     let MessageResponse::ListServicesResponse(list) = response else { panic!("{response:?}") };
-    assert!(list.service.iter().any(|service| service.name == SERVICE));
+    for name in [SERVICE, KUADRANT] {
+        assert!(list.service.iter().any(|service| service.name == name), "{name}");
+    }
 }
 
 #[tokio::test]

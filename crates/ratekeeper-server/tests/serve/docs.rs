@@ -61,16 +61,29 @@ fn http_examples_get_the_printed_responses() {
     }
 }
 
+/// Returns the id in the output of an example: 32 characters in quotes.
+fn id_in(text: &str) -> Option<&str> {
+    text.split('"').find(|part| part.len() == 32)
+}
+
+/// Replaces the ids that are printed by those of this server.
+fn with_ids(text: &str, ids: &[(&str, String)]) -> String {
+    ids.iter().fold(text.to_string(), |text, (printed, actual)| text.replace(printed, actual))
+}
+
 #[test]
 fn redis_examples_get_the_printed_replies() {
     let server = Server::start(&["--resp", "127.0.0.1:0"]);
     let port = server.resp().port().to_string();
+    let mut ids: Vec<(&str, String)> = Vec::new();
     for (command, printed) in examples("redis-cli") {
+        let command = with_ids(command, &ids);
         let args = command.split(' ').skip(1).map(|arg| if arg == "6380" { &port } else { arg });
         // As in a terminal.
         let output = Command::new("redis-cli").arg("--no-raw").args(args).output().unwrap();
         let output = String::from_utf8(output.stdout).expect("text");
-        let printed = printed.trim_end();
+        ids.extend(id_in(printed).zip(id_in(&output).map(str::to_string)));
+        let printed = with_ids(printed.trim_end(), &ids);
         match printed.strip_suffix('…') {
             Some(start) => assert!(output.starts_with(start), "{command}: {output}"),
             None => assert_eq!(output.trim_end(), printed, "{command}"),

@@ -15,6 +15,7 @@ mod killed;
 mod permits;
 mod process;
 mod reload;
+mod reservations;
 mod resp_end;
 mod store_failure;
 mod tls;

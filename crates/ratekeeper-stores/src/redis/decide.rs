@@ -49,6 +49,11 @@ impl<'s> Operation<'s> {
         Self { store, deadline, ends, shard, late }
     }
 
+    /// A step of this operation, with the same deadline.
+    pub(super) fn step(&self) -> Self {
+        Self::ending(self.store, self.deadline, self.ends)
+    }
+
     /// The shard of the last command.
     pub(super) fn shard(&self) -> usize {
         self.shard.load(Ordering::Relaxed)
@@ -110,13 +115,7 @@ impl<'s> Operation<'s> {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Decided, StoreError> {
-        // Debts and refunds of a log are rare, and not in the script; so are looks that deny nothing.
-        let is_left_out = |charge: &Charge<'_>| match op {
-            Op::Peek => false,
-            Op::Check => is_log(charge.limit) && charge.kind == ChargeKind::Overdraft,
-            Op::Charge | Op::Refund { .. } => is_log(charge.limit) || charge.is_look(),
-        };
-        match charges.iter().any(is_left_out) {
+        match charges.iter().any(|charge| is_left_out(op, charge)) {
             true => self.by_swap(op, charges, now).await,
             false => self.by_script(op, charges, now).await,
         }
@@ -128,18 +127,50 @@ impl<'s> Operation<'s> {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Decided, StoreError> {
+        let decided = self.by_guarded_script(op, charges, now, None).await?;
+        decided.ok_or_else(|| invalid_response(&Value::Nil))
+    }
+
+    /// Applies `op` to charges of different usages, whose keys are in one slot with the guard, if that
+    /// exists, and deletes the guard: in one atomic step. Returns `None` if the guard does not exist.
+    pub(super) async fn guarded(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+        guard: &[u8],
+    ) -> Result<Option<Decided>, StoreError> {
+        match charges.iter().any(|charge| is_left_out(op, charge)) {
+            true => self.by_guarded_swap(op, charges, now, Some(guard)).await,
+            false => self.by_guarded_script(op, charges, now, Some(guard)).await,
+        }
+    }
+
+    async fn by_guarded_script(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+        guard: Option<&[u8]>,
+    ) -> Result<Option<Decided>, StoreError> {
+        let mut keys = self.keys(charges);
+        keys.extend(guard.map(Vec::from));
         let mut call = ScriptCall::new(op, charges, now);
-        let (keys, time) = (self.keys(charges), self.store.time(now));
-        let mut reply = self.script_reply(call.script, &keys, &call.args(time.clone(), op)).await?;
-        if let Some((ScriptOutcome::NoWindow, at, _)) = codec::decode_reply(&reply) {
+        let args = call.args(self.store.time(now), op);
+        let mut reply = self.script_reply(&call, &keys, &args, guard.is_some()).await?;
+        if let Some((ScriptOutcome::NoWindow, at, _)) =
+            reply.as_deref().and_then(codec::decode_reply)
+        {
             // This node's clock is wrong by more than a window, but the server's decides.
             call = ScriptCall::new(op, charges, at);
-            reply = self.script_reply(call.script, &keys, &call.args(time, op)).await?;
+            let args = call.args(self.store.time(now), op);
+            reply = self.script_reply(&call, &keys, &args, guard.is_some()).await?;
         }
+        let Some(reply) = reply else { return Ok(None) };
         let invalid = || StoreError::InvalidResponse(format!("{reply:?}").into());
         let (outcome, at, states) = codec::decode_reply(&reply).ok_or_else(invalid)?;
         if matches!(outcome, ScriptOutcome::OtherLimit | ScriptOutcome::NoWindow) {
-            return self.by_swap(op, charges, now).await;
+            return self.by_guarded_swap(op, charges, now, guard).await;
         }
         let is_charged = op != Op::Peek && outcome == ScriptOutcome::Fits;
         let mut states = states;
@@ -154,18 +185,22 @@ impl<'s> Operation<'s> {
         let decides = matches!(op, Op::Check | Op::Peek);
         match decides && decided.all_fit() != (outcome == ScriptOutcome::Fits) {
             true => Err(invalid()),
-            false => Ok(decided),
+            false => Ok(Some(decided)),
         }
     }
 
+    /// Calls a script that decides. Returns `None` if its guard does not exist.
     async fn script_reply(
         &self,
-        script: &LuaScript,
+        call: &ScriptCall,
         keys: &[Vec<u8>],
         args: &[Vec<u8>],
-    ) -> Result<Vec<u8>, StoreError> {
+        is_guarded: bool,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let script = if is_guarded { call.script.guarded() } else { call.script };
         match self.script(script, keys, args).await? {
-            Value::BulkString(reply) => Ok(reply),
+            Value::BulkString(reply) => Ok(Some(reply)),
+            Value::Nil if is_guarded => Ok(None),
             other => Err(invalid_response(&other)),
         }
     }
@@ -178,10 +213,26 @@ impl<'s> Operation<'s> {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Decided, StoreError> {
-        let keys = self.keys(charges);
+        let decided = self.by_guarded_swap(op, charges, now, None).await?;
+        decided.ok_or_else(|| invalid_response(&Value::Nil))
+    }
+
+    async fn by_guarded_swap(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+        guard: Option<&[u8]>,
+    ) -> Result<Option<Decided>, StoreError> {
+        let mut keys = self.keys(charges);
+        keys.extend(guard.map(Vec::from));
         for _ in 0..SWAPS_MAX {
             let reply = self.script(&script::READ, &keys, &[self.store.time(now)]).await?;
-            let (at, before) = read_states(&reply).ok_or_else(|| invalid_response(&reply))?;
+            let (at, mut before) = read_states(&reply).ok_or_else(|| invalid_response(&reply))?;
+            let guard_value = guard.and_then(|_| before.pop());
+            if guard_value.as_ref().is_some_and(Vec::is_empty) {
+                return Ok(None);
+            }
             let unpacked = charges.iter().zip(&before).map(|(charge, bytes)| {
                 codec::decode_state(bytes, charge.limit).ok_or_else(|| invalid_response(&reply))
             });
@@ -196,9 +247,11 @@ impl<'s> Operation<'s> {
                 let (command, ms) = self.expiry(state, charge.limit, at);
                 args.extend([before, after, command.to_vec(), ms.to_string().into_bytes()]);
             }
+            // The guard is deleted.
+            args.extend(guard_value.into_iter().flat_map(|value| [value, vec![], vec![], vec![]]));
             let is_same = args.chunks(4).all(|states| states[0] == states[1]);
             if is_same || self.script(&script::SWAP, &keys, &args).await? == Value::Int(1) {
-                return Ok(Decided { at, decisions });
+                return Ok(Some(Decided { at, decisions }));
             }
         }
         Err(StoreError::Refused("the key is changed too often by others".into()))
@@ -278,7 +331,7 @@ impl<'s> Operation<'s> {
         now: Micros,
     ) -> Vec<Result<GroupDecided<'c>, StepFailure>> {
         join_all(groups.iter().map(async |group| {
-            let step = Self::ending(self.store, self.deadline, self.ends);
+            let step = self.step();
             match step.together(op, &group.charges, now).await {
                 Ok(decided) => Ok(GroupDecided { group: group.clone(), decided }),
                 Err(error) => Err(StepFailure { error, shard: step.shard() }),
@@ -317,15 +370,15 @@ impl Decided {
 
 /// Charges to one key, which is one slot of a cluster.
 #[derive(Clone)]
-struct Group<'c> {
-    charges: Vec<Charge<'c>>,
+pub(super) struct Group<'c> {
+    pub(super) charges: Vec<Charge<'c>>,
     /// Their indices among all charges.
     indices: Vec<usize>,
 }
 
-struct GroupDecided<'c> {
-    group: Group<'c>,
-    decided: Decided,
+pub(super) struct GroupDecided<'c> {
+    pub(super) group: Group<'c>,
+    pub(super) decided: Decided,
 }
 
 struct StepFailure {
@@ -333,7 +386,7 @@ struct StepFailure {
     shard: usize,
 }
 
-fn by_key<'c>(charges: &[Charge<'c>]) -> Vec<Group<'c>> {
+pub(super) fn by_key<'c>(charges: &[Charge<'c>]) -> Vec<Group<'c>> {
     let mut groups: Vec<Group<'c>> = Vec::new();
     let mut of_key = HashMap::with_capacity(charges.len());
     for (i, charge) in charges.iter().enumerate() {
@@ -348,7 +401,7 @@ fn by_key<'c>(charges: &[Charge<'c>]) -> Vec<Group<'c>> {
 }
 
 /// Puts the decisions of all groups in the order of the charges.
-fn gather(charges: &[Charge<'_>], groups: &[GroupDecided<'_>], now: Micros) -> Decided {
+pub(super) fn gather(charges: &[Charge<'_>], groups: &[GroupDecided<'_>], now: Micros) -> Decided {
     let mut decisions: Vec<Option<Decision>> = vec![None; charges.len()];
     for GroupDecided { group, decided } in groups {
         for (i, decision) in group.indices.iter().zip(&decided.decisions) {
@@ -358,6 +411,16 @@ fn gather(charges: &[Charge<'_>], groups: &[GroupDecided<'_>], now: Micros) -> D
     let at = groups.iter().map(|done| done.decided.at).max().unwrap_or(now);
     let decisions = decisions.into_iter().map(|decision| decision.expect("all are decided"));
     Decided { at, decisions: decisions.collect() }
+}
+
+/// Whether the scripts leave out what `op` does to a charge: debts and refunds of a log, and looks that deny
+/// nothing, which are rare.
+fn is_left_out(op: Op, charge: &Charge<'_>) -> bool {
+    match op {
+        Op::Peek => false,
+        Op::Check => is_log(charge.limit) && charge.kind == ChargeKind::Overdraft,
+        Op::Charge | Op::Refund { .. } => is_log(charge.limit) || charge.is_look(),
+    }
 }
 
 fn is_log(limit: &Limit) -> bool {

@@ -6,6 +6,9 @@
 //! and stands for the algorithm's name too. The length makes it injective: no two usages share a key,
 //! whatever bytes they are made of. The caller's key is a hash tag, so that all limits of one key live
 //! in one slot of a cluster.
+//!
+//! What belongs to a reservation or a held permit is found by its id: `PREFIX:1:reservation{=ID}` and
+//! `PREFIX:1:permit{=ID}`.
 
 use ratekeeper_core::Algorithm;
 
@@ -26,6 +29,21 @@ pub(super) fn key_of(prefix: &str, charge: &Charge<'_>) -> Vec<u8> {
 /// The Redis key of the permits of this name and key.
 pub(super) fn permits_key(prefix: &str, name: &str, key: &[u8]) -> Vec<u8> {
     build(prefix, key, b'p', name)
+}
+
+/// The Redis key of the record of a reservation.
+pub(super) fn reservation_key(prefix: &str, id: u128) -> Vec<u8> {
+    format!("{prefix}:{VERSION}:reservation{{={id:032x}}}").into_bytes()
+}
+
+/// The Redis key of what says where a held permit is.
+pub(super) fn permit_key(prefix: &str, id: u128) -> Vec<u8> {
+    format!("{prefix}:{VERSION}:permit{{={id:032x}}}").into_bytes()
+}
+
+/// The Redis key that exists until a reservation is settled for this key.
+pub(super) fn guard_key(prefix: &str, key: &[u8], id: u128) -> Vec<u8> {
+    build(prefix, key, b'r', &format!("{id:032x}"))
 }
 
 fn build(prefix: &str, of: &[u8], letter: u8, name: &str) -> Vec<u8> {

@@ -9,6 +9,8 @@ mod connection;
 mod decide;
 mod keys;
 mod permits;
+mod reservation_codec;
+mod reservations;
 mod script;
 mod script_call;
 mod sentinel;

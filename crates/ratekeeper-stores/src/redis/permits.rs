@@ -3,10 +3,15 @@
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::{Cmd, Value};
 
+use super::keys::permit_key;
+use super::reservations::set;
 use super::{RedisStore, invalid_response, script};
 use crate::store::StoreError;
+
+/// The version of how a location is encoded.
+const LOCATION_VERSION: u8 = 1;
 
 /// The result of an operation on a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +71,47 @@ impl RedisStore {
         Ok(self.permit(permit, 0, Duration::ZERO, true).await?.is_held)
     }
 
+    /// Keeps for this long where a permit is, so that it can be released by its id alone
+    /// ([`RedisStore::release_permit_of`]).
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn put_permit_location(
+        &self,
+        permit: &PermitName<'_>,
+        valid: Duration,
+    ) -> Result<(), StoreError> {
+        let mut location = vec![LOCATION_VERSION];
+        location.extend((permit.name.len() as u32).to_be_bytes());
+        location.extend_from_slice(permit.name.as_bytes());
+        location.extend_from_slice(permit.key);
+        let cmd = set(permit_key(&self.config.prefix, permit.id), &location, valid);
+        self.operation().command(cmd).await.map(drop)
+    }
+
+    /// Releases the permit of this id. Returns whether it was held, and its location known.
+    ///
+    /// # Errors
+    /// If the store fails. This can be called again then.
+    pub async fn release_permit_of(&self, id: u128) -> Result<bool, StoreError> {
+        let location_key = permit_key(&self.config.prefix, id);
+        let mut get = Cmd::new();
+        get.arg("GET").arg(&location_key);
+        let location = match self.operation().command(get).await? {
+            Value::Nil => return Ok(false),
+            Value::BulkString(location) => location,
+            reply => return Err(invalid_response(&reply)),
+        };
+        let (name, key) = parse_location(&location)
+            .ok_or_else(|| invalid_response(&Value::BulkString(location.clone())))?;
+        let was_held = self.release_permit(&PermitName { name, key, id }).await?;
+        // Nothing depends on it any more; otherwise it expires.
+        let mut del = Cmd::new();
+        del.arg("DEL").arg(location_key);
+        let _ = self.operation().command(del).await;
+        Ok(was_held)
+    }
+
     async fn permit(
         &self,
         permit: &PermitName<'_>,
@@ -91,4 +137,12 @@ impl RedisStore {
             free_in: Duration::from_millis(free_ms.unsigned_abs()),
         })
     }
+}
+
+/// Returns the name and the key.
+fn parse_location(location: &[u8]) -> Option<(&str, &[u8])> {
+    let (len, rest) = location.strip_prefix(&[LOCATION_VERSION])?.split_first_chunk()?;
+    let len = usize::try_from(u32::from_be_bytes(*len)).ok()?;
+    let (name, key) = rest.split_at_checked(len)?;
+    Some((std::str::from_utf8(name).ok()?, key))
 }

@@ -28,6 +28,7 @@ const SETS: usize = 1 << PARTS.len();
 pub(super) struct LuaScript {
     source: String,
     script: Script,
+    guarded: OnceLock<Box<LuaScript>>,
 }
 
 pub(super) static READ: LazyLock<LuaScript> =
@@ -44,7 +45,15 @@ pub(super) static ACQUIRE: LazyLock<LuaScript> =
 impl LuaScript {
     fn new(parts: &[&str]) -> Self {
         let source = parts.join("\n");
-        Self { script: Script::new(&source), source }
+        Self { script: Script::new(&source), source, guarded: OnceLock::new() }
+    }
+
+    /// The script behind a guard: a key after its own, without which it does nothing, and which it
+    /// deletes.
+    pub(super) fn guarded(&self) -> &Self {
+        const GUARD_HEAD: &str = include_str!("scripts/guard_head.lua");
+        const GUARD_TAIL: &str = include_str!("scripts/guard_tail.lua");
+        self.guarded.get_or_init(|| Box::new(Self::new(&[GUARD_HEAD, &self.source, GUARD_TAIL])))
     }
 
     /// The script that decides on one charge.

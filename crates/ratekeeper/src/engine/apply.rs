@@ -3,11 +3,14 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use ratekeeper_core::{FailureMode, Micros};
-use ratekeeper_stores::{Charge, ChargesError, MemoryStats, MemoryStore, Op, StoreError};
+use ratekeeper_stores::{
+    Charge, ChargesError, MemoryStats, MemoryStore, Op, ReservationRecord, StoreError,
+};
 
 use super::applied::{Applied, Receipt};
+use super::hold_table::HoldTable;
 use super::maybe_ready::MaybeReady;
-use super::permits::LocalPermits;
+use super::permits::{LocalHold, LocalPermits};
 use crate::clock::Clock;
 use crate::histogram::{DurationCounts, SampledHistogram};
 
@@ -42,6 +45,10 @@ pub struct Engine {
     /// For charges that say nothing else. Changes with the policy.
     on_failure: AtomicU8,
     pub(super) permits: LocalPermits,
+    /// Permits that callers hold in this process.
+    pub(super) held_permits: HoldTable<LocalHold>,
+    /// Reservations of the memory store. A shared store keeps its own.
+    pub(super) reservations: HoldTable<ReservationRecord>,
     /// How long calls of the memory store took. A shared store has a histogram of its own.
     memory_time: SampledHistogram,
 }
@@ -66,6 +73,8 @@ impl Engine {
             clock,
             on_failure: AtomicU8::default(),
             permits: LocalPermits::default(),
+            held_permits: HoldTable::default(),
+            reservations: HoldTable::default(),
             memory_time: SampledHistogram::default(),
         }
     }
@@ -168,6 +177,17 @@ impl Engine {
                 let (fallback, charge) = (Arc::clone(fallback), OwnedCharge::from(charge));
                 MaybeReady::pending(async move { fallback.reset(&charge.as_charge()).await })
             }
+        }
+    }
+
+    /// Drops reservations and permits that have expired in this process. Without it they are dropped when
+    /// others are made.
+    pub fn sweep(&self) {
+        self.held_permits.sweep(self.now());
+        self.reservations.sweep(self.now());
+        #[cfg(feature = "redis")]
+        if let EngineStore::Shared(fallback) = &self.store {
+            fallback.sweep();
         }
     }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use ratekeeper_core::Micros;
 use ratekeeper_stores::{
-    ApplyFailure, Charge, LeaseStats, LeasedStore, Op, RedisStore, SharedStore, Store, StoreError,
-    Verdict,
+    ApplyFailure, Charge, LeaseStats, LeasedStore, Op, RedisStore, ReservationRecord,
+    ReservationStore, SettledReservation, SharedStore, Store, StoreError, Verdict,
 };
 
 pub(crate) enum FleetStore {
@@ -85,5 +85,25 @@ impl SharedStore for FleetStore {
 
     async fn probe(&self, shard: usize) -> Result<(), StoreError> {
         delegate!(self, store => store.probe(shard).await)
+    }
+}
+
+impl ReservationStore for FleetStore {
+    async fn put_reservation(
+        &self,
+        id: u128,
+        record: &ReservationRecord,
+        valid: Duration,
+    ) -> Result<(), StoreError> {
+        delegate!(self, store => store.put_reservation(id, record, valid).await)
+    }
+
+    async fn settle_reservation(
+        &self,
+        id: u128,
+        actual: u64,
+        now: Micros,
+    ) -> Result<Option<SettledReservation>, StoreError> {
+        delegate!(self, store => store.settle_reservation(id, actual, now).await)
     }
 }

@@ -10,19 +10,25 @@ mod apply;
 pub(crate) mod fallback;
 #[cfg(all(feature = "policy", feature = "redis"))]
 pub(crate) mod fleet_store;
+mod hold_id;
+mod hold_table;
 #[cfg(feature = "policy")]
 mod maybe_ready;
 #[cfg(feature = "policy")]
 mod permits;
+mod reservations;
 
 pub use applied::{Applied, Degraded, DegradedReason, Receipt};
 #[cfg(feature = "policy")]
 pub use apply::Engine;
 #[cfg(feature = "policy")]
 pub(crate) use apply::EngineStore;
+pub use hold_id::{HoldId, InvalidHoldId};
+pub use hold_table::TooManyHeld;
 #[cfg(feature = "policy")]
 pub use maybe_ready::MaybeReady;
 #[cfg(feature = "policy")]
-pub use permits::HeldPermit;
+pub use permits::PermitError;
 #[cfg(feature = "policy")]
 pub(crate) use permits::{InFlightPermit, PermitRequest};
+pub use reservations::{ReservationError, ReserveError, Reserved, Settled};

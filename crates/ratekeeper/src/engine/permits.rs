@@ -5,15 +5,17 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use ratekeeper_core::FailureMode;
+use ratekeeper_stores::StoreError;
 
 use super::apply::Engine;
+use super::hold_id::HoldId;
+use super::hold_table::TooManyHeld;
 use crate::concurrency::{ConcurrencyLimit, Permit};
 
 #[cfg(feature = "redis")]
 use {
     super::apply::EngineStore,
     crate::shared::{AcquireError, PermitId, SharedConcurrencyLimit, SharedPermit},
-    ratekeeper_stores::StoreError,
 };
 
 /// A request for one of `max` permits of this name and key.
@@ -34,28 +36,41 @@ pub(crate) enum InFlightPermit {
     Fleet(#[expect(dead_code, reason = "held for what its drop does")] SharedPermit),
 }
 
-/// A permit from [`Engine::hold`].
-///
-/// ```
-/// use std::time::Duration;
-/// use ratekeeper::{HeldPermit, Policy, PolicyLimiter};
-///
-/// let limiter = PolicyLimiter::new(Policy::one_line("100/minute per ip")?)?;
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-/// let held = limiter.engine().hold("exports", b"acme", 1, Duration::from_secs(60)).await;
-/// assert!(matches!(held, Some(HeldPermit::InProcess(_))));
-/// assert!(limiter.engine().hold("exports", b"acme", 1, Duration::from_secs(60)).await.is_none());
-/// # });
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// A permit that a caller holds by an id which the store does not know.
 #[derive(Debug)]
-#[must_use = "a permit in the store stays held until it is released or expires"]
-pub enum HeldPermit {
-    /// Held in this process until it is dropped.
-    InProcess(Permit),
-    /// Held in a shared store.
+pub(super) enum LocalHold {
+    /// Released when it is dropped.
+    InProcess(#[expect(dead_code, reason = "held for what its drop does")] Permit),
+    /// In the store, which then failed to keep where it is.
     #[cfg(feature = "redis")]
-    InStore(PermitId),
+    InStore { key: Vec<u8>, id: PermitId },
+}
+
+/// Why a permit was not released.
+///
+/// ```
+/// use ratekeeper::PermitError;
+///
+/// fn is_worth_a_retry(error: &PermitError) -> bool {
+///     matches!(error, PermitError::Store(_))
+/// }
+/// # assert!(!is_worth_a_retry(&PermitError::NotHeld));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PermitError {
+    /// There is no such permit.
+    #[error("there is no such permit: it was released before, or it has expired")]
+    NotHeld,
+    /// It was granted without the store, and not by this process.
+    #[error(
+        "this permit was granted while the store was unavailable, so only the server that granted it can \
+         release it; this is another one, or it was released, or it has expired"
+    )]
+    HeldElsewhere,
+    /// The store is unavailable.
+    #[error("the permit was not released and is still held; retry: {0}")]
+    Store(#[source] StoreError),
 }
 
 /// The permits of this process, by the name of their limit. They outlive a policy.
@@ -94,50 +109,121 @@ impl Engine {
         self.permits.acquire(&request, request.max).map(InFlightPermit::Local)
     }
 
-    /// Returns one of `max` permits of this name and key that is held for `valid` or until it is released;
-    /// `None` if all are held.
+    /// Returns the id of one of `max` permits of this name and key, which is held for `valid` or until it is
+    /// released ([`Engine::release`]); `None` if all are held.
     ///
-    /// In a shared store the permit does not depend on this process: any process can release it
-    /// ([`Engine::release`]). In memory, and while the store is unavailable, the caller holds it and must
-    /// drop it in time. A name that is in no policy costs no memory once none of its permits is held.
-    #[cfg_attr(not(feature = "redis"), expect(unused_variables, reason = "memory has no expiry"))]
+    /// In a shared store the permit does not depend on this process: every process that shares the store
+    /// can release it. In memory, and while the store is unavailable ([`HoldId::is_degraded`]), this
+    /// process holds it. A name that is in no policy costs no memory once none of its permits is held.
+    ///
+    /// # Errors
+    ///
+    /// If too many permits are held in this process.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratekeeper::{Policy, PolicyLimiter};
+    ///
+    /// let limiter = PolicyLimiter::new(Policy::one_line("100/minute per ip")?)?;
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let (engine, minute) = (limiter.engine(), Duration::from_secs(60));
+    /// let id = engine.hold("exports", b"acme", 1, minute).await.unwrap().expect("one is free");
+    /// assert!(engine.hold("exports", b"acme", 1, minute).await.unwrap().is_none());
+    /// engine.release(id).await.unwrap();
+    /// # });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn hold(
         &self,
         name: &str,
         key: &[u8],
         max: u64,
         valid: Duration,
-    ) -> Option<HeldPermit> {
+    ) -> Result<Option<HoldId>, TooManyHeld> {
         let key = caller_key(name, key);
         let on_failure = self.failure_mode();
         let request = PermitRequest { name: &CALLERS, key: &key, max, on_failure };
         #[cfg(feature = "redis")]
         if let EngineStore::Shared(fallback) = &self.store {
-            if fallback.is_called(request.key) {
-                match self.fleet(&request)?.hold(request.key, valid).await {
-                    Ok(id) => return Some(HeldPermit::InStore(id)),
-                    Err(AcquireError::NoPermits { .. }) => return None,
-                    Err(AcquireError::Store(_)) => {}
-                }
+            if fallback.is_called(request.key)
+                && let Some(held) = self.hold_in_store(&request, valid).await
+            {
+                return held;
             }
-            return self.acquire_without_store(&request).map(HeldPermit::InProcess);
+            let permit = self.acquire_without_store(&request);
+            return self.hold_here(HoldId::random().degraded(), permit, valid);
         }
-        self.permits.acquire(&request, max).map(HeldPermit::InProcess)
+        let permit = self.permits.acquire(&request, max);
+        self.hold_here(HoldId::random(), permit, valid)
     }
 
-    /// Releases a permit that [`Engine::hold`] has put into a shared store, and returns whether it was still
-    /// held.
+    fn hold_here(
+        &self,
+        id: HoldId,
+        permit: Option<Permit>,
+        valid: Duration,
+    ) -> Result<Option<HoldId>, TooManyHeld> {
+        let Some(permit) = permit else { return Ok(None) };
+        self.held_permits.insert(id, LocalHold::InProcess(permit), valid, self.now())?;
+        Ok(Some(id))
+    }
+
+    /// Returns `None` if the store is unavailable.
+    #[cfg(feature = "redis")]
+    async fn hold_in_store(
+        &self,
+        request: &PermitRequest<'_>,
+        valid: Duration,
+    ) -> Option<Result<Option<HoldId>, TooManyHeld>> {
+        let fleet = self.fleet(request)?;
+        let permit = match fleet.hold(request.key, valid).await {
+            Ok(id) => id,
+            Err(AcquireError::NoPermits { .. }) => return Some(Ok(None)),
+            Err(AcquireError::Store(_)) => return None,
+        };
+        let id = HoldId::of_number(permit.0);
+        if fleet.put_location(request.key, permit, valid).await.is_ok() {
+            return Some(Ok(Some(id)));
+        }
+        let (id, key) = (id.degraded(), request.key.to_vec());
+        let held = LocalHold::InStore { key, id: permit };
+        let held = self.held_permits.insert(id, held, valid, self.now());
+        Some(held.map(|()| Some(id)))
+    }
+
+    /// Releases a permit from [`Engine::hold`].
     ///
     /// # Errors
     ///
-    /// If the store is unavailable.
+    /// If there is no such permit, or the store is unavailable. It is still held then.
+    pub async fn release(&self, id: HoldId) -> Result<(), PermitError> {
+        match self.held_permits.remove(id, self.now()) {
+            Some((_, LocalHold::InProcess(_))) => return Ok(()),
+            #[cfg(feature = "redis")]
+            Some((deadline, LocalHold::InStore { key, id: permit })) => {
+                let was_held = self.release_in_store(&key, permit).await;
+                if was_held.is_err() {
+                    let held = LocalHold::InStore { key, id: permit };
+                    self.held_permits.reinsert(id, held, deadline);
+                }
+                return released(was_held);
+            }
+            None if id.is_degraded() => return Err(PermitError::HeldElsewhere),
+            None => {}
+        }
+        #[cfg(feature = "redis")]
+        if let EngineStore::Shared(fallback) = &self.store {
+            return released(fallback.store().redis().release_permit_of(id.number()).await);
+        }
+        Err(PermitError::NotHeld)
+    }
+
     #[cfg(feature = "redis")]
-    pub async fn release(&self, name: &str, key: &[u8], id: PermitId) -> Result<bool, StoreError> {
-        let key = caller_key(name, key);
+    async fn release_in_store(&self, key: &[u8], id: PermitId) -> Result<bool, StoreError> {
         let on_failure = self.failure_mode();
-        let request = PermitRequest { name: &CALLERS, key: &key, max: 0, on_failure };
+        let request = PermitRequest { name: &CALLERS, key, max: 0, on_failure };
         match self.fleet(&request) {
-            Some(fleet) => fleet.release(request.key, id).await,
+            Some(fleet) => fleet.release(key, id).await,
             None => Ok(false),
         }
     }
@@ -162,6 +248,15 @@ impl Engine {
     }
 }
 
+#[cfg(feature = "redis")]
+fn released(was_held: Result<bool, StoreError>) -> Result<(), PermitError> {
+    match was_held {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(PermitError::NotHeld),
+        Err(error) => Err(PermitError::Store(error)),
+    }
+}
+
 /// All permits that are in no policy share one name.
 static CALLERS: LazyLock<Arc<str>> = LazyLock::new(|| "callers".into());
 
@@ -174,24 +269,47 @@ fn caller_key(name: &str, key: &[u8]) -> Vec<u8> {
 mod tests {
     use std::time::Duration;
 
+    use super::*;
+    use crate::engine::hold_table::HOLDS_MAX;
     use crate::{Policy, PolicyLimiter};
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn limiter() -> PolicyLimiter {
+        PolicyLimiter::new(Policy::one_line("1/s per ip").unwrap()).unwrap()
+    }
+
+    fn block_on<F: Future>(future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
 
     #[test]
     fn names_of_callers_are_not_remembered() {
-        let limiter = PolicyLimiter::new(Policy::one_line("1/s per ip").unwrap()).unwrap();
+        let limiter = limiter();
         let engine = limiter.engine();
-        let hold = |name: String, key: &'static [u8]| async move {
-            engine.hold(&name, key, 1, Duration::from_secs(60)).await
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
-            for name in 0..100 {
-                assert!(hold(name.to_string(), b"k").await.is_some());
-            }
-            let held = hold("a".into(), b"bc").await;
-            assert!(held.is_some() && hold("a".into(), b"bc").await.is_none());
-            assert!(hold("ab".into(), b"c").await.is_some());
-        });
+        let hold = |name: &str, key| block_on(engine.hold(name, key, 1, MINUTE)).unwrap();
+        for name in 0..100 {
+            let id = hold(&name.to_string(), b"k").unwrap();
+            block_on(engine.release(id)).unwrap();
+        }
+        assert!(hold("a", b"bc").is_some() && hold("a", b"bc").is_none());
+        assert!(hold("ab", b"c").is_some());
         assert_eq!(engine.permits.0.read().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn permits_above_the_bound_are_rejected_and_not_held() {
+        let limiter = limiter();
+        let engine = limiter.engine();
+        let hold = |n: usize| block_on(engine.hold("n", n.to_string().as_bytes(), 1, MINUTE));
+        let first = hold(0).unwrap().unwrap();
+        (1..HOLDS_MAX).for_each(|n| assert!(hold(n).unwrap().is_some()));
+        for _ in 0..2 {
+            // Not `None` the second time: a permit that has no entry in the table is not held.
+            assert_eq!(hold(HOLDS_MAX), Err(TooManyHeld));
+        }
+        assert_eq!(block_on(engine.release(first)), Ok(()));
+        assert_eq!(block_on(engine.release(first)), Err(PermitError::NotHeld));
+        assert!(hold(HOLDS_MAX).unwrap().is_some(), "one was released");
     }
 }

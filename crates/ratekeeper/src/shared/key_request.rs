@@ -1,10 +1,12 @@
 //! Operations on one key in a shared store.
 
+use std::time::Duration;
+
 use ratekeeper_core::{Cost, FailureMode, IntoCost, Limit, MaxDebt, Micros};
-use ratekeeper_stores::{Charge, Op, SharedStore, StoreError};
+use ratekeeper_stores::{Charge, Op, ReservationStore, SharedStore, StoreError};
 
 use super::SharedLimiter;
-use crate::engine::Applied;
+use crate::engine::{Applied, ReserveError, Reserved};
 
 /// A request for one key, from [`SharedLimiter::key`].
 ///
@@ -135,6 +137,35 @@ impl<'a, S: SharedStore + Send + Sync + 'static> SharedKeyRequest<'a, S> {
             None => charge,
         };
         charge.on_failure(self.on_failure)
+    }
+}
+
+impl<S: ReservationStore + Send + Sync + 'static> SharedKeyRequest<'_, S> {
+    /// Charges an estimate that can be settled within `valid` by its id, once, in every process that shares
+    /// the store ([`SharedLimiter::settle`]). [`SharedKeyRequest::reserve`] needs one call to the store
+    /// less, but only this process can settle it.
+    ///
+    /// # Errors
+    ///
+    /// If the store is unavailable, and this process holds too many reservations already.
+    ///
+    /// ```no_run
+    /// # async fn f(limiter: ratekeeper::SharedLimiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use ratekeeper::Cost;
+    ///
+    /// let estimate = limiter.key("ann").cost(Cost::of(2_000));
+    /// let reserved = estimate.reserve_for(Duration::from_secs(60)).await?;
+    /// if let Some(id) = reserved.id() {
+    ///     let text = id.to_string();
+    ///     // … in another process, with a limiter over the same store …
+    ///     limiter.settle(text.parse()?, 700).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn reserve_for(self, valid: Duration) -> Result<Reserved, ReserveError> {
+        self.limiter.fallback.reserve(&[self.to_charge()], self.cost, valid).await
     }
 }
 

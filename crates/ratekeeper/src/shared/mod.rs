@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use ratekeeper_core::{FailureMode, Key, Limit, LimitError};
 use ratekeeper_stores::{
-    Charge, ChargesError, Op, RedisConfig, RedisStore, RedisUrlError, SharedStore,
+    Charge, ChargesError, Op, RedisConfig, RedisStore, RedisUrlError, ReservationStore, SharedStore,
 };
 
-use crate::engine::Applied;
 use crate::engine::fallback::Fallback;
+use crate::engine::{Applied, HoldId, ReservationError, Settled};
 use crate::histogram::DurationCounts;
 
 pub use crate::engine::fallback::{BreakerState, FallbackStats, StoreState};
@@ -212,6 +212,18 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
     /// tokio runtime.
     pub fn start(&self) {
         self.fallback.start();
+    }
+}
+
+impl<S: ReservationStore + Send + Sync + 'static> SharedLimiter<S> {
+    /// Corrects a reservation ([`SharedKeyRequest::reserve_for`]) to the actual cost, whatever process made
+    /// it: refunds what was not used, or charges more, as a debt if that exceeds the limit. 0 refunds all.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such reservation, or the store is unavailable. It is still held then.
+    pub async fn settle(&self, id: HoldId, actual: u64) -> Result<Settled, ReservationError> {
+        self.fallback.settle(id, actual).await
     }
 }
 

@@ -113,6 +113,18 @@ impl SharedConcurrencyLimit {
         self.store.release_permit(&name).await
     }
 
+    /// Keeps in the store where a permit is, so that it can be released by its id alone.
+    #[cfg(feature = "policy")]
+    pub(crate) async fn put_location(
+        &self,
+        key: &[u8],
+        id: PermitId,
+        valid: Duration,
+    ) -> Result<(), StoreError> {
+        let name = PermitName { name: &self.name, key, id: id.0 };
+        self.store.put_permit_location(&name, valid).await
+    }
+
     async fn take(&self, key: &[u8], id: u128, ttl: Duration) -> Result<(), AcquireError> {
         let name = PermitName { name: &self.name, key, id };
         let reply = self.store.acquire_permit(&name, self.max, ttl).await;
@@ -152,7 +164,7 @@ impl SharedConcurrencyLimit {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PermitId(u128);
+pub struct PermitId(pub(crate) u128);
 
 impl fmt::Display for PermitId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

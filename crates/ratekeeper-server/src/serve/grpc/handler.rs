@@ -1,4 +1,5 @@
-//! Serves gRPC connections: authentication, then the rate limit service, health checks or reflection.
+//! Serves gRPC connections: authentication, then the rate limit service of Envoy or Kuadrant, health checks or
+//! reflection.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -20,14 +21,17 @@ use tonic::{Status, async_trait};
 use tower_service::Service;
 
 use super::health::{AuxiliaryServices, HEALTH, end_at_drain};
-use super::rls::RateLimitService;
-use super::rls::proto::{self, RateLimitRequest, RateLimitResponse, RateLimitServiceServer};
+use super::rls::proto::{
+    self, Code, CommitRequest, CommitResponse, KuadrantServiceServer, RateLimitRequest,
+    RateLimitResponse, RateLimitServiceServer, ReserveRequest, ReserveResponse,
+};
+use super::rls::{KuadrantError, RateLimitService};
 use crate::body::{BodyError, BodyLimits, read_body};
 use crate::listener::{
     Accepted, ClientStream, ConnState, ConnectionHandler, Drain, GracefulShutdown, InFlightLimit,
     Ticks, Timeouts, drive,
 };
-use crate::serve::request_metrics::{Outcome, ProtocolMetrics};
+use crate::serve::request_metrics::{Outcome, ProtocolMetrics, Tally};
 use crate::tokens::Tokens;
 use crate::trace::Parent;
 
@@ -51,7 +55,7 @@ const TIMEOUTS: Timeouts = Timeouts {
     unread_response: None,
 };
 
-/// The rate limit service of one worker, with a limit of its own on requests in flight.
+/// The rate limit services of one worker, with a limit of its own on requests in flight.
 struct WorkerService {
     service: Arc<RateLimitService>,
     in_flight: InFlightLimit,
@@ -76,11 +80,72 @@ impl proto::RateLimitService for WorkerService {
     }
 }
 
+#[async_trait]
+impl proto::KuadrantService for WorkerService {
+    async fn check_rate_limit(
+        &self,
+        request: tonic::Request<RateLimitRequest>,
+    ) -> Result<tonic::Response<RateLimitResponse>, Status> {
+        let looked = self.service.look(request.into_inner());
+        self.measured(looked, |response| Some(response.overall_code() != Code::OverLimit)).await
+    }
+
+    async fn report(
+        &self,
+        request: tonic::Request<RateLimitRequest>,
+    ) -> Result<tonic::Response<RateLimitResponse>, Status> {
+        self.measured(self.service.report(request.into_inner()), |_| None).await
+    }
+
+    async fn reserve(
+        &self,
+        request: tonic::Request<ReserveRequest>,
+    ) -> Result<tonic::Response<ReserveResponse>, Status> {
+        let reserved = self.service.reserve(request.into_inner());
+        self.measured(reserved, |response| Some(response.code() != Code::OverLimit)).await
+    }
+
+    async fn commit(
+        &self,
+        request: tonic::Request<CommitRequest>,
+    ) -> Result<tonic::Response<CommitResponse>, Status> {
+        self.measured(self.service.commit(request.into_inner()), |_| None).await
+    }
+}
+
+impl WorkerService {
+    /// Handles a request of Kuadrant, and counts its outcome.
+    async fn measured<T>(
+        &self,
+        handle: impl Future<Output = Result<T, KuadrantError>>,
+        is_allowed: impl FnOnce(&T) -> Option<bool>,
+    ) -> Result<tonic::Response<T>, Status> {
+        let metrics = &self.service.metrics.grpc;
+        let Some(_permit) = self.in_flight.try_acquire() else {
+            metrics.count(Outcome::Error);
+            return Err(Status::unavailable("too many requests in flight; retry later"));
+        };
+        let began = self.service.now();
+        let handled = handle.await;
+        let outcome = match &handled {
+            Ok(response) => is_allowed(response).map_or(Outcome::Other, Outcome::of),
+            Err(_) => Outcome::Error,
+        };
+        metrics.record(&Tally::one(outcome), self.service.now().since(began));
+        Ok(tonic::Response::new(handled?))
+    }
+}
+
 type RateLimitServer = RateLimitServiceServer<WorkerService>;
+type KuadrantServer = KuadrantServiceServer<WorkerService>;
+
+/// The services whose health is reported.
+const SERVICES: &[&str] = &[RateLimitServer::NAME, KuadrantServer::NAME];
 
 /// Serves the connections of one worker.
 pub(crate) struct GrpcHandler {
     rate_limits: RateLimitServer,
+    kuadrant: KuadrantServer,
     auxiliary: AuxiliaryServices,
     /// Accepted by all services except health checks, which need none.
     tokens: Arc<Tokens>,
@@ -99,15 +164,17 @@ impl GrpcHandler {
         in_flight: InFlightLimit,
         drain: Drain,
     ) -> io::Result<Self> {
-        let auxiliary =
-            AuxiliaryServices::new::<RateLimitServer>(&drain, service.watch_ready()).await?;
+        let auxiliary = AuxiliaryServices::new(SERVICES, &drain, service.watch_ready()).await?;
         let metrics = Arc::clone(&service.metrics.grpc);
-        let rate_limits = RateLimitServer::new(WorkerService { service, in_flight })
-            .max_decoding_message_size(MESSAGE_MAX);
+        let worker = Arc::new(WorkerService { service, in_flight });
+        let rate_limits =
+            RateLimitServer::from_arc(Arc::clone(&worker)).max_decoding_message_size(MESSAGE_MAX);
+        let kuadrant = KuadrantServer::from_arc(worker).max_decoding_message_size(MESSAGE_MAX);
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.max_concurrent_streams(STREAMS_MAX).max_header_list_size(HEADERS_MAX);
         Ok(Self {
             rate_limits,
+            kuadrant,
             auxiliary,
             tokens,
             http,
@@ -128,7 +195,12 @@ impl GrpcHandler {
             return Status::unauthenticated("a valid bearer token is required").into_http();
         }
         if name == RateLimitServer::NAME {
-            return with_full_body(request, |request| self.limit(request, conn)).await;
+            let service = self.rate_limits.clone();
+            return with_full_body(request, |request| limit(service, request, conn)).await;
+        }
+        if name == KuadrantServer::NAME {
+            let service = self.kuadrant.clone();
+            return with_full_body(request, |request| limit(service, request, conn)).await;
         }
         let Some(service) = self.auxiliary.get(name) else {
             return Status::unimplemented("unknown service").into_http();
@@ -136,13 +208,6 @@ impl GrpcHandler {
         conn.confirm();
         let response = service(request.map(Body::new)).await;
         end_at_drain(response, &self.drain)
-    }
-
-    async fn limit(&self, request: Request<Full<Bytes>>, conn: &ConnState) -> Response<Body> {
-        // From now on the connection may be idle.
-        conn.confirm();
-        let Ok(response) = self.rate_limits.clone().call(request).await;
-        response
     }
 
     /// Health checks need no token, so they have an in-flight limit of their own.
@@ -156,6 +221,17 @@ impl GrpcHandler {
         let response = with_full_body(request, |request| service(request.map(Body::new))).await;
         end_at_drain(response, &self.drain)
     }
+}
+
+/// Calls a rate limit service.
+async fn limit<S>(mut service: S, request: Request<Full<Bytes>>, conn: &ConnState) -> Response<Body>
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<Body>, Error = Infallible>,
+{
+    // From now on the connection may be idle.
+    conn.confirm();
+    let Ok(response) = service.call(request).await;
+    response
 }
 
 /// Receives the message of a request, and then calls the service.

@@ -33,24 +33,25 @@ type BoxedService = Box<dyn Fn(Request<Body>) -> ResponseFuture + Send + Sync>;
 pub(super) struct AuxiliaryServices(Vec<(&'static str, BoxedService)>);
 
 impl AuxiliaryServices {
-    /// Creates the services. `S` and the server as a whole are reported as serving while they are ready,
-    /// until the drain starts. Must be called in the worker's runtime.
-    pub(super) async fn new<S: NamedService>(
+    /// Creates the services. The services of these names and the server as a whole are reported as serving
+    /// while they are ready, until the drain starts. Must be called in the worker's runtime.
+    pub(super) async fn new(
+        names: &'static [&'static str],
         drain: &Drain,
         mut is_ready: watch::Receiver<bool>,
     ) -> io::Result<Self> {
         let (health, health_service) = health_reporter();
         let is_serving = *is_ready.borrow_and_update();
-        set_status::<S>(&health, is_serving).await;
+        set_status(&health, names, is_serving).await;
         let drain = drain.clone();
         tokio::spawn(async move {
             let mut drained = pin!(drain.reached(Stage::LastResponses));
             loop {
                 tokio::select! {
-                    () = &mut drained => return set_status::<S>(&health, false).await,
+                    () = &mut drained => return set_status(&health, names, false).await,
                     Ok(()) = is_ready.changed() => {
                         let is_serving = *is_ready.borrow_and_update();
-                        set_status::<S>(&health, is_serving).await;
+                        set_status(&health, names, is_serving).await;
                     }
                 }
             }
@@ -72,11 +73,11 @@ impl AuxiliaryServices {
     }
 }
 
-async fn set_status<S: NamedService>(health: &HealthReporter, is_serving: bool) {
+async fn set_status(health: &HealthReporter, names: &[&str], is_serving: bool) {
     let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
     // The empty name stands for the server as a whole.
-    for service in [S::NAME, RATELIMIT, ""] {
-        health.set_service_status(service, status).await;
+    for name in names.iter().copied().chain([RATELIMIT, ""]) {
+        health.set_service_status(name, status).await;
     }
 }
 

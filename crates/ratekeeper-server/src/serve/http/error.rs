@@ -3,15 +3,16 @@
 use std::net::AddrParseError;
 
 use http::StatusCode;
-use ratekeeper::ChargesError;
 use ratekeeper::policy::attributes::HostError;
 use ratekeeper::policy::json::JsonError;
+use ratekeeper::{ChargesError, InvalidHoldId};
 use thiserror::Error;
 
-use super::json_fields::{HOLD_MAX, KEY_MAX};
+use super::json_fields::KEY_MAX;
 use super::request::CHECKS_MAX;
 use super::response::{ApiResponse, error_response};
 use crate::serve::caller_limit::CallerLimitError;
+use crate::serve::hold_time::HOLD_MAX;
 
 /// Why no described request can be decided.
 pub(super) const NO_POLICY: &str =
@@ -54,8 +55,12 @@ pub(super) enum RequestError {
     Limit(#[from] CallerLimitError),
     #[error(transparent)]
     Charges(#[from] ChargesError),
+    #[error(
+        "this is not the id of a reservation; send the one that /v1/reserve returned, unchanged"
+    )]
+    ReservationId(#[source] InvalidHoldId),
     #[error("this is not the id of a permit; send the one that /v1/acquire returned, unchanged")]
-    PermitId,
+    PermitId(#[source] InvalidHoldId),
     #[error("{NO_POLICY}, or send a \"key\" and a \"rate\" instead of a \"request\"")]
     NoPolicy,
     #[error(

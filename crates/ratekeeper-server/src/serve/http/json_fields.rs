@@ -7,14 +7,10 @@ use ratekeeper::{Cost, MaxDebt};
 use serde_json::{Map, Value};
 
 use super::error::RequestError;
+use crate::serve::hold_time;
 
 /// The longest key, in bytes.
 pub(super) const KEY_MAX: usize = 1_024;
-/// How long a reservation or a permit is held by default.
-const HOLD_DEFAULT: Duration = Duration::from_secs(60);
-/// The longest time that a reservation or a permit is held.
-pub(super) const HOLD_MAX: Duration = Duration::from_secs(3_600);
-
 pub(super) type JsonObject = Map<String, Value>;
 
 /// Parses a body, which must be an object without duplicate members.
@@ -116,9 +112,5 @@ pub(super) fn cost(object: &JsonObject) -> Result<Cost, RequestError> {
 
 /// Returns how long to hold a reservation or a permit, from `valid_ms`.
 pub(super) fn hold_time(object: &JsonObject) -> Result<Duration, RequestError> {
-    let time = integer(object, "valid_ms")?.map_or(HOLD_DEFAULT, Duration::from_millis);
-    match time.is_zero() || time > HOLD_MAX {
-        true => Err(RequestError::HoldTime),
-        false => Ok(time),
-    }
+    hold_time::hold_time(integer(object, "valid_ms")?).ok_or(RequestError::HoldTime)
 }

@@ -7,11 +7,9 @@ mod error;
 mod forward_auth;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod hold_table;
 mod instrument;
 mod json_fields;
 mod peek;
-mod permit_id;
 mod permits;
 mod request;
 mod reservations;
@@ -20,14 +18,12 @@ mod response;
 mod routes;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use ratekeeper::{Clock, Decision, Op, PolicyLimiter, SystemClock};
+use ratekeeper::{Clock, Decision, Engine, Op, PolicyLimiter, SystemClock};
 
 use super::grpc::rls::RateLimitService;
 use super::request_metrics::RequestMetrics;
 use crate::tokens::Tokens;
-use hold_table::HoldTable;
 use request::RateCheck;
 
 pub(crate) use connection::HttpApiHandler;
@@ -35,8 +31,6 @@ pub(crate) use connection::HttpApiHandler;
 /// What the requests of the HTTP API share.
 pub(crate) struct HttpApi {
     limiter: PolicyLimiter,
-    /// Reservations and permits that callers hold.
-    holds: HoldTable,
     /// Decides about Envoy's descriptors, if there are limits for them.
     envoy: Option<Arc<RateLimitService>>,
     /// The tokens of which requests need one.
@@ -51,7 +45,7 @@ impl HttpApi {
         envoy: Option<Arc<RateLimitService>>,
         metrics: Arc<RequestMetrics>,
     ) -> Arc<Self> {
-        Arc::new(Self { limiter, holds: HoldTable::default(), envoy, tokens, metrics })
+        Arc::new(Self { limiter, envoy, tokens, metrics })
     }
 
     /// Whether the server is to get requests.
@@ -59,9 +53,8 @@ impl HttpApi {
         self.envoy.as_ref().is_none_or(|envoy| envoy.is_ready())
     }
 
-    /// Drops reservations and permits that have expired.
-    pub(crate) fn sweep(&self) {
-        self.holds.sweep(self.now_us());
+    fn engine(&self) -> &Engine {
+        self.limiter.engine()
     }
 
     /// Counts a decision by a limit of the caller, which the policy's telemetry does not see.
@@ -74,11 +67,6 @@ impl HttpApi {
     fn count_key(&self, limit_name: &str, key: &str, is_allowed: bool) {
         let now = self.limiter.engine().now();
         self.metrics.top.count(limit_name, key.as_bytes(), !is_allowed, now);
-    }
-
-    /// Returns the time at which a hold that begins now expires.
-    fn deadline_us(&self, hold_time: Duration) -> u64 {
-        self.now_us() + u64::try_from(hold_time.as_micros()).unwrap_or(u64::MAX)
     }
 
     fn now_us(&self) -> u64 {

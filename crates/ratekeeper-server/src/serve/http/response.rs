@@ -193,10 +193,9 @@ pub(super) fn store_error_response(message: &str) -> ApiResponse {
     error_response(StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE", message)
 }
 
-/// The response if the table of reservations and permits is full.
-pub(super) fn too_many_holds() -> ApiResponse {
-    let message = "too many reservations and permits are held; settle or release some";
-    error_response(StatusCode::SERVICE_UNAVAILABLE, "TOO_MANY_HELD", message)
+/// The response if there is no such reservation or permit.
+pub(super) fn not_held_response(error: &dyn std::error::Error) -> ApiResponse {
+    error_response(StatusCode::GONE, "GONE", &error.to_string())
 }
 
 /// The response if the in-flight limit is reached.

@@ -199,6 +199,9 @@ impl RespHandler {
                         pending.push(&self.server, &command, running, session.protocol, now);
                     }
                 },
+                Step::Hold(command) => {
+                    pending.push_hold(&self.server, command, session.protocol, now);
+                }
                 Step::Replied(flow) => {
                     tally.add(reply_outcome(&out[reply_start..]));
                     if flow == Flow::Close {

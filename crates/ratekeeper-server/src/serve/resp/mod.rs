@@ -2,7 +2,7 @@
 //! algorithm.
 //!
 //! `connection` serves a connection: `buffered_stream` reads the input, `codec` parses the commands,
-//! `commands` executes them, and `rate_command` applies those that need the store. Replies that wait for a
+//! `commands` executes them, and `rate_command` and `hold_command` apply those that need the store. Replies that wait for a
 //! shared store are in `pending`.
 
 mod buffered_stream;
@@ -12,6 +12,7 @@ mod commands;
 mod connection;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod hold_command;
 mod passwords;
 mod pending;
 mod rate_command;
@@ -84,8 +85,13 @@ impl RespServer {
     /// Counts a decision for the list of top keys.
     #[inline]
     fn count_key(&self, limit: &Limit, key: &[u8], outcome: Outcome, now: Micros) {
+        self.count_name(limit.name(), key, outcome, now);
+    }
+
+    #[inline]
+    fn count_name(&self, limit_name: &str, key: &[u8], outcome: Outcome, now: Micros) {
         if let Outcome::Allowed | Outcome::Denied = outcome {
-            self.top.count(limit.name(), key, outcome == Outcome::Denied, now);
+            self.top.count(limit_name, key, outcome == Outcome::Denied, now);
         }
     }
 

@@ -13,6 +13,7 @@ use ratekeeper::Micros;
 use super::RespServer;
 use super::codec::{ReplyWriter, RespVersion};
 use super::connection::OUTPUT_MAX;
+use super::hold_command::HoldCommand;
 use super::rate_command::{RateCommand, Running};
 use crate::serve::request_metrics::Tally;
 
@@ -72,6 +73,25 @@ impl PendingReplies {
             server.count_key(&limit, &key, outcome, now);
             server.metrics.record(&Tally::one(outcome), now.since(began));
             server.trace(&limit, outcome, finished.is_degraded(), began);
+            (0, bytes)
+        };
+        self.replies.push_back(Either::Left(reply.boxed()));
+    }
+
+    /// Queues the reply to a command about a reservation or a permit.
+    pub(super) fn push_hold(
+        &mut self,
+        server: &Arc<RespServer>,
+        command: HoldCommand,
+        protocol: RespVersion,
+        began: Micros,
+    ) {
+        let server = Arc::clone(server);
+        let reply = async move {
+            let mut bytes = Vec::new();
+            let outcome = command.run(&server, &mut ReplyWriter::new(&mut bytes, protocol)).await;
+            let now = server.limiter.engine().now();
+            server.metrics.record(&Tally::one(outcome), now.since(began));
             (0, bytes)
         };
         self.replies.push_back(Either::Left(reply.boxed()));

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use ratekeeper::{Applied, Charge, ChargesError, Cost, Decision, Engine, Limit, MaxDebt};
+use ratekeeper::{Applied, Charge, ChargesError, Cost, Decision, Engine, HoldId, Limit, MaxDebt};
 use ratekeeper::{MaybeReady, Micros, Op, StoreError, Wait};
 
 use super::codec::ReplyWriter;
+use super::hold_command::write_id;
 use crate::serve::request_metrics::Outcome;
 
 /// A command that applies a limit to a key.
@@ -125,7 +126,7 @@ impl ReplyFormat {
         match self {
             Self::Throttle => write_throttle(decision, decision.wait(), reply),
             Self::ThrottlePeek => write_throttle(decision, Wait::None, reply),
-            Self::Named => write_named(decision, is_degraded, reply),
+            Self::Named => write_named(decision, is_degraded, &[], reply),
         }
     }
 }
@@ -145,8 +146,14 @@ fn write_throttle(decision: &Decision, wait: Wait, reply: &mut ReplyWriter<'_>) 
     reply.count((decision.reset_after().as_micros() as u64).div_ceil(1_000_000));
 }
 
-fn write_named(decision: &Decision, is_degraded: bool, reply: &mut ReplyWriter<'_>) {
-    reply.map(8 + usize::from(decision.is_cut()));
+/// Writes a decision, and ids with their names.
+pub(super) fn write_named(
+    decision: &Decision,
+    is_degraded: bool,
+    ids: &[(&str, Option<HoldId>)],
+    reply: &mut ReplyWriter<'_>,
+) {
+    reply.map(8 + usize::from(decision.is_cut()) + ids.len());
     reply.text("allowed");
     reply.boolean(decision.allowed());
     reply.text("limit");
@@ -169,5 +176,9 @@ fn write_named(decision: &Decision, is_degraded: bool, reply: &mut ReplyWriter<'
     if decision.is_cut() {
         reply.text("cut");
         reply.boolean(true);
+    }
+    for (name, id) in ids {
+        reply.text(name);
+        write_id(*id, reply);
     }
 }

@@ -12,16 +12,18 @@ mod local_share;
 mod membership;
 #[cfg(test)]
 mod over_admission;
+mod reservations;
 mod status;
 
 use std::sync::Arc;
 
-use ratekeeper_core::{Decision, FailureMode, Micros};
+use ratekeeper_core::{Cost, Decision, FailureMode, Micros};
 use ratekeeper_stores::{
     ApplyFailure, Charge, ChargesError, Op, OwnedCharge, SharedStore, Snapshot, StoreError, Verdict,
 };
 
 use super::applied::{Applied, Degraded, DegradedReason, Receipt};
+use super::hold_table::HoldTable;
 use crate::clock::{Clock, SystemClock};
 use crate::histogram::{DurationCounts, Histogram};
 
@@ -30,6 +32,7 @@ use backlog::Backlog;
 use breaker::Breakers;
 use local_share::LocalShare;
 use membership::Membership;
+use reservations::LocalReservation;
 use status::{Counters, Observer, Status};
 
 pub use breaker::BreakerState;
@@ -47,6 +50,8 @@ pub(crate) struct Fallback<S> {
     status: Status,
     counters: Counters,
     background: Background,
+    /// Reservations that the store does not keep.
+    reservations: HoldTable<LocalReservation>,
 }
 
 impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
@@ -66,6 +71,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
             status: Status::default(),
             counters: Counters::default(),
             background: Background::default(),
+            reservations: HoldTable::default(),
         })
     }
 
@@ -189,21 +195,61 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         charge: Charge<'_>,
         receipt: &Receipt,
     ) -> Result<Applied, StoreError> {
+        self.correct_all(op, &[charge], receipt).await
+    }
+
+    /// Corrects charges where they were made. If that fails, nothing has changed here.
+    async fn correct_all(
+        self: &Arc<Self>,
+        op: Op,
+        charges: &[Charge<'_>],
+        receipt: &Receipt,
+    ) -> Result<Applied, StoreError> {
         let Some(degraded) = receipt.degraded() else {
-            return self.store.apply(op, &[charge], receipt.at()).await.map(Applied::by_store);
+            return self.store.apply(op, charges, receipt.at()).await.map(Applied::by_store);
         };
-        let charges = [charge.on_failure(FailureMode::Local)];
+        if let Op::Refund { charged_at } = op {
+            self.refund_owed(charges, charged_at).await?;
+        }
+        let charges: Vec<_> =
+            charges.iter().map(|charge| charge.on_failure(FailureMode::Local)).collect();
         let applied = self.verdict_here(op, &charges, degraded.reason.clone());
-        let (nodes, now) = (self.membership.nodes(), self.clock.now());
-        let Op::Refund { charged_at } = op else {
+        if op == Op::Charge {
+            let (nodes, now) = (self.membership.nodes(), self.clock.now());
             self.add_to_backlog(op, &charges, &applied, nodes, now);
-            return Ok(applied);
-        };
-        // What the store has been charged meanwhile is refunded there.
-        if let Some(reported) = self.backlog.remove(&charge, charged_at, now) {
-            let _ = self.store.apply(op, &[charge.cost(reported)], charged_at).await?;
         }
         Ok(applied)
+    }
+
+    /// Removes charges that were made here from the backlog. What the store has been charged meanwhile is
+    /// refunded there.
+    async fn refund_owed(
+        &self,
+        charges: &[Charge<'_>],
+        charged_at: Micros,
+    ) -> Result<(), StoreError> {
+        let (nodes, now) = (self.membership.nodes(), self.clock.now());
+        let mut reported = Vec::new();
+        let mut removed = Vec::new();
+        for charge in charges {
+            let rest = self.backlog.remove(charge, charged_at, now);
+            removed.extend(
+                Cost::new(charge.amount().get() - rest.map_or(0, Cost::get))
+                    .map(|owed| charge.cost(owed)),
+            );
+            reported.extend(rest.map(|rest| charge.cost(rest)));
+        }
+        if reported.is_empty() {
+            return Ok(());
+        }
+        let refund = Op::Refund { charged_at };
+        let refunded = self.store.apply(refund, &reported, charged_at).await;
+        if refunded.is_err() {
+            for charge in &removed {
+                self.backlog.add(charge, nodes, now);
+            }
+        }
+        refunded.map(drop)
     }
 
     /// Deletes the state of a key, in the store and here. If the store fails, nothing changes.

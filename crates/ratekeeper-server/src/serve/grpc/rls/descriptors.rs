@@ -11,9 +11,11 @@ use smallvec::SmallVec;
 
 use super::RateLimitRequestError;
 use super::proto::{RateLimitDescriptor, RateLimitRequest};
+use super::quota::Enforced;
 use crate::trace::DecisionInfo;
 
 /// One limit of one descriptor, and its decision.
+#[derive(Clone)]
 pub(super) struct DescriptorCheck<'m> {
     /// The index of the descriptor.
     pub(super) descriptor: usize,
@@ -32,7 +34,7 @@ pub(super) struct DescriptorCheck<'m> {
 pub(super) type DescriptorChecks<'m> = SmallVec<[DescriptorCheck<'m>; 2]>;
 
 /// The indices of some checks.
-type Indices = SmallVec<[usize; 4]>;
+pub(super) type Indices = SmallVec<[usize; 4]>;
 
 /// Modes that apply to all limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -223,7 +225,8 @@ pub(super) async fn decide(
     let (enforced, others): (Indices, Indices) =
         (0..checks.len()).partition(|index| checks[*index].is_enforced());
     let has_open_quota = has_open_quota || checks.iter().any(DescriptorCheck::is_open_quota);
-    let is_allowed = charge_enforced(limiter, checks, enforced, has_open_quota).await?;
+    let enforced = Enforced::new(checks, enforced, has_open_quota);
+    let is_allowed = charge_enforced(limiter, checks, enforced).await?;
     let (reports, others): (Indices, Indices) =
         others.into_iter().partition(|index| matches!(checks[*index].hits, Hits::Report(_)));
     report(limiter, checks, &reports).await?;
@@ -238,40 +241,21 @@ pub(super) async fn decide(
     Ok(())
 }
 
-/// Charges the limits that are enforced in one step, all of them or none. A descriptor in quota mode that is
-/// over its limit is left out, unless there is no other. Returns whether the request is allowed.
+/// Charges the limits that are enforced in one step, all of them or none, without quotas that are over. Returns
+/// whether the request is allowed.
 async fn charge_enforced(
     limiter: &PolicyLimiter,
     checks: &mut [DescriptorCheck<'_>],
-    mut enforced: Indices,
-    has_open_quota: bool,
+    mut enforced: Enforced,
 ) -> Result<bool, ChargesError> {
-    let needs_quota = !has_open_quota && enforced.iter().any(|index| checks[*index].is_quota);
-    // Those that allow nothing.
-    leave_out_quotas(checks, &mut enforced);
     loop {
-        let is_out_of_quota = needs_quota && !enforced.iter().any(|index| checks[*index].is_quota);
-        let is_denied = is_out_of_quota || enforced.iter().any(|index| checks[*index].denies_all());
+        let is_denied = enforced.is_denied(checks);
         let op = if is_denied { Op::Peek } else { Op::Check };
-        let is_allowed = apply(limiter, op, checks, &enforced).await?;
-        let denies = |index: &usize| !checks[*index].is_quota && checks[*index].is_over_limit();
-        if is_denied || is_allowed || enforced.iter().any(denies) {
+        let is_allowed = apply(limiter, op, checks, enforced.indices()).await?;
+        if is_denied || is_allowed || !enforced.retry(checks) {
             return Ok(is_allowed && !is_denied);
         }
-        // Only quotas are over, and nothing was charged.
-        if !leave_out_quotas(checks, &mut enforced) {
-            return Ok(false);
-        }
     }
-}
-
-/// Leaves out the descriptors in quota mode of which a limit is over. Returns whether there are any.
-fn leave_out_quotas(checks: &[DescriptorCheck<'_>], enforced: &mut Indices) -> bool {
-    let over = enforced.iter().map(|index| &checks[*index]);
-    let over = over.filter(|check| check.is_quota && check.is_over_limit());
-    let over: SmallVec<[usize; 4]> = over.map(|check| check.descriptor).collect();
-    enforced.retain(|index| !over.contains(&checks[*index].descriptor));
-    !over.is_empty()
 }
 
 /// Charges what was used, whatever is left: most often in one step, or else without a check. A report is

@@ -1,7 +1,7 @@
 //! Envoy's rate limit service (RLS), with limits from files of envoyproxy/ratelimit.
 //!
 //! The gRPC handler or `json` decodes a request, `descriptors` resolves its limits and charges them all or
-//! none, and `response` makes the response. `files` reads the files, and `environment` the environment
+//! none, and `response` makes the response. `kuadrant` reserves for descriptors. `files` reads the files, and `environment` the environment
 //! variables of envoyproxy/ratelimit.
 
 mod descriptors;
@@ -11,11 +11,13 @@ mod files;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod json;
+mod kuadrant;
 mod limit_headers;
 mod limit_metrics;
 mod metadata;
 mod metrics;
 pub(super) mod proto;
+mod quota;
 mod reset;
 mod response;
 #[cfg(test)]
@@ -27,7 +29,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use ratekeeper::files::FileStamps;
 use ratekeeper::policy::ResponseSettings;
-use ratekeeper::policy::envoy::{EnvoyConfig, EnvoyErrors};
+use ratekeeper::policy::envoy::{EnvoyConfig, EnvoyErrors, MatchedLimits};
 use ratekeeper::{Micros, NearLimit, PolicyLimiter};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -36,6 +38,7 @@ pub(crate) use descriptors::GlobalModes;
 pub(crate) use environment::{BindAddress, Environment, IgnoredVariable};
 pub(crate) use error::RateLimitRequestError;
 pub(crate) use files::ConfigFolder;
+pub(super) use kuadrant::KuadrantError;
 pub(crate) use limit_headers::LimitHeaders;
 pub(crate) use reset::ResetError;
 
@@ -222,6 +225,11 @@ impl RateLimitService {
         })
     }
 
+    /// Returns the present time by the engine's clock.
+    pub(super) fn now(&self) -> Micros {
+        self.limiter.engine().now()
+    }
+
     /// Decides a request in JSON, as for `/json`. Returns the status and the body of the response.
     pub(crate) async fn respond_json(&self, body: &[u8]) -> (u16, String) {
         json::respond(self, body).await
@@ -274,7 +282,7 @@ impl RateLimitService {
         let matched = config.resolve(&request.domain, &request.descriptors);
         let modes = self.settings.modes;
         let mut checks = descriptors::checks_of(request, &matched, modes);
-        let has_open_quota = modes.is_quota && matched.iter().any(Option::is_none);
+        let has_open_quota = self.has_open_quota(&matched);
         descriptors::decide(&self.limiter, &mut checks, has_open_quota).await?;
         let now = self.limiter.engine().now();
         let response = response::response(request, &checks, &self.settings, now);
@@ -289,6 +297,11 @@ impl RateLimitService {
             *about = descriptors::decision_info(&checks);
         }
         Ok(response)
+    }
+
+    /// Whether a descriptor in quota mode has no limit.
+    fn has_open_quota(&self, matched: &[Option<MatchedLimits<'_>>]) -> bool {
+        self.settings.modes.is_quota && matched.iter().any(Option::is_none)
     }
 
     /// Counts the decisions of the limits. A limit that was not charged because another one denied the

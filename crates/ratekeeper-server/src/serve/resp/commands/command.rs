@@ -52,13 +52,12 @@ fn write_infos<'a>(
 
 /// Writes the ten fields of a command in Redis 7.
 fn write_info(reply: &mut ReplyWriter<'_>, command: &CommandSpec) {
-    let is_keyed = matches!(command.handler, Handler::Rate(_));
-    let flags: &[&str] = match (is_keyed, command.before_auth) {
+    let flags: &[&str] = match (command.is_rate(), command.before_auth) {
         (true, _) => &["write", "fast"],
         (false, true) => &["loading", "stale", "fast", "no_auth"],
         (false, false) => &["loading", "stale", "fast"],
     };
-    let key = i64::from(is_keyed);
+    let key = i64::from(command.is_rate() && command.usage.starts_with("key "));
     reply.array(10);
     reply.text(&command.name.to_lowercase());
     reply.integer(command.arity());
@@ -73,13 +72,12 @@ fn write_info(reply: &mut ReplyWriter<'_>, command: &CommandSpec) {
 fn write_docs(reply: &mut ReplyWriter<'_>, commands: Vec<&CommandSpec>) {
     reply.map(commands.len());
     for command in commands {
-        let is_keyed = matches!(command.handler, Handler::Rate(_));
         reply.text(&command.name.to_lowercase());
         reply.map(3);
         reply.text("summary");
         reply.text(command.summary);
         reply.text("group");
-        reply.text(if is_keyed { "rate limiting" } else { "connection" });
+        reply.text(if command.is_rate() { "rate limiting" } else { "connection" });
         reply.text("syntax");
         reply.text(&command.syntax());
     }

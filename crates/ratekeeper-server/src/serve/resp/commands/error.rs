@@ -1,6 +1,7 @@
 //! Why a command fails.
 
 use crate::serve::caller_limit::CallerLimitError;
+use crate::serve::hold_time::HOLD_MAX;
 use ratekeeper::{LimitError, ZeroCost};
 
 use super::CommandSpec;
@@ -52,6 +53,12 @@ pub(in super::super) enum CommandError {
     Negative { name: &'static str, text: String },
     #[error("{name} is too large: '{text}'")]
     TooLarge { name: &'static str, text: String },
+    #[error("this is not an id; send the one that RK.RESERVE or RK.ACQUIRE returned, unchanged")]
+    HoldId,
+    #[error("the valid time must be 1 to {} milliseconds", HOLD_MAX.as_millis())]
+    HoldTime,
+    #[error("the number of permits must be at least 1")]
+    NoPermits,
     #[error(transparent)]
     ZeroCost(#[from] ZeroCost),
     #[error("the maximum debt '{0}' is {error}", error = ratekeeper::MaxDebtError)]

@@ -5,6 +5,7 @@ mod command;
 mod config;
 mod connection;
 mod error;
+mod holds;
 mod info;
 mod integer;
 mod rk;
@@ -16,6 +17,7 @@ use ratekeeper::policy::suggest;
 use super::RespServer;
 use super::codec::{Args, ReplyWriter};
 use super::command_limits::CommandLimits;
+use super::hold_command::HoldCommand;
 use super::rate_command::RateCommand;
 use super::session::Session;
 
@@ -42,6 +44,8 @@ pub(super) struct CommandSpec {
 pub(super) enum Handler {
     /// Parses a command that applies a limit to a key.
     Rate(for<'a> fn(Args<'a>, &'a mut CommandLimits) -> Result<RateCommand<'a>, CommandError>),
+    /// Parses a command about a reservation or a permit.
+    Hold(fn(Args<'_>, &mut CommandLimits) -> Result<HoldCommand, CommandError>),
     /// Executes a command that does not need the store.
     Local(fn(&mut Call<'_, '_>) -> Result<Flow, CommandError>),
 }
@@ -79,6 +83,7 @@ pub(super) enum Step<'a> {
     Replied(Flow),
     /// The command is valid, and is to be applied.
     Rate(RateCommand<'a>),
+    Hold(HoldCommand),
 }
 
 /// All commands, in the order in which they are compared: frequent ones first.
@@ -89,6 +94,10 @@ pub(super) const COMMANDS: &[CommandSpec] = &[
     rk::CHARGE,
     rk::REFUND,
     rk::RESET,
+    holds::RESERVE,
+    holds::SETTLE,
+    holds::ACQUIRE,
+    holds::RELEASE,
     connection::PING,
     connection::ECHO,
     connection::HELLO,
@@ -110,6 +119,10 @@ pub(super) fn dispatch<'a>(mut call: Call<'a, '_>, limits: &'a mut CommandLimits
             Handler::Local(execute) => execute(&mut call),
             Handler::Rate(parse) => match parse(call.args, limits) {
                 Ok(command) => return Step::Rate(command),
+                Err(error) => Err(error),
+            },
+            Handler::Hold(parse) => match parse(call.args, limits) {
+                Ok(command) => return Step::Hold(command),
                 Err(error) => Err(error),
             },
         },
@@ -150,6 +163,11 @@ impl CommandSpec {
     pub(super) fn arity(&self) -> i64 {
         let min = *self.args.start() as i64;
         if self.args.start() == self.args.end() { min } else { -min }
+    }
+
+    /// Returns whether it uses the store.
+    fn is_rate(&self) -> bool {
+        matches!(self.handler, Handler::Rate(_) | Handler::Hold(_))
     }
 
     /// Returns the name and the arguments.

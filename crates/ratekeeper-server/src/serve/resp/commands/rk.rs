@@ -71,8 +71,7 @@ fn parse<'a>(
         } else if option.eq_ignore_ascii_case(b"COST") && action != Action::Reset {
             cost = Cost::try_from(parse_u64("the cost", value)?)?;
         } else if option.eq_ignore_ascii_case(b"MAXDEBT") && action != Action::Reset {
-            overdraft =
-                Some(quote(value).parse().map_err(|_| CommandError::MaxDebt(quote(value)))?);
+            overdraft = Some(parse_max_debt(value)?);
         } else {
             return Err(unknown_option(action, option));
         }
@@ -82,9 +81,13 @@ fn parse<'a>(
     Ok(RateCommand { action, limit, key: args.at(1), cost, overdraft, format: ReplyFormat::Named })
 }
 
-fn parse_algorithm(text: &[u8]) -> Result<Algorithm, CommandError> {
+pub(super) fn parse_algorithm(text: &[u8]) -> Result<Algorithm, CommandError> {
     let name = quote(text).to_ascii_lowercase();
     name.parse().map_err(CommandError::UnknownAlgorithm)
+}
+
+pub(super) fn parse_max_debt(text: &[u8]) -> Result<MaxDebt, CommandError> {
+    quote(text).parse().map_err(|_| CommandError::MaxDebt(quote(text)))
 }
 
 fn unknown_option(action: Action, option: &[u8]) -> CommandError {

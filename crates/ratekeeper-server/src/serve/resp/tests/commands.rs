@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use ratekeeper::ManualClock;
 
 use super::reply_text::read_all;
@@ -15,21 +16,21 @@ use crate::serve::resp::commands::{COMMANDS, Call, Flow, Step, dispatch};
 use crate::serve::resp::session::Session;
 
 /// A client of a server.
-struct TestClient {
+pub(super) struct TestClient {
     server: Arc<RespServer>,
-    clock: ManualClock,
+    pub(super) clock: ManualClock,
     session: Session,
     limits: CommandLimits,
 }
 
 impl TestClient {
-    fn new(passwords: &[&str]) -> Self {
+    pub(super) fn new(passwords: &[&str]) -> Self {
         let (server, clock) = server(passwords);
         let session = Session::new(7, !passwords.is_empty());
         Self { server, clock, session, limits: CommandLimits::default() }
     }
 
-    fn send(&mut self, line: &str) -> (String, Flow) {
+    pub(super) fn send(&mut self, line: &str) -> (String, Flow) {
         let mut input = format!("{line}\n").into_bytes();
         let (mut spans, mut out) = (Spans::default(), Vec::new());
         assert_eq!(parse(&mut input, &mut spans), Ok(Parsed::Command(input.len())));
@@ -44,6 +45,12 @@ impl TestClient {
                 };
                 let mut reply = ReplyWriter::new(&mut out, self.session.protocol);
                 finished.write(command.action, command.format, &mut reply);
+                Flow::Continue
+            }
+            Step::Hold(command) => {
+                let mut reply = ReplyWriter::new(&mut out, self.session.protocol);
+                let run = command.run(&self.server, &mut reply).now_or_never();
+                run.expect("the store is in memory");
                 Flow::Continue
             }
         };

@@ -3,6 +3,7 @@
 mod codec;
 mod commands;
 mod connection;
+mod holds;
 mod reply_text;
 
 use std::sync::Arc;

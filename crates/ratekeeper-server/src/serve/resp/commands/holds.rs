@@ -1,0 +1,124 @@
+//! `RK.RESERVE`, `RK.SETTLE`, `RK.ACQUIRE` and `RK.RELEASE`: reservations and permits, which every server that
+//! shares the store can settle and release.
+
+use std::time::Duration;
+
+use ratekeeper::{Cost, HoldId, MaxDebt};
+
+use super::integer::parse_u64;
+use super::rk::{parse_algorithm, parse_max_debt};
+use super::{CommandError, CommandSpec, Handler, quote};
+use crate::serve::caller_limit::{CallerLimitError, DEFAULT_NAME, checked_name};
+use crate::serve::hold_time::hold_time;
+use crate::serve::resp::codec::Args;
+use crate::serve::resp::command_limits::CommandLimits;
+use crate::serve::resp::hold_command::HoldCommand;
+
+pub(super) const RESERVE: CommandSpec = CommandSpec {
+    name: "RK.RESERVE",
+    args: 3..=14,
+    usage: "key rate [ALGORITHM name] [COST n] [NAME name] [OVERDRAFT] [MAXDEBT n|nx] [VALID ms]",
+    summary: "Charges an estimated cost, and returns the id of a reservation to settle.",
+    before_auth: false,
+    handler: Handler::Hold(reserve),
+};
+
+pub(super) const SETTLE: CommandSpec = CommandSpec {
+    name: "RK.SETTLE",
+    args: 3..=3,
+    usage: "reservation cost",
+    summary: "Corrects the charge of a reservation to the actual cost, once.",
+    before_auth: false,
+    handler: Handler::Hold(settle),
+};
+
+pub(super) const ACQUIRE: CommandSpec = CommandSpec {
+    name: "RK.ACQUIRE",
+    args: 3..=7,
+    usage: "key max [NAME name] [VALID ms]",
+    summary: "Returns one of max permits to be in flight.",
+    before_auth: false,
+    handler: Handler::Hold(acquire),
+};
+
+pub(super) const RELEASE: CommandSpec = CommandSpec {
+    name: "RK.RELEASE",
+    args: 2..=2,
+    usage: "permit",
+    summary: "Releases a permit.",
+    before_auth: false,
+    handler: Handler::Hold(|args, _| Ok(HoldCommand::Release { id: parse_id(args.at(1))? })),
+};
+
+fn reserve(args: Args<'_>, limits: &mut CommandLimits) -> Result<HoldCommand, CommandError> {
+    let (mut algorithm, mut name, mut estimate) = (None, None, Cost::ONE);
+    let (mut overdraft, mut valid_ms) = (None, None);
+    let mut index = 3;
+    while let Some(option) = args.get(index) {
+        if option.eq_ignore_ascii_case(b"OVERDRAFT") {
+            overdraft = overdraft.or(Some(MaxDebt::NONE));
+            index += 1;
+            continue;
+        }
+        let value = value_of(args, index)?;
+        if option.eq_ignore_ascii_case(b"ALGORITHM") {
+            algorithm = Some(parse_algorithm(value)?);
+        } else if option.eq_ignore_ascii_case(b"NAME") {
+            name = Some(value);
+        } else if option.eq_ignore_ascii_case(b"COST") {
+            estimate = Cost::try_from(parse_u64("the cost", value)?)?;
+        } else if option.eq_ignore_ascii_case(b"MAXDEBT") {
+            overdraft = Some(parse_max_debt(value)?);
+        } else if option.eq_ignore_ascii_case(b"VALID") {
+            valid_ms = Some(parse_u64("the valid time", value)?);
+        } else {
+            let known = "ALGORITHM, COST, NAME, OVERDRAFT, MAXDEBT or VALID";
+            return Err(CommandError::UnknownOption { option: quote(option), known });
+        }
+        index += 2;
+    }
+    let limit = limits.rate(args.at(2), algorithm, name)?.clone();
+    let (key, valid) = (args.at(1).into(), valid_time(valid_ms)?);
+    Ok(HoldCommand::Reserve { limit, key, estimate, overdraft, valid })
+}
+
+fn settle(args: Args<'_>, _: &mut CommandLimits) -> Result<HoldCommand, CommandError> {
+    let actual = parse_u64("the cost", args.at(2))?;
+    Ok(HoldCommand::Settle { id: parse_id(args.at(1))?, actual })
+}
+
+fn acquire(args: Args<'_>, _: &mut CommandLimits) -> Result<HoldCommand, CommandError> {
+    let (mut name, mut valid_ms) = (DEFAULT_NAME, None);
+    let mut index = 3;
+    while let Some(option) = args.get(index) {
+        let value = value_of(args, index)?;
+        if option.eq_ignore_ascii_case(b"NAME") {
+            name = std::str::from_utf8(value).map_err(|_| CallerLimitError::Name)?;
+        } else if option.eq_ignore_ascii_case(b"VALID") {
+            valid_ms = Some(parse_u64("the valid time", value)?);
+        } else {
+            let known = "NAME or VALID";
+            return Err(CommandError::UnknownOption { option: quote(option), known });
+        }
+        index += 2;
+    }
+    let max = parse_u64("the number of permits", args.at(2))?;
+    if max == 0 {
+        return Err(CommandError::NoPermits);
+    }
+    let (name, key) = (checked_name(name)?.into(), args.at(1).into());
+    Ok(HoldCommand::Acquire { name, key, max, valid: valid_time(valid_ms)? })
+}
+
+fn value_of(args: Args<'_>, index: usize) -> Result<&[u8], CommandError> {
+    args.get(index + 1).ok_or_else(|| CommandError::MissingValue(quote(args.at(index))))
+}
+
+fn parse_id(text: &[u8]) -> Result<HoldId, CommandError> {
+    let id = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    id.ok_or(CommandError::HoldId)
+}
+
+fn valid_time(valid_ms: Option<u64>) -> Result<Duration, CommandError> {
+    hold_time(valid_ms).ok_or(CommandError::HoldTime)
+}

@@ -1,0 +1,155 @@
+//! The encoding of a reservation's record.
+
+use ratekeeper_core::{Cost, Limit, LimitParams, MaxDebt, Micros, Scope};
+
+use crate::charge::{CHARGES_MAX, Charge, OwnedCharge};
+use crate::reservation::ReservationRecord;
+
+/// The version of the encoding.
+const VERSION: u8 = 1;
+
+impl ReservationRecord {
+    /// Encodes the record. A rate is written as text, so that every form of it can be read again.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![VERSION];
+        bytes.extend(self.charged_at.get().to_be_bytes());
+        bytes.extend(self.estimate.get().to_be_bytes());
+        for charge in &self.charges {
+            let charge = charge.as_charge();
+            let limit = charge.limit();
+            bytes.push(u8::from(counts_rejected(limit)));
+            bytes.extend(charge.debt_max.to_be_bytes());
+            let rate = limit.rate().to_string();
+            for part in [limit.algorithm().name(), &rate, limit.name(), charge.scope().name()] {
+                push(&mut bytes, part.as_bytes());
+            }
+            push(&mut bytes, charge.key());
+        }
+        bytes
+    }
+
+    /// Decodes a record. Returns `None` if it is not one of this version.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes.strip_prefix(&[VERSION])?);
+        let charged_at = Micros::new(reader.u64()?);
+        let estimate = Cost::new(reader.u64()?)?;
+        let mut charges = Vec::new();
+        while !reader.0.is_empty() && charges.len() < CHARGES_MAX {
+            charges.push(reader.charge(estimate)?);
+        }
+        let is_whole = reader.0.is_empty() && !charges.is_empty();
+        is_whole.then_some(Self { charges, estimate, charged_at })
+    }
+}
+
+fn counts_rejected(limit: &Limit) -> bool {
+    matches!(limit.params(Cost::ONE), LimitParams::SlidingLog { count_rejected: true, .. })
+}
+
+/// Appends a part and its length.
+fn push(bytes: &mut Vec<u8>, part: &[u8]) {
+    bytes.extend((part.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(part);
+}
+
+struct Reader<'b>(&'b [u8]);
+
+impl<'b> Reader<'b> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (array, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*array)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn part(&mut self) -> Option<&'b [u8]> {
+        let len = u32::from_be_bytes(self.array()?);
+        let (part, rest) = self.0.split_at_checked(usize::try_from(len).ok()?)?;
+        self.0 = rest;
+        Some(part)
+    }
+
+    fn text(&mut self) -> Option<&'b str> {
+        std::str::from_utf8(self.part()?).ok()
+    }
+
+    fn charge(&mut self, cost: Cost) -> Option<OwnedCharge> {
+        let [counts_rejected] = self.array()?;
+        let max_debt = MaxDebt::of_units(self.u64()?);
+        let (algorithm, rate) = (self.text()?.parse().ok()?, self.text()?.parse().ok()?);
+        let limit = Limit::new(rate, algorithm).ok()?.named(self.text()?);
+        let limit = if counts_rejected == 1 { limit.count_rejected().ok()? } else { limit };
+        let scope = Scope::new(self.text()?);
+        let charge = Charge::new(&limit, self.part()?).within(&scope).cost(cost);
+        let charge = charge.max_debt(max_debt);
+        Some(OwnedCharge::from(&charge))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use ratekeeper_core::ALGORITHMS;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_record_is_decoded_as_it_was_encoded(
+            key in proptest::collection::vec(any::<u8>(), 0..40),
+            names in proptest::collection::vec(".{0,12}", 1..5),
+            count in 1_u64..1_000,
+            period_ms in 1_u64..100_000,
+            estimate in 1_u64..=1 << 53,
+            at in any::<u64>(),
+        ) {
+            let rate = ratekeeper_core::Rate::new(count, Duration::from_millis(period_ms)).unwrap();
+            let limits: Vec<_> = names
+                .iter()
+                .zip(ALGORITHMS)
+                .map(|(name, algorithm)| Limit::new(rate, *algorithm).unwrap().named(name))
+                .collect();
+            let scope = Scope::new("another");
+            let estimate = Cost::new(estimate).unwrap();
+            let charge = |limit| Charge::new(limit, &key[..]).within(&scope);
+            let max_debt = MaxDebt::of_units(at);
+            let charges: Vec<_> =
+                limits.iter().map(|limit| charge(limit).max_debt(max_debt)).collect();
+            let bytes = ReservationRecord::new(&charges, estimate, Micros::new(at)).encode();
+            let record = ReservationRecord::decode(&bytes).unwrap();
+            prop_assert_eq!((record.estimate, record.charged_at.get()), (estimate, at));
+            prop_assert_eq!(record.charges.len(), charges.len());
+            for (charge, read) in charges.iter().zip(&record.charges) {
+                let read = read.as_charge();
+                prop_assert!(read.shares_usage(charge));
+                prop_assert_eq!(read.debt_max, charge.debt_max);
+                prop_assert_eq!(read.limit().rate(), charge.limit().rate());
+                prop_assert_eq!(read.limit().name(), charge.limit().name());
+            }
+            for len in 0..bytes.len() {
+                if let Some(short) = ReservationRecord::decode(&bytes[..len]) {
+                    prop_assert!(short.charges.len() < charges.len());
+                }
+            }
+        }
+
+        #[test]
+        fn no_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = ReservationRecord::decode(&bytes);
+            let _ = ReservationRecord::decode(&[&[VERSION], &bytes[..]].concat());
+        }
+    }
+
+    #[test]
+    fn what_a_limit_counts_is_in_the_record() {
+        let limit = Limit::sliding_log("5/s").unwrap().count_rejected().unwrap();
+        let record = ReservationRecord::new(&[Charge::new(&limit, "k")], Cost::ONE, Micros::new(1));
+        let read = ReservationRecord::decode(&record.encode()).unwrap();
+        assert!(counts_rejected(read.charges[0].as_charge().limit()));
+    }
+}
