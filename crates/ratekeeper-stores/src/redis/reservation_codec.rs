@@ -122,7 +122,7 @@ mod tests {
                 limits.iter().map(|limit| charge(limit).max_debt(max_debt)).collect();
             let bytes = ReservationRecord::new(&charges, estimate, Micros::new(at)).encode();
             let record = ReservationRecord::decode(&bytes).unwrap();
-            prop_assert_eq!((record.estimate, record.charged_at.get()), (estimate, at));
+            prop_assert_eq!((record.estimate, record.charged_at), (estimate, Micros::new(at)));
             prop_assert_eq!(record.charges.len(), charges.len());
             for (charge, read) in charges.iter().zip(&record.charges) {
                 let read = read.as_charge();
