@@ -60,6 +60,37 @@ impl Schema {
         self.check_part(node, self, problems);
     }
 
+    /// Returns the schema of the items of a list.
+    pub(crate) fn item(&self) -> Option<&Schema> {
+        match self {
+            Self::List(item) | Self::OneOrMany(item) => Some(item),
+            Self::Either(schemas) => schemas.iter().find_map(Schema::item),
+            _ => None,
+        }
+    }
+
+    /// Returns the schema of a field of a map.
+    pub(crate) fn field(&self, name: &str) -> Option<&Schema> {
+        match self {
+            Self::Section(section) => {
+                let field = section.fields.iter().find(|field| field.name == name);
+                field.map(|field| &field.schema)
+            }
+            Self::OneOrMany(item) => item.field(name),
+            Self::Either(schemas) => schemas.iter().find_map(|schema| schema.field(name)),
+            _ => None,
+        }
+    }
+
+    /// Returns the schema of a scalar: the first alternative that is a number or a boolean.
+    pub(crate) fn scalar(&self) -> &Schema {
+        let is_typed = |schema: &&Schema| matches!(schema, Self::Integer(..) | Self::Boolean);
+        match self {
+            Self::Either(schemas) => schemas.iter().find(is_typed).unwrap_or(self),
+            _ => self,
+        }
+    }
+
     /// Reports everything that violates this schema, which is a part of `root`.
     fn check_part(&self, node: &Node, root: &Schema, problems: &mut Problems) {
         if problems.is_full() {

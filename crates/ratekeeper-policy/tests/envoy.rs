@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use ratekeeper_policy::envoy::{
-    DescriptorLimit, DescriptorQuota, EnvoyConfig, EnvoyErrors, RequestDescriptor, Unit,
+    DescriptorLimit, DescriptorQuota, EnvoyConfig, EnvoyErrors, RequestDescriptor, SharedDomains,
+    Unit,
 };
 
 fn files(folder: &str) -> Vec<PathBuf> {
@@ -64,13 +65,139 @@ fn one_invalid_file_rejects_the_set_and_all_are_reported() {
     assert!(shown.contains("c.yaml:1:1: unknown field \"dom\""), "{shown}");
 }
 
+fn parse_both(shared: SharedDomains, one: &str, other: &str) -> Result<EnvoyConfig, EnvoyErrors> {
+    let files = [("a.yaml", one), ("b.yaml", other)];
+    let files = files.map(|(name, text)| (name.to_string(), format!("domain: d\n{text}")));
+    EnvoyConfig::parse_with(&files, shared)
+}
+
+#[test]
+fn files_of_one_domain_can_be_merged() {
+    let key = |key: &str, count: u32| {
+        format!("descriptors: [{{ key: {key}, rate_limit: {{ rate: {count}/s }} }}]")
+    };
+    let config = parse_both(SharedDomains::Merge, &key("key1", 10), &key("key2", 20)).unwrap();
+    check(&config, "key1=a", "fixed_window 10/s [key1=a]");
+    check(&config, "key2=a", "fixed_window 20/s [key2=a]");
+    let twice = parse_both(SharedDomains::Merge, &key("key1", 10), &key("key1", 20)).unwrap_err();
+    assert!(twice.to_string().contains("b.yaml:2:15: \"key1\" is here twice"), "{twice}");
+    let rejected = parse_both(SharedDomains::Reject, &key("key1", 10), &key("key2", 20));
+    assert!(rejected.unwrap_err().to_string().contains("MERGE_DOMAIN_CONFIG"));
+}
+
+#[test]
+fn limits_of_two_domains_with_one_name_are_distinct() {
+    let file = |domain: &str| {
+        let text = "descriptors: [{ key: k, rate_limit: { name: same, rate: 1/s } }]";
+        (domain.to_string(), format!("domain: {domain}\n{text}"))
+    };
+    let config = EnvoyConfig::parse(&[file("one"), file("two")]).unwrap();
+    let ids =
+        config.limits().iter().map(|limit| (limit.domain(), limit.label())).collect::<Vec<_>>();
+    assert_eq!(ids, [("one", "same"), ("two", "same")]);
+    config.limits()[0].note_look();
+    let next = EnvoyConfig::parse(&[file("one"), file("two")]).unwrap();
+    next.inherit_looks(&config);
+    let looked_at: Vec<_> = next.limits().iter().map(|limit| limit.takes_reports()).collect();
+    assert_eq!(looked_at, [true, false]);
+}
+
+/// Returns what is charged for `k=1` by a limit with this number.
+fn with_number(number: &str) -> Result<String, EnvoyErrors> {
+    let text = format!(
+        "domain: d\ndescriptors: [{{ key: k, rate_limit: {{ unit: hour, requests_per_unit: {number} }} }}]"
+    );
+    let config = EnvoyConfig::parse(&[("limits.yaml".into(), text)])?;
+    Ok(resolved(&config, "d", "k=1"))
+}
+
+#[test]
+fn numbers_are_read_as_envoyproxy_ratelimit_does() {
+    for (number, count) in
+        [("10", 10), ("010", 8), ("0o10", 8), ("0x10", 16), ("0b11", 3), ("1_000", 1000), ("+5", 5)]
+    {
+        let expected = format!("fixed_window {count}/h [k=1]");
+        assert_eq!(with_number(number).unwrap(), expected, "{number}");
+    }
+    // As quoted numbers are unambiguous otherwise, only a leading 0 is an error in them.
+    assert_eq!(with_number("'10'").unwrap(), "fixed_window 10/h [k=1]");
+    for number in ["08", "'010'", "1.5", "1e3", "-1", "0x", "ten", "5_000_000_000"] {
+        assert!(with_number(number).is_err(), "{number}");
+    }
+    let error = with_number("08").unwrap_err().to_string();
+    assert!(error.contains("a leading 0 means octal; write 8"), "{error}");
+}
+
+#[test]
+fn booleans_and_nulls_are_read_as_envoyproxy_ratelimit_does() {
+    for (word, mode) in [
+        ("yes", " shadow"),
+        ("On", " shadow"),
+        ("y", " shadow"),
+        ("TRUE", " shadow"),
+        ("no", ""),
+        ("off", ""),
+        ("False", ""),
+    ] {
+        let config = parse(&format!(
+            "domain: d\ndescriptors: [{{ key: k, value: Null, shadow_mode: {word}, rate_limit: {{ rate: 1/s }} }}]"
+        ));
+        check(&config, "k=1", &format!("fixed_window 1/s{mode} [k=1]"));
+    }
+    // Text stays as it is written.
+    let config =
+        parse("domain: 010\ndescriptors: [{ key: on, value: yes, rate_limit: { rate: 1/s } }]");
+    assert_eq!(resolved(&config, "010", "on=yes on=true"), "fixed_window 1/s [on=yes], -");
+}
+
+#[test]
+fn merge_keys_are_applied() {
+    let config = parse(
+        "
+domain: d
+descriptors:
+  - &base
+    key: a
+    shadow_mode: yes
+    rate_limit: &limit { unit: minute, requests_per_unit: 5 }
+  - { <<: *base, key: b }
+  - key: c
+    rate_limit: { <<: *limit, unit: hour }
+  - key: e
+    rate_limit: { <<: [{ unit: day }, *limit] }
+",
+    );
+    check(&config, "a=1", "fixed_window 5/m shadow [a=1]");
+    check(&config, "b=1", "fixed_window 5/m shadow [b=1]");
+    check(&config, "c=1", "fixed_window 5/h [c=1]");
+    check(&config, "e=1", "fixed_window 5/d [e=1]");
+}
+
+#[test]
+fn metadata_belongs_to_the_limits_of_its_descriptor() {
+    let config = parse(
+        "
+domain: d
+descriptors:
+  - key: k
+    rate_limit: { rate: 1/s }
+    metadata: { service: { name: service_1, replicas: 010, canary: no }, tags: [a, '1'] }
+",
+    );
+    let expected = serde_json::json!({
+        "service": { "name": "service_1", "replicas": 8, "canary": false },
+        "tags": ["a", "1"],
+    });
+    assert_eq!(config.limits()[0].metadata(), expected.as_object());
+}
+
 #[test]
 fn every_file_in_the_documentation_is_valid() {
     let docs = include_str!("../../../docs/envoy.md");
     let blocks = docs.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
     // The others are for Envoy itself.
     let blocks = blocks.filter(|block| block.starts_with("domain:"));
-    assert_eq!(blocks.map(|block| parse(block).limits().len()).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(blocks.map(|block| parse(block).limits().len()).collect::<Vec<_>>(), [2, 3, 2]);
 }
 
 /// A descriptor as one word: `key=value,key=value`, and `!5/minute` for a limit of its own.
@@ -92,7 +219,8 @@ fn show_limit(limit: &DescriptorLimit) -> String {
     };
     let name = if limit.name().is_empty() { String::new() } else { format!("{} ", limit.name()) };
     let shadow = if limit.is_shadow() { " shadow" } else { "" };
-    format!("{name}{amount}{shadow}")
+    let quota = if limit.is_quota() { " quota" } else { "" };
+    format!("{name}{amount}{shadow}{quota}")
 }
 
 /// What the descriptors of a request are charged to.
@@ -215,7 +343,7 @@ descriptors:
     check(&config, "free=1", "unlimited [free=1]");
     check(&config, "closed=1", "nothing [closed=1]");
     check(&config, "shadow=1", "fixed_window 1/year shadow [shadow=1]");
-    check(&config, "quota=1", "fixed_window 1/week shadow [quota=1]");
+    check(&config, "quota=1", "fixed_window 1/week quota [quota=1]");
     check(&config, "burst=1", "token_bucket 5/10s burst 7 [burst=1]");
     check(&config, "log=1", "sliding_log 5/month [log=1]");
     check(&config, "rate=1", "leaky_bucket 100/m burst 20 [rate=1]");

@@ -37,8 +37,8 @@ pub(crate) struct Admin {
     pub(crate) policy: Arc<PolicyFile>,
     /// Needed for everything but health checks.
     pub(crate) tokens: Arc<Tokens>,
-    /// Whether the server accepts requests.
-    pub(crate) is_serving: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Why no requests may be sent, if so.
+    pub(crate) not_ready: Box<dyn Fn() -> Option<&'static str> + Send + Sync>,
     /// Metrics beside those of the policy.
     pub(crate) more_metrics: Box<dyn Fn(&mut Page) + Send + Sync>,
     /// The limits for Envoy, if there are any.
@@ -142,7 +142,7 @@ fn top(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {
 }
 
 fn ready(admin: &Admin) -> Response<Full<Bytes>> {
-    let is_serving = (admin.is_serving)();
+    let reason = (admin.not_ready)();
     let (store, error) = match admin.policy.limiter().engine().store_state() {
         None => ("memory", None),
         Some(StoreState::Up) => ("up", None),
@@ -151,8 +151,12 @@ fn ready(admin: &Admin) -> Response<Full<Bytes>> {
         Some(_) => ("unknown", None),
     };
     // Without its store it still decides, by the failure mode of each limit.
-    let status = if is_serving { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    json(status, &json!({ "serving": is_serving, "store": store, "store_error": error }))
+    let status = if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let mut body = json!({ "serving": reason.is_none(), "store": store, "store_error": error });
+    if let Some(reason) = reason {
+        body["reason"] = reason.into();
+    }
+    json(status, &body)
 }
 
 fn policy(admin: &Admin) -> Value {

@@ -179,7 +179,7 @@ impl Content {
     fn general_warning(&self) -> Option<&'static str> {
         match self {
             Self::Envoy(config) if config.limits().is_empty() => {
-                Some("there are no limits in the .yaml and .yml files of this folder")
+                Some("there are no limits in the files of this folder")
             }
             _ => None,
         }

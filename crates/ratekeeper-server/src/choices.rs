@@ -1,7 +1,9 @@
 //! Values of command-line options, from the lists of the library.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::net::{AddrParseError, IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -121,6 +123,11 @@ pub(crate) enum ValueError {
     Duration(#[from] RateError),
     #[error("expected an address and a port such as 127.0.0.1:9091, or \"off\"")]
     Address(#[source] AddrParseError),
+    #[error(
+        "expected an address and a port such as 127.0.0.1:8081, \"unix:\" and the path of a socket, or \
+         \"off\""
+    )]
+    LocalAddress(#[source] Option<AddrParseError>),
     #[error("expected a network such as 10.0.0.0/8")]
     Network(#[source] AddrParseError),
 }
@@ -142,6 +149,37 @@ pub(crate) fn address(text: &str) -> Result<Address, ValueError> {
     }
 }
 
+/// Where a listener listens that may also be on a Unix domain socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LocalAddress {
+    Off,
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl fmt::Display for LocalAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Parses an address and a port, `unix:` and a path, or "off".
+pub(crate) fn local_address(text: &str) -> Result<LocalAddress, ValueError> {
+    match (text, text.strip_prefix("unix:")) {
+        ("off", _) => Ok(LocalAddress::Off),
+        (_, Some("")) => Err(ValueError::LocalAddress(None)),
+        (_, Some(path)) => Ok(LocalAddress::Unix(path.into())),
+        (text, None) => {
+            let address = text.parse().map_err(|error| ValueError::LocalAddress(Some(error)))?;
+            Ok(LocalAddress::Tcp(address))
+        }
+    }
+}
+
 /// Parses a network, or one address.
 pub(crate) fn network(text: &str) -> Result<IpNet, ValueError> {
     let one = || text.parse().map(|ip: IpAddr| IpNet::from(ip));
@@ -151,6 +189,16 @@ pub(crate) fn network(text: &str) -> Result<IpNet, ValueError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listener_may_be_on_a_unix_domain_socket() {
+        for text in ["127.0.0.1:8081", "unix:/run/grpc.sock", "unix:grpc.sock", "off"] {
+            assert_eq!(local_address(text).unwrap().to_string(), text);
+        }
+        for text in ["unix:", "8081", "/run/grpc.sock", ""] {
+            assert!(local_address(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn a_trusted_proxy_is_a_network_or_an_address() {

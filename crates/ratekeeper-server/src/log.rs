@@ -27,17 +27,24 @@ const WARNINGS_MAX: usize = 256;
 /// The options of the log.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct LogOptions {
-    /// Level of the log; the environment variable RUST_LOG overrides it
-    #[arg(long, value_enum, default_value_t = LogLevel::Info, help_heading = "Logs")]
-    log_level: LogLevel,
+    /// Level of the log; the environment variable RUST_LOG overrides it [default: info]
+    #[arg(long, value_enum, help_heading = "Logs")]
+    log_level: Option<LogLevel>,
 
-    /// Format of the log on standard error
-    #[arg(long, value_enum, default_value_t = LogFormat::Text, help_heading = "Logs")]
-    log_format: LogFormat,
+    /// Format of the log on standard error [default: text]
+    #[arg(long, value_enum, help_heading = "Logs")]
+    log_format: Option<LogFormat>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum LogLevel {
+impl LogOptions {
+    /// Takes what the command line does not set from elsewhere.
+    pub(crate) fn or(self, level: Option<LogLevel>, format: Option<LogFormat>) -> Self {
+        Self { log_level: self.log_level.or(level), log_format: self.log_format.or(format) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogLevel {
     Error,
     Warn,
     Info,
@@ -45,8 +52,8 @@ enum LogLevel {
     Trace,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum LogFormat {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
     /// For people
     Text,
     /// One JSON object per line
@@ -65,9 +72,10 @@ pub(crate) struct InvalidLogFilter(#[from] tracing_subscriber::filter::ParseErro
 /// If `RUST_LOG` is invalid.
 pub(crate) fn start(options: LogOptions) -> Result<(), InvalidLogFilter> {
     let variable = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
-    let filter = EnvFilter::builder().with_default_directive(options.log_level.into());
+    let filter = EnvFilter::builder()
+        .with_default_directive(options.log_level.unwrap_or(LogLevel::Info).into());
     let filter = filter.parse(variable)?;
-    let format = options.log_format;
+    let format = options.log_format.unwrap_or(LogFormat::Text);
     let log = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false);
     let log = log.with_target(false).with_env_filter(filter);
     match format {

@@ -34,7 +34,11 @@ static DESCRIPTOR: Section = Section {
             "What the next entry may be.",
         ),
         field("shadow_mode", Schema::Boolean, "Counted and reported, never denied."),
-        field("quota_mode", Schema::Boolean, "Counted and reported, never denied."),
+        field(
+            "quota_mode",
+            Schema::Boolean,
+            "Denied only if all descriptors of the request in quota mode are over their limits.",
+        ),
         field(
             "share_threshold",
             Schema::Boolean,
@@ -42,7 +46,11 @@ static DESCRIPTOR: Section = Section {
         ),
         field("detailed_metric", Schema::Boolean, "Affects metrics only."),
         field("value_to_metric", Schema::Boolean, "Affects metrics only."),
-        part("metadata", Schema::Anything("anything"), "Ignored."),
+        part(
+            "metadata",
+            Schema::Anything("names and values"),
+            "Dynamic metadata of responses, while the limit is not exceeded.",
+        ),
     ],
 };
 

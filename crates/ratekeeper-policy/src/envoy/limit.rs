@@ -7,13 +7,19 @@ use ratekeeper_core::{Algorithm, Limit, LimitError, MaxDebt, Rate};
 
 use super::unit::Unit;
 
+/// The metadata of a descriptor: names and values.
+pub type Metadata = serde_json::Map<String, serde_json::Value>;
+
 /// A limit of a descriptor.
 #[derive(Clone, Debug)]
 pub struct DescriptorLimit {
+    pub(super) domain: String,
     pub(super) name: String,
     pub(super) label: String,
     pub(super) quota: DescriptorQuota,
     pub(super) is_shadow: bool,
+    pub(super) is_quota: bool,
+    pub(super) metadata: Option<Arc<Metadata>>,
     pub(super) replaces: Vec<String>,
     pub(super) overdraft: Overdraft,
 }
@@ -53,10 +59,13 @@ impl DescriptorLimit {
         });
         let label = format!("{domain}.override");
         Self {
+            domain: domain.to_string(),
             name: String::new(),
             label,
             quota,
             is_shadow: false,
+            is_quota: false,
+            metadata: None,
             replaces: Vec::new(),
             overdraft: Overdraft::default(),
         }
@@ -78,6 +87,12 @@ impl DescriptorLimit {
 
     pub(super) fn is_looked_at(&self) -> bool {
         self.overdraft.is_looked_at.load(Ordering::Relaxed)
+    }
+
+    /// Returns the domain.
+    #[must_use]
+    pub fn domain(&self) -> &str {
+        &self.domain
     }
 
     /// Returns the most that reports may leave as a debt.
@@ -108,6 +123,19 @@ impl DescriptorLimit {
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.is_shadow
+    }
+
+    /// Whether the limit is in quota mode: a request is denied if all its descriptors in quota mode are over
+    /// their limits.
+    #[must_use]
+    pub fn is_quota(&self) -> bool {
+        self.is_quota
+    }
+
+    /// Returns the metadata of the descriptor.
+    #[must_use]
+    pub fn metadata(&self) -> Option<&Metadata> {
+        self.metadata.as_deref()
     }
 
     /// Returns the number of requests per unit.

@@ -22,6 +22,7 @@
 
 mod errors;
 mod format;
+mod go_yaml;
 mod key;
 mod limit;
 mod read;
@@ -32,13 +33,23 @@ mod unit;
 use std::collections::{HashMap, HashSet};
 
 pub use errors::EnvoyErrors;
-pub use limit::{DescriptorLimit, DescriptorQuota};
+pub use limit::{DescriptorLimit, DescriptorQuota, Metadata};
 pub use resolve::{Descriptor, DescriptorLimits, MatchedLimits, RequestDescriptor};
 pub use unit::Unit;
 
-use crate::problems::{PolicyErrors, Problems};
+use crate::problems::Problems;
 use crate::yaml::{self, Span};
 use tree::Level;
+
+/// Whether several files may have one domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SharedDomains {
+    /// It is an error.
+    #[default]
+    Reject,
+    /// The domain has the descriptors of all of them.
+    Merge,
+}
 
 /// The validated configuration of a set of files.
 #[derive(Debug, Default)]
@@ -47,18 +58,32 @@ pub struct EnvoyConfig {
 }
 
 impl EnvoyConfig {
-    /// Parses files, each given by name and text.
+    /// Parses files, each given by name and text. Each has a domain of its own.
     ///
     /// # Errors
     ///
     /// Returns the problems of all files if any file is invalid.
     pub fn parse(files: &[(String, String)]) -> Result<Self, EnvoyErrors> {
+        Self::parse_with(files, SharedDomains::Reject)
+    }
+
+    /// Parses files, each given by name and text.
+    ///
+    /// # Errors
+    ///
+    /// Returns the problems of all files if any file is invalid.
+    pub fn parse_with(
+        files: &[(String, String)],
+        shared: SharedDomains,
+    ) -> Result<Self, EnvoyErrors> {
         let mut config = Self::default();
         let mut owners: HashMap<String, &str> = HashMap::new();
         let mut errors = Vec::new();
         for (name, text) in files {
-            if let Err(of_file) = config.add(name, text, &mut owners) {
-                errors.push(of_file);
+            let mut problems = Problems::new(name, text);
+            config.add(name, text, shared, &mut owners, &mut problems);
+            if !problems.is_empty() {
+                errors.push(problems.into_errors());
             }
         }
         if errors.is_empty() { Ok(config) } else { Err(EnvoyErrors::new(errors)) }
@@ -68,28 +93,32 @@ impl EnvoyConfig {
         &mut self,
         file: &'f str,
         text: &str,
+        shared: SharedDomains,
         owners: &mut HashMap<String, &'f str>,
-    ) -> Result<(), PolicyErrors> {
-        let mut problems = Problems::new(file, text);
-        let Some(root) = yaml::parse(text, &mut problems) else {
+        problems: &mut Problems,
+    ) {
+        let Some(root) = yaml::parse(text, problems) else {
             if problems.is_empty() {
                 let start = Span { line: 1, column: 1, width: 1 };
                 problems.report(start, "the file is empty; it needs a \"domain\"");
             }
-            return Err(problems.into_errors());
+            return;
         };
-        let (domain, level) = read::file(&root, &mut problems);
-        if let (Some(first), Some(node)) = (owners.get(&domain), root.get("domain")) {
-            let why =
-                format!("the domain is already in {first}; put its descriptors into one file");
+        let root = read::tree(root, problems);
+        let domain = read::domain(&root);
+        let first = *owners.entry(domain.to_string()).or_insert(file);
+        if let Some(node) = root.get("domain")
+            && first != file
+            && shared == SharedDomains::Reject
+        {
+            let why = format!(
+                "the domain is already in {first}; put its descriptors into one file, or set \
+                 MERGE_DOMAIN_CONFIG=true"
+            );
             problems.report(node.span, why);
         }
-        if !problems.is_empty() {
-            return Err(problems.into_errors());
-        }
-        owners.insert(domain.clone(), file);
-        self.domains.insert(domain, level);
-        Ok(())
+        let level = self.domains.entry(domain.to_string()).or_default();
+        read::descriptors(&root, level, problems);
     }
 
     /// Returns the names of the domains, sorted.
@@ -100,24 +129,23 @@ impl EnvoyConfig {
         names
     }
 
-    /// Returns all configured limits, sorted by label.
+    /// Returns all configured limits, sorted by domain and label.
     #[must_use]
     pub fn limits(&self) -> Vec<&DescriptorLimit> {
         let mut limits = Vec::new();
         self.domains.values().for_each(|level| level.collect_limits(&mut limits));
-        limits.sort_by(|a, b| a.label().cmp(b.label()));
+        limits.sort_by_key(|limit| (limit.domain(), limit.label()));
         limits
     }
 
-    /// Takes over which limits requests have looked at, by their labels, from the configuration that this one
+    /// Takes over which limits requests have looked at, by domain and label, from the configuration that this one
     /// replaces.
     pub fn inherit_looks(&self, old: &Self) {
         let old = old.limits();
+        let id = |limit: &DescriptorLimit| (limit.domain.clone(), limit.label.clone());
         let looked_at: HashSet<_> =
-            old.iter().filter(|limit| limit.is_looked_at()).map(|limit| limit.label()).collect();
+            old.iter().filter(|limit| limit.is_looked_at()).map(|limit| id(limit)).collect();
         let limits = self.limits().into_iter();
-        limits
-            .filter(|limit| looked_at.contains(limit.label()))
-            .for_each(DescriptorLimit::note_look);
+        limits.filter(|limit| looked_at.contains(&id(limit))).for_each(DescriptorLimit::note_look);
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use ratekeeper_core::{Algorithm, CalendarError, CalendarPeriod, Limit, Rate, RateError, TimeZone};
 
-use super::format;
 use super::limit::{DescriptorLimit, DescriptorQuota, Overdraft, scope};
 use super::tree::{AddError, Branch, Level};
 use super::unit::Unit;
+use super::{format, go_yaml};
 use crate::build::values::{boolean, duration, integer, overdraft};
 use crate::index::SEARCHES_MAX;
 use crate::problems::{Problems, quoted};
@@ -16,13 +16,23 @@ use crate::schema::Schema;
 use crate::suggest::closest;
 use crate::yaml::Node;
 
-/// Reads the domain of a file and its descriptors.
-pub(super) fn file(root: &Node, problems: &mut Problems) -> (String, Level) {
-    Schema::Section(&format::FILE).check(root, problems);
-    let domain = root.get("domain").and_then(Node::text).unwrap_or_default();
-    let mut reader = Reader { domain, problems };
-    let level = reader.level(root, domain);
-    (domain.to_string(), level)
+/// Reads YAML as envoyproxy/ratelimit does, and checks it.
+pub(super) fn tree(root: Node, problems: &mut Problems) -> Node {
+    let schema = Schema::Section(&format::FILE);
+    let root = go_yaml::resolve(root, &schema, problems);
+    schema.check(&root, problems);
+    root
+}
+
+/// Returns the domain of a file.
+pub(super) fn domain(root: &Node) -> &str {
+    root.get("domain").and_then(Node::text).unwrap_or_default()
+}
+
+/// Adds the descriptors of a file to those of its domain.
+pub(super) fn descriptors(root: &Node, level: &mut Level, problems: &mut Problems) {
+    let domain = domain(root);
+    Reader { domain, problems }.add_descriptors(root, domain, level);
 }
 
 fn not_added(error: &AddError, key: &str, value: Option<&str>) -> String {
@@ -45,18 +55,21 @@ struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    fn level(&mut self, parent: &Node, label: &str) -> Level {
-        let mut level = Level::default();
+    fn add_descriptors(&mut self, parent: &Node, label: &str, level: &mut Level) {
         let descriptors = parent.get("descriptors").filter(|node| !node.is_empty());
         for node in descriptors.map_or(&[][..], Node::items) {
             // A descriptor without a key is read too, to find further problems.
-            let key = node.get("key").and_then(Node::text).unwrap_or_default();
+            let key = self.key(node);
             // An empty value matches any value, as in envoyproxy/ratelimit.
             let value = self.value(node).filter(|value| !value.is_empty());
             let label = match value {
                 Some(value) => format!("{label}.{key}_{value}"),
                 None => format!("{label}.{key}"),
             };
+            if is_true(node, "share_threshold") && !value.is_some_and(|value| value.contains('*')) {
+                let why = "\"share_threshold\" needs a value with \"*\", whose matches then share one count";
+                self.problems.report(node.span, why);
+            }
             let branch = self.branch(node, &label);
             if let Err(error) = level.add(key, value, branch)
                 && !key.is_empty()
@@ -64,7 +77,18 @@ impl Reader<'_> {
                 self.problems.report(node.span, not_added(&error, key, value));
             }
         }
-        level
+    }
+
+    fn key<'n>(&mut self, descriptor: &'n Node) -> &'n str {
+        let Some((node, key)) = descriptor.get("key").and_then(|node| Some((node, node.text()?)))
+        else {
+            return "";
+        };
+        if key.contains('*') {
+            let why = "a key has no \"*\"; put it into the value";
+            self.problems.report(node.span, why);
+        }
+        key
     }
 
     fn value<'n>(&mut self, descriptor: &'n Node) -> Option<&'n str> {
@@ -78,7 +102,9 @@ impl Reader<'_> {
     fn branch(&mut self, node: &Node, label: &str) -> Branch {
         let limits = self.limits(node, label);
         let shares_count = is_true(node, "share_threshold");
-        Branch { limits, below: self.level(node, label), shares_count }
+        let mut below = Level::default();
+        self.add_descriptors(node, label, &mut below);
+        Branch { limits, below, shares_count }
     }
 
     fn limits(&mut self, descriptor: &Node, label: &str) -> Vec<DescriptorLimit> {
@@ -88,7 +114,11 @@ impl Reader<'_> {
             let why = "a descriptor has \"rate_limit\" or \"rate_limits\", not both";
             self.problems.report_also(several.span, why);
         }
-        let is_shadow = is_true(descriptor, "shadow_mode") || is_true(descriptor, "quota_mode");
+        let (is_shadow, is_quota) =
+            (is_true(descriptor, "shadow_mode"), is_true(descriptor, "quota_mode"));
+        let metadata = descriptor.get("metadata");
+        let metadata =
+            metadata.and_then(|node| go_yaml::metadata(node, self.problems)).map(Arc::new);
         let nodes = several.or(one).map_or(&[][..], Node::items);
         let mut limits: Vec<DescriptorLimit> = Vec::new();
         for (i, node) in nodes.iter().enumerate() {
@@ -108,7 +138,18 @@ impl Reader<'_> {
             };
             let label = if name.is_empty() { format!("{label}{tag}") } else { name.clone() };
             let overdraft = self.overdraft(node.get("overdraft"));
-            limits.push(DescriptorLimit { name, label, quota, is_shadow, replaces, overdraft });
+            let (domain, metadata) = (self.domain.to_string(), metadata.clone());
+            limits.push(DescriptorLimit {
+                domain,
+                name,
+                label,
+                quota,
+                is_shadow,
+                is_quota,
+                metadata,
+                replaces,
+                overdraft,
+            });
         }
         limits
     }

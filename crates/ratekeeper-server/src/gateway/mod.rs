@@ -163,7 +163,9 @@ impl Gateway {
         let admin = Admin {
             policy: Arc::clone(&gateway.policy),
             tokens: Arc::clone(tokens),
-            is_serving: Box::new(move || !of_serving.drain.is_draining()),
+            not_ready: Box::new(move || {
+                of_serving.drain.is_draining().then_some("the server is shutting down")
+            }),
             more_metrics: Box::new(move |page| of_metrics.write_metrics(page)),
             envoy: None,
         };

@@ -2,19 +2,17 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::drain::{ConnectionCount, Drain, Stage};
 use super::limits::{ConnectionLimit, InFlightLimit, OwnedInFlightPermit};
+use super::socket::ListeningSocket;
 use super::tls::Tls;
-use crate::failure::Failure;
 
 /// How long to wait after a failure to accept. Most likely there are no file descriptors left, and some
 /// will be closed soon.
@@ -23,31 +21,6 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Beyond this many at a time, rejected connections are closed without a response.
 const REJECTIONS_MAX: usize = 100;
-/// A client that is gone without closing its connection is noticed after a few of these probes.
-pub(crate) const KEEP_ALIVE: TcpKeepalive =
-    TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
-
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 4096;
-
-/// Binds and listens, so that an address in use is reported before anything else starts.
-pub(crate) fn bind(address: SocketAddr) -> io::Result<StdListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
-
-/// Returns the failure of [`bind`], with what to do about it.
-pub(crate) fn listen_failure(address: SocketAddr, error: &io::Error, remedy: &str) -> Failure {
-    let cause = match error.kind() {
-        io::ErrorKind::AddrInUse => format!("port {} is in use", address.port()),
-        _ => error.to_string(),
-    };
-    Failure::io(format!("cannot listen on {address}: {cause}; {remedy}"))
-}
 
 /// Serves the connections of a listener. Each worker thread has one.
 pub(crate) trait ConnectionHandler: Send + Sync + 'static {
@@ -121,36 +94,34 @@ impl ListenerConfig {
 
 /// Accepts connections until the server drains. The tasks of the connections go on after that, and the
 /// drain counts them. Each worker runs this on its own runtime, with its own clone of the listener.
-pub(crate) async fn serve<H: ConnectionHandler>(
-    listener: StdListener,
+pub(crate) async fn serve<H: ConnectionHandler, L: ListeningSocket>(
+    listener: L,
     handler: Arc<H>,
     config: ListenerConfig,
 ) -> io::Result<()> {
     let _listening = config.drain.count_listener();
-    let listener = TcpListener::from_std(listener)?;
+    let acceptor = listener.into_acceptor()?;
     let drained = config.drain.reached(Stage::LastResponses);
     let mut drained = std::pin::pin!(drained);
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => start(stream, peer, &handler, &config),
+            accepted = L::accept(&acceptor) => match accepted {
+                Ok((stream, peer)) => start::<H, L>(stream, peer, &handler, &config),
                 Err(error) => back_off(&error).await,
             },
             () = &mut drained => break,
         }
     }
     // For these clients the connection is established already.
-    let listener = listener.into_std()?;
-    while let Ok((stream, peer)) = listener.accept() {
-        stream.set_nonblocking(true)?;
-        start(TcpStream::from_std(stream)?, peer, &handler, &config);
+    for (stream, peer) in L::accept_rest(acceptor)? {
+        start::<H, L>(stream, peer, &handler, &config);
     }
     Ok(())
 }
 
 /// Starts the task of a connection, or rejects it.
-fn start<H: ConnectionHandler>(
-    stream: TcpStream,
+fn start<H: ConnectionHandler, L: ListeningSocket>(
+    stream: L::Stream,
     peer: SocketAddr,
     handler: &Arc<H>,
     config: &ListenerConfig,
@@ -161,14 +132,12 @@ fn start<H: ConnectionHandler>(
         return;
     };
     let Some(connection) = config.connections.try_acquire() else {
-        return reject::<H>(stream, descriptor, config);
+        return reject::<H, L::Stream>(stream, descriptor, config);
     };
     let _count = config.drain.count_connection();
     let permits = ConnectionPermits { _connection: connection, _descriptor: descriptor, _count };
     let mut accepted = Accepted { peer, is_tls: false, is_http2: false, permits };
-    // If these fail, responses are delayed, or a client that is gone is noticed later.
-    let _ = stream.set_nodelay(true);
-    let _ = SockRef::from(&stream).set_tcp_keepalive(&KEEP_ALIVE);
+    L::configure(&stream);
     let handler = Arc::clone(handler);
     let Some(tls) = config.tls.clone() else {
         tokio::spawn(handler.serve(stream, accepted));
@@ -193,11 +162,11 @@ fn start<H: ConnectionHandler>(
 }
 
 /// Closes a connection beyond the limit, with a response where that is possible.
-fn reject<H: ConnectionHandler>(
-    mut stream: TcpStream,
-    descriptor: OwnedInFlightPermit,
-    config: &ListenerConfig,
-) {
+fn reject<H, S>(mut stream: S, descriptor: OwnedInFlightPermit, config: &ListenerConfig)
+where
+    H: ConnectionHandler,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let response = H::rejection();
     if response.is_empty() || config.tls.is_some() {
         return;

@@ -8,13 +8,19 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use clap::Args;
 use ratekeeper::files::{FILE_BYTES_MAX, FileStamps, ReadError, read};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::verify_server_name;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::net::TcpStream;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -50,15 +56,21 @@ impl TlsOptions {
         let Some((cert, key)) = self.tls_cert.clone().zip(self.tls_key.clone()) else {
             return Ok(None);
         };
-        let files = TlsFiles { cert, key, client_ca: self.tls_client_ca.clone() };
-        Tls::load(files).map(Arc::new).map(Some).map_err(Failure::input)
+        let files =
+            TlsFiles { cert, key, client_ca: self.tls_client_ca.clone(), client_name: None };
+        Tls::load(files).map(Some)
     }
 }
 
-struct TlsFiles {
-    cert: PathBuf,
-    key: PathBuf,
-    client_ca: Option<PathBuf>,
+/// The files of certificates for a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TlsFiles {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+    /// The authorities of required client certificates.
+    pub(crate) client_ca: Option<PathBuf>,
+    /// A name that client certificates must have.
+    pub(crate) client_name: Option<String>,
 }
 
 /// The TLS configuration of the listeners, from files.
@@ -69,18 +81,17 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    fn load(files: TlsFiles) -> Result<Self, TlsError> {
+    pub(crate) fn load(files: TlsFiles) -> Result<Arc<Self>, Failure> {
         let loads = LoadState::loaded(files.stamps());
-        let config = ArcSwap::from_pointee(files.read()?);
-        Ok(Self { files, config, loads })
+        let config = ArcSwap::from_pointee(files.read().map_err(Failure::input)?);
+        Ok(Arc::new(Self { files, config, loads }))
     }
 
     /// Performs the handshake with a client. The protocol is the first of these that it supports.
-    pub(crate) async fn accept(
-        &self,
-        stream: TcpStream,
-        protocols: &[&[u8]],
-    ) -> io::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn accept<S>(&self, stream: S, protocols: &[&[u8]]) -> io::Result<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let mut config = ServerConfig::clone(&self.config.load());
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         TlsAcceptor::from(Arc::new(config)).accept(stream).await
@@ -131,7 +142,10 @@ impl TlsFiles {
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(roots.into(), provider()).build();
                 let verifier = verifier.map_err(|error| TlsError::authority(path, error.into()))?;
-                config.with_client_cert_verifier(verifier)
+                config.with_client_cert_verifier(match &self.client_name {
+                    None => verifier,
+                    Some(name) => Arc::new(NamedClients::new(verifier, name)?),
+                })
             }
         };
         Ok(config.with_cert_resolver(Arc::new(SingleCertAndKey::from(self.own()?))))
@@ -149,6 +163,60 @@ impl TlsFiles {
         })?;
         CertifiedKey::from_der(chain, der, &provider())
             .map_err(|error| unusable(PemError::Mismatch { cert: cert.clone(), error }))
+    }
+}
+
+/// Accepts the client certificates of an authority that have a name.
+#[derive(Debug)]
+struct NamedClients {
+    authority: Arc<dyn ClientCertVerifier>,
+    name: ServerName<'static>,
+}
+
+impl NamedClients {
+    fn new(authority: Arc<dyn ClientCertVerifier>, name: &str) -> Result<Self, TlsError> {
+        let parsed = ServerName::try_from(name.to_string());
+        let name = parsed.map_err(|error| TlsError::ClientName { name: name.into(), error })?;
+        Ok(Self { authority, name })
+    }
+}
+
+impl ClientCertVerifier for NamedClients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.authority.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.authority.verify_client_cert(end_entity, intermediates, now)?;
+        verify_server_name(&ParsedCertificate::try_from(end_entity)?, &self.name)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authority.verify_tls12_signature(message, cert, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authority.verify_tls13_signature(message, cert, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.authority.supported_verify_schemes()
     }
 }
 
@@ -194,6 +262,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
 pub(crate) enum TlsError {
     #[error("cannot use the {what} {}: {error}", path.display())]
     Unusable { what: &'static str, path: PathBuf, error: Box<PemError> },
+    #[error("cannot require the name \"{name}\" of clients: {error}; use a DNS name")]
+    ClientName { name: String, error: InvalidDnsNameError },
     #[error("cannot configure TLS: {0}")]
     Config(rustls::Error),
 }

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::io;
-use std::net::TcpListener;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::thread;
@@ -10,6 +9,7 @@ use std::thread;
 use tokio::runtime::Builder;
 
 use super::accept::{self, ConnectionHandler, ListenerConfig};
+use super::socket::ListeningSocket;
 
 /// Returns how many workers a listener has: so many, or one for each core.
 pub(crate) fn available_workers(workers: Option<u16>) -> usize {
@@ -19,16 +19,17 @@ pub(crate) fn available_workers(workers: Option<u16>) -> usize {
 
 /// Starts worker threads for a listener. `handler` is awaited once on each worker's runtime, with the
 /// worker's index.
-pub(crate) fn start_workers<H, F>(
+pub(crate) fn start_workers<H, F, L>(
     name: &str,
     workers: usize,
-    listener: &TcpListener,
+    listener: &L,
     config: &ListenerConfig,
     handler: impl Fn(usize) -> F,
 ) -> io::Result<()>
 where
     H: ConnectionHandler,
     F: Future<Output = io::Result<H>> + Send + 'static,
+    L: ListeningSocket,
 {
     for index in 0..workers {
         let runtime = Builder::new_current_thread().enable_all().build()?;

@@ -83,11 +83,17 @@ impl PolicyFile {
         Self::open_or(path, NO_LIMITS.into(), trusted, program)
     }
 
-    /// Opens a policy without limits and without a file, over the store at this address.
-    pub(crate) fn over_store(url: &str, trusted: &[IpNet]) -> Result<Self, Failure> {
+    /// Opens a policy without limits and without a file, over the store at this address and with this prefix
+    /// of keys.
+    pub(crate) fn over_store(
+        url: &str,
+        prefix: Option<&str>,
+        trusted: &[IpNet],
+    ) -> Result<Self, Failure> {
         // Any string in JSON is one in YAML.
-        let url = serde_json::Value::from(url);
-        let default = format!("{NO_LIMITS}store: {{ url: {url} }}\n");
+        let (url, prefix) = (serde_json::Value::from(url), prefix.map(serde_json::Value::from));
+        let prefix = prefix.map(|prefix| format!(", prefix: {prefix}")).unwrap_or_default();
+        let default = format!("{NO_LIMITS}store: {{ url: {url}{prefix} }}\n");
         Self::open_or(None, default, trusted, Program::Serve)
     }
 

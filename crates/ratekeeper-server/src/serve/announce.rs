@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use super::Server;
 use super::listeners::Listening;
 use super::options::{ListenerName, Serve};
+use crate::choices::LocalAddress;
 use crate::listener::AdminListener;
 
 impl Serve {
@@ -18,11 +19,20 @@ impl Serve {
         if let Some(address) = listening.http {
             text += &format!("http: {}://{address}/\n", self.scheme("http", ListenerName::Http));
         }
-        if let Some(address) = listening.grpc {
-            let limits = server.envoy.as_ref().map_or(0, |envoy| envoy.config().limits().len());
-            let scheme = self.scheme("grpc", ListenerName::Grpc);
-            let limits = if limits == 1 { "1 limit".into() } else { format!("{limits} limits") };
-            text += &format!("envoy: {scheme}://{address} ({limits})\n");
+        if let Some(envoy) = &server.envoy {
+            let limits = match (envoy.has_files(), envoy.config().limits().len()) {
+                (false, _) => "descriptors bring their own limits".into(),
+                (true, 1) => "1 limit".into(),
+                (true, limits) => format!("{limits} limits"),
+            };
+            match &listening.grpc {
+                LocalAddress::Off => {}
+                LocalAddress::Tcp(address) => {
+                    let scheme = self.scheme("grpc", ListenerName::Grpc);
+                    text += &format!("envoy: {scheme}://{address} ({limits})\n");
+                }
+                socket @ LocalAddress::Unix(_) => text += &format!("envoy: {socket} ({limits})\n"),
+            }
         }
         if let Some(address) = listening.resp {
             let (scheme, port) = (self.scheme("redis", ListenerName::Resp), address.port());

@@ -9,30 +9,32 @@ use super::grpc::GrpcHandler;
 use super::options::{ListenerName, Serve};
 use super::resp::{self, Passwords, RespHandler, RespServer};
 use super::{Server, http};
+use crate::choices::LocalAddress;
 use crate::failure::Failure;
 use crate::listener::{
-    self, ConnectionHandler, ConnectionLimit, InFlightLimit, ListenerConfig, available_workers,
-    start_workers,
+    self, ConnectionHandler, ConnectionLimit, InFlightLimit, ListenerConfig, ListeningSocket,
+    SocketFile, available_workers, bind_unix, start_workers,
 };
 
 /// The addresses of the listeners that are open.
 pub(super) struct Listening {
     pub(super) http: Option<SocketAddr>,
-    pub(super) grpc: Option<SocketAddr>,
+    pub(super) grpc: LocalAddress,
     pub(super) resp: Option<SocketAddr>,
+    /// Removed when the server has shut down.
+    _socket: Option<SocketFile>,
 }
 
 impl Serve {
     pub(super) fn open_listeners(
         &self,
         server: &Server,
-        grpc: Option<SocketAddr>,
+        grpc: &LocalAddress,
     ) -> Result<Listening, Failure> {
-        Ok(Listening {
-            http: self.http().map(|address| self.open_http(server, address)).transpose()?,
-            grpc: grpc.map(|address| self.open_grpc(server, address)).transpose()?.flatten(),
-            resp: self.resp.0.map(|address| self.open_resp(server, address)).transpose()?,
-        })
+        let http = self.http().map(|address| self.open_http(server, address)).transpose()?;
+        let (grpc, _socket) = self.open_grpc(server, grpc)?;
+        let resp = self.resp.0.map(|address| self.open_resp(server, address)).transpose()?;
+        Ok(Listening { http, grpc, resp, _socket })
     }
 
     fn open_http(&self, server: &Server, address: SocketAddr) -> Result<SocketAddr, Failure> {
@@ -44,20 +46,35 @@ impl Serve {
         })
     }
 
-    /// Opens the gRPC listener if there are limits for Envoy.
+    /// Opens the gRPC listener, if there is a service for it. Returns its address and, of a Unix domain
+    /// socket, its file.
     fn open_grpc(
         &self,
         server: &Server,
-        address: SocketAddr,
-    ) -> Result<Option<SocketAddr>, Failure> {
-        let Some(service) = &server.envoy else { return Ok(None) };
+        address: &LocalAddress,
+    ) -> Result<(LocalAddress, Option<SocketFile>), Failure> {
+        let Some(service) = &server.envoy else { return Ok((LocalAddress::Off, None)) };
         let config = self.listener_config(server, ListenerName::Grpc);
-        let opened = self.open(ListenerName::Grpc, address, &config, || {
+        let handler = || {
             let in_flight = InFlightLimit::new(self.max_in_flight);
             let (service, tokens) = (Arc::clone(service), Arc::clone(&server.tokens));
             GrpcHandler::new(service, tokens, in_flight, server.drain.clone())
-        });
-        opened.map(Some)
+        };
+        match address {
+            LocalAddress::Off => Ok((LocalAddress::Off, None)),
+            LocalAddress::Tcp(address) => {
+                let opened = self.open(ListenerName::Grpc, *address, &config, handler)?;
+                Ok((LocalAddress::Tcp(opened), None))
+            }
+            LocalAddress::Unix(path) => {
+                let (listener, file) = bind_unix(path).map_err(|error| {
+                    let remedy = "is another server using it? Choose another with --grpc unix:PATH";
+                    Failure::io(format!("cannot listen on {address}: {error}; {remedy}"))
+                })?;
+                self.start(ListenerName::Grpc, &listener, &config, handler)?;
+                Ok((address.clone(), Some(file)))
+            }
+        }
     }
 
     fn open_resp(&self, server: &Server, address: SocketAddr) -> Result<SocketAddr, Failure> {
@@ -78,7 +95,8 @@ impl Serve {
         server.metrics.set_connections(name.name(), &connections);
         let config =
             ListenerConfig::new(connections, &server.descriptors.connections, &server.drain);
-        config.with_tls(server.tls.clone().filter(|_| self.is_tls(name)))
+        let own = server.grpc_tls.clone().filter(|_| name == ListenerName::Grpc);
+        config.with_tls(own.or_else(|| server.tls.clone()).filter(|_| self.is_tls(name)))
     }
 
     fn open<H, F>(
@@ -93,10 +111,24 @@ impl Serve {
         F: Future<Output = io::Result<H>> + Send + 'static,
     {
         let listener = bind(name, address)?;
-        let workers = available_workers(self.workers);
-        start_workers(name.name(), workers, &listener, config, |_| handler())
-            .map_err(Failure::io)?;
+        self.start(name, &listener, config, handler)?;
         listener.local_addr().map_err(Failure::io)
+    }
+
+    fn start<H, F, L>(
+        &self,
+        name: ListenerName,
+        listener: &L,
+        config: &ListenerConfig,
+        handler: impl Fn() -> F,
+    ) -> Result<(), Failure>
+    where
+        H: ConnectionHandler,
+        F: Future<Output = io::Result<H>> + Send + 'static,
+        L: ListeningSocket,
+    {
+        let workers = available_workers(self.workers);
+        start_workers(name.name(), workers, listener, config, |_| handler()).map_err(Failure::io)
     }
 }
 

@@ -15,7 +15,6 @@ mod options;
 mod request_metrics;
 mod resp;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +22,7 @@ use ipnet::IpNet;
 use tokio::time::interval;
 
 use crate::admin::{Admin, StatusReport};
+use crate::choices::LocalAddress;
 use crate::failure::Failure;
 use crate::listener::tls::Tls;
 use crate::listener::{
@@ -33,7 +33,7 @@ use crate::log;
 use crate::reload::{PolicyFile, Program, ReloadSet};
 use crate::tokens::{SecretKind, Tokens};
 pub(crate) use grpc::rls::read_config;
-use grpc::rls::{Environment, RateLimitService, RateLimitSettings};
+use grpc::rls::{ConfigFolder, Environment, IgnoredVariable, RateLimitService, RateLimitSettings};
 use http::HttpApi;
 use listeners::bind;
 use options::ListenerName;
@@ -52,6 +52,8 @@ struct Server {
     envoy: Option<Arc<RateLimitService>>,
     http: Arc<HttpApi>,
     tls: Option<Arc<Tls>>,
+    /// Of the gRPC listener, in place of `tls`.
+    grpc_tls: Option<Arc<Tls>>,
     tokens: Arc<Tokens>,
     admin_tokens: Arc<Tokens>,
     resp_passwords: Arc<Tokens>,
@@ -62,20 +64,25 @@ struct Server {
 
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        log::start(self.log).map_err(Failure::input)?;
-        crate::trace::start(self.otlp.as_deref()).map_err(Failure::input)?;
-        raise_file_limit();
         let environment = Environment::read(|name| std::env::var(name).ok());
         let environment = environment.map_err(Failure::input)?;
+        log::start(self.log.or(environment.log_level, environment.log_format))
+            .map_err(Failure::input)?;
+        crate::trace::start(self.otlp.as_deref()).map_err(Failure::input)?;
+        raise_file_limit();
+        for IgnoredVariable { name, about } in &environment.warnings {
+            tracing::warn!("the environment variable {name} has no effect: {about}");
+        }
         self.or(&environment).serve(&environment)
     }
 
     /// Opens the listeners, and serves until a signal ends the process.
     fn serve(self, environment: &Environment) -> Result<(), Failure> {
-        self.check_public_addresses(self.grpc(environment))?;
+        let grpc = self.grpc(environment);
+        self.check_public_addresses(&grpc)?;
         let server = self.server(environment)?;
         let supervisor = Supervisor::new().map_err(Failure::io)?;
-        let listening = self.open_listeners(&server, self.grpc(environment))?;
+        let listening = self.open_listeners(&server, &grpc)?;
         let admin = self.admin_listener(&server)?;
         self.announce(&server, &listening, admin.as_ref());
         let supervised = Supervised {
@@ -104,6 +111,7 @@ impl Serve {
             envoy,
             http,
             tls: self.tls.load()?,
+            grpc_tls: self.grpc_tls.clone().map(Tls::load).transpose()?,
             tokens,
             admin_tokens: Tokens::read_if_named(
                 SecretKind::AdminToken,
@@ -121,41 +129,64 @@ impl Serve {
 
     /// The store is the policy's or, without a policy, that of envoyproxy/ratelimit's environment.
     fn open_policy(&self, environment: &Environment) -> Result<PolicyFile, Failure> {
-        match &environment.store {
-            Some(url) if self.policy.is_none() => PolicyFile::over_store(url, &self.trusted()),
-            _ => PolicyFile::open(self.policy.as_deref(), &self.trusted(), Program::Serve),
+        let Environment { store, key_prefix, .. } = environment;
+        match (store, &self.policy) {
+            (Some(url), None) => {
+                PolicyFile::over_store(url, key_prefix.as_deref(), &self.trusted())
+            }
+            (store, policy) => {
+                if store.is_some() {
+                    tracing::warn!("REDIS_URL has no effect: the store is that of the policy");
+                }
+                PolicyFile::open(policy.as_deref(), &self.trusted(), Program::Serve)
+            }
         }
     }
 
-    /// Returns the rate limit service, if there are limits for Envoy.
+    /// Returns the rate limit service, if Envoy is to be served.
     fn rate_limit_service(
         &self,
         environment: &Environment,
         policy: &PolicyFile,
         metrics: &Arc<RequestMetrics>,
     ) -> Result<Option<Arc<RateLimitService>>, Failure> {
-        let Some(folder) = self.envoy_config.as_ref().or(environment.config.as_ref()) else {
-            return match self.grpc.and_then(|grpc| grpc.0) {
-                None => Ok(None),
-                Some(_) => Err(Failure::input(
-                    "--grpc serves Envoy and needs limits; name their folder with --envoy-config",
-                )),
-            };
-        };
+        let limiter = policy.limiter().clone();
         let settings = RateLimitSettings {
             headers: self.envoy_headers.settings(),
-            is_shadow: environment.is_shadow,
+            limit_headers: environment.limit_headers.clone(),
+            has_dynamic_metadata: self.envoy_metadata || environment.has_dynamic_metadata,
+            modes: environment.modes,
             near_limit: environment.near_limit,
         };
-        let service = RateLimitService::open(folder, policy.limiter().clone(), settings);
-        let service = service.map_err(Failure::input)?;
+        let service = match self.config_folder(environment) {
+            Some(folder) => {
+                RateLimitService::open(folder, limiter, settings).map_err(Failure::input)?
+            }
+            None if self.grpc(environment) == LocalAddress::Off => return Ok(None),
+            None => RateLimitService::without_files(limiter, settings),
+        };
         Ok(Some(Arc::new(service.with_metrics(metrics))))
     }
 
-    /// Returns the address of the gRPC listener, if there are limits for Envoy.
-    fn grpc(&self, environment: &Environment) -> Option<SocketAddr> {
-        self.envoy_config.as_ref().or(environment.config.as_ref())?;
-        self.grpc.map_or(Some(([127, 0, 0, 1], 8081).into()), |grpc| grpc.0)
+    /// Returns the folder of the limits for Envoy.
+    fn config_folder(&self, environment: &Environment) -> Option<ConfigFolder> {
+        let of_environment = environment.config.clone();
+        match &self.envoy_config {
+            None => of_environment,
+            Some(path) => {
+                let folder = of_environment.unwrap_or_else(|| ConfigFolder::new(path));
+                Some(ConfigFolder { path: path.clone(), ..folder })
+            }
+        }
+    }
+
+    /// Returns the address of the gRPC listener. It is off unless there are limits for Envoy, or an address.
+    fn grpc(&self, environment: &Environment) -> LocalAddress {
+        match (&self.grpc, self.config_folder(environment)) {
+            (Some(address), _) => address.clone(),
+            (None, Some(_)) => LocalAddress::Tcp(([127, 0, 0, 1], 8081).into()),
+            (None, None) => LocalAddress::Off,
+        }
     }
 
     fn trusted(&self) -> Vec<IpNet> {
@@ -177,16 +208,23 @@ impl Serve {
 impl Server {
     fn admin(&self) -> Admin {
         let (drain, envoy) = (self.drain.clone(), self.envoy.clone());
-        let (metrics, of_envoy) = (Arc::clone(&self.metrics), self.envoy.clone());
+        let (of_ready, of_status) = (self.envoy.clone(), self.envoy.clone());
+        let metrics = Arc::clone(&self.metrics);
         Admin {
             policy: Arc::clone(&self.policy),
             tokens: Arc::clone(&self.admin_tokens),
-            is_serving: Box::new(move || !drain.is_draining()),
+            not_ready: Box::new(move || match &of_ready {
+                _ if drain.is_draining() => Some("the server is shutting down"),
+                Some(envoy) if !envoy.is_ready() => {
+                    Some("there is no limit in the files for Envoy")
+                }
+                _ => None,
+            }),
             more_metrics: Box::new(move |page| {
                 metrics.collect(page);
                 envoy.iter().for_each(|service| service.write_metrics(page));
             }),
-            envoy: of_envoy.map(|service| -> StatusReport { Box::new(move || service.status()) }),
+            envoy: of_status.map(|service| -> StatusReport { Box::new(move || service.status()) }),
         }
     }
 
@@ -194,7 +232,7 @@ impl Server {
         let mut reloads = ReloadSet::default();
         reloads.add(&self.policy);
         self.envoy.iter().for_each(|envoy| reloads.add(envoy));
-        self.tls.iter().for_each(|tls| reloads.add(tls));
+        self.tls.iter().chain(&self.grpc_tls).for_each(|tls| reloads.add(tls));
         let secrets = [&self.tokens, &self.admin_tokens, &self.resp_passwords];
         secrets.into_iter().for_each(|tokens| reloads.add(tokens));
         reloads

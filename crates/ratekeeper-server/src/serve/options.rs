@@ -9,9 +9,9 @@ use ipnet::IpNet;
 use ratekeeper::policy::ResponseSettings;
 
 use super::grpc::rls::{BindAddress, Environment};
-use crate::choices::{Address, address, duration, network};
+use crate::choices::{Address, LocalAddress, address, duration, local_address, network};
 use crate::failure::Failure;
-use crate::listener::tls::TlsOptions;
+use crate::listener::tls::{TlsFiles, TlsOptions};
 use crate::log::LogOptions;
 
 const EXAMPLES: &str = "\
@@ -28,6 +28,9 @@ Examples:
 
   For Envoy, with files of envoyproxy/ratelimit:
     ratekeeper serve --grpc 127.0.0.1:8081 --envoy-config /etc/ratelimit
+
+  For Envoy, with descriptors that bring their own limit, over a Unix domain socket:
+    ratekeeper serve --grpc unix:/run/ratekeeper.sock
 
   Instead of envoyproxy/ratelimit, configured by its environment variables:
     RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit REDIS_URL=redis:6379 ratekeeper serve
@@ -75,10 +78,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "IP:PORT", value_parser = address)]
     pub(super) admin: Option<Address>,
 
-    /// Address of Envoy's rate limit service over gRPC ("off" disables it) [default: 127.0.0.1:8081, if
-    /// there are limits for it]
-    #[arg(long, value_name = "IP:PORT", value_parser = address, help_heading = "Envoy")]
-    pub(super) grpc: Option<Address>,
+    /// Address of Envoy's rate limit service over gRPC ("off" disables it), or unix:PATH for a Unix domain
+    /// socket [default: 127.0.0.1:8081, if there is --envoy-config]
+    #[arg(long, value_name = "IP:PORT", value_parser = local_address, help_heading = "Envoy")]
+    pub(super) grpc: Option<LocalAddress>,
 
     /// Folder with files of envoyproxy/ratelimit; reloaded within seconds when they change
     #[arg(long, value_name = "DIR", help_heading = "Envoy")]
@@ -88,8 +91,16 @@ pub(crate) struct Serve {
     #[arg(long, value_enum, value_name = "WHICH", default_value_t, help_heading = "Envoy")]
     pub(super) envoy_headers: EnvoyHeaders,
 
+    /// Add the metadata of limits that are not exceeded to responses, as dynamic metadata
+    #[arg(long, help_heading = "Envoy")]
+    pub(super) envoy_metadata: bool,
+
     #[command(flatten)]
     pub(super) tls: TlsOptions,
+
+    /// TLS of the gRPC listener, in place of `tls`.
+    #[arg(skip)]
+    pub(super) grpc_tls: Option<TlsFiles>,
 
     /// Serve this listener without TLS although there is a certificate; repeatable
     #[arg(long, value_enum, value_name = "LISTENER", requires = "tls_cert", help_heading = "TLS")]
@@ -187,19 +198,35 @@ impl Serve {
         Self {
             http: self.http.or(environment.http.map(address)),
             admin: self.admin.or(environment.admin.map(address)),
-            grpc: self.grpc.or(environment.grpc.map(address)),
+            grpc: self.grpc.or_else(|| environment.grpc_address(self.insecure_public)),
+            grpc_tls: environment.grpc_tls.clone(),
             ..self
         }
     }
 
     /// Whether this listener serves TLS.
     pub(super) fn is_tls(&self, listener: ListenerName) -> bool {
-        self.tls.is_wanted() && !self.plaintext.contains(&listener)
+        let is_wanted = self.tls.is_wanted() || self.own_tls(listener).is_some();
+        is_wanted && !self.plaintext.contains(&listener)
+    }
+
+    /// Returns the TLS of a listener that does not use that of the others.
+    fn own_tls(&self, listener: ListenerName) -> Option<&TlsFiles> {
+        self.grpc_tls.as_ref().filter(|_| listener == ListenerName::Grpc)
+    }
+
+    fn wants_client_certificates(&self, listener: ListenerName) -> bool {
+        let own = self.own_tls(listener).map(|files| files.client_ca.is_some());
+        self.is_tls(listener) && own.unwrap_or_else(|| self.tls.wants_client_certificates())
     }
 
     /// Fails if a listener is reachable from other machines without TLS or authentication, unless that is
     /// allowed explicitly.
-    pub(super) fn check_public_addresses(&self, grpc: Option<SocketAddr>) -> Result<(), Failure> {
+    pub(super) fn check_public_addresses(&self, grpc: &LocalAddress) -> Result<(), Failure> {
+        let grpc = match grpc {
+            LocalAddress::Tcp(address) => Some(*address),
+            LocalAddress::Off | LocalAddress::Unix(_) => None,
+        };
         let listeners = [
             (ListenerName::Http, self.http()),
             (ListenerName::Grpc, grpc),
@@ -232,7 +259,7 @@ impl Serve {
         if !self.is_tls(listener) {
             missing.push("TLS (--tls-cert, --tls-key)".to_string());
         }
-        if secrets.is_none() && !(self.is_tls(listener) && self.tls.wants_client_certificates()) {
+        if secrets.is_none() && !self.wants_client_certificates(listener) {
             missing.push(format!("{} or --tls-client-ca", listener.secrets()));
         }
         missing

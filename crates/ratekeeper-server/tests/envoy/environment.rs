@@ -24,6 +24,44 @@ async fn listeners_are_on_the_ports_of_the_variables_and_on_loopback() {
 }
 
 #[tokio::test]
+async fn cache_key_prefix_is_the_prefix_of_keys() {
+    let redis = RedisServer::start();
+    let address = redis.url().replace("redis://", "");
+    let variables = [("REDIS_URL", address.as_str()), ("CACHE_KEY_PREFIX", "shop")];
+    let server = Server::start_by_environment(FILE, &variables);
+    let mut client = Client::connect(server.address()).await;
+    wait_until("the store is used", || {
+        HttpClient::connect(server.admin()).get("/readyz").body.contains("\"up\"")
+    });
+    assert!(!client.is_over(&[("user", "ann")]).await);
+    wait_until("there is a key", || redis.command(&["KEYS", "shop:*"]).contains("user=ann"));
+    assert!(!redis.command(&["KEYS", "ratekeeper:*"]).contains("user=ann"));
+}
+
+#[tokio::test]
+async fn files_of_one_domain_are_merged_by_merge_domain_config() {
+    let server = Server::start_by_environment(FILE, &[("MERGE_DOMAIN_CONFIG", "true")]);
+    server.write("ratelimit/config/team/more.conf", &FILE.replace("key: user", "key: team"));
+    server.wait_for_log("domains=1 limits=2");
+    let mut client = Client::connect(server.address()).await;
+    let response = client.check(&[("user", "ann"), ("team", "web")]).await;
+    assert!(response.statuses.iter().all(|status| status.limit_remaining == 1));
+}
+
+#[test]
+fn variables_that_are_not_supported_are_named() {
+    let server = Server::start_by_environment(FILE, &[("REDIS_PERSECOND", "true")]);
+    server.wait_for_log("the environment variable REDIS_PERSECOND has no effect");
+    let run = |name: &str, value: &str| {
+        let output = crate::process::serve().env(name, value).run();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, error) = run("CONFIG_TYPE", "GRPC_XDS_SOTW");
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("CONFIG_TYPE is \"GRPC_XDS_SOTW\", which is not supported"), "{error}");
+}
+
+#[tokio::test]
 async fn in_shadow_mode_nothing_is_denied_and_near_limit_is_counted() {
     let server =
         Server::start_by_environment(FILE, &[("SHADOW_MODE", "true"), ("NEAR_LIMIT_RATIO", "0.5")]);
@@ -34,7 +72,7 @@ async fn in_shadow_mode_nothing_is_denied_and_near_limit_is_counted() {
     let metrics = HttpClient::connect(server.admin()).get("/metrics").body;
     assert!(metrics.contains("ratekeeper_envoy_shadow_over_limit_total 2\n"), "{metrics}");
     let near = |line: &str| {
-        line.starts_with("ratekeeper_envoy_near_limit_total{limit=\"test.user\"}")
+        line.starts_with("ratekeeper_envoy_near_limit_total{domain=\"test\",limit=\"test.user\"}")
             && line.ends_with(" 1")
     };
     assert!(metrics.lines().any(near), "{metrics}");

@@ -15,6 +15,8 @@ pub(crate) use generated::kuadrant::service::ratelimit::v1 as kuadrant;
 
 use generated::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use generated::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+#[allow(unused_imports, reason = "the TLS tests of the server do without")]
+pub(crate) use generated::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 pub(crate) use generated::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use generated::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 pub(crate) use generated::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};

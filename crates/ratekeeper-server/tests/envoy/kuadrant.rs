@@ -143,3 +143,21 @@ async fn an_invalid_request_gets_a_status_that_says_why() {
     assert_eq!(status.code(), StatusCode::InvalidArgument, "{status}");
     assert!(status.message().contains("the domain is empty"), "{status}");
 }
+
+#[tokio::test]
+async fn a_quota_that_is_over_leaves_the_others_to_be_reserved() {
+    let quota = |key: &str, count: u32| {
+        let limit = format!("{{ unit: year, requests_per_unit: {count} }}");
+        format!("  - {{ key: {key}, quota_mode: true, rate_limit: {limit} }}\n")
+    };
+    let server = Server::start(&format!("{FILE}{}{}", quota("small", 10), quota("large", 20)));
+    let mut client = Client::connect(&server).await;
+    let request = [("small", "a"), ("large", "a"), ("user", "ann")];
+    for left in [[5, 15, 995], [0, 10, 990], [0, 0, 980]] {
+        assert_eq!(client.reserve(&request, 100).await.0, Code::Ok);
+        assert_eq!(client.left(&request).await, left);
+    }
+    let (code, id) = client.reserve(&request, 100).await;
+    assert_eq!((code, id.as_str()), (Code::OverLimit, ""));
+    assert_eq!(client.left(&[("user", "ann")]).await, [980], "nothing was charged");
+}

@@ -3,7 +3,9 @@
 use ratekeeper_testkit::http1 as client;
 use ratekeeper_testkit::upstream as backend;
 mod docs;
+mod drop_in;
 mod environment;
+mod folder;
 mod grpc;
 mod kuadrant;
 #[path = "../deploy/manifests.rs"]

@@ -2,7 +2,7 @@
 
 use ratekeeper_testkit::{RedisServer, wait_until};
 
-use crate::grpc::Client;
+use crate::grpc::{Client, Code, request};
 use crate::process::Server;
 
 const FILE: &str = "
@@ -10,6 +10,8 @@ domain: test
 descriptors:
   - { key: user, rate_limit: { unit: year, requests_per_unit: 3 } }
   - { key: plan, rate_limit: { unit: year, requests_per_unit: 100 } }
+  - { key: one, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: two, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
 ";
 
 const BOTH: [(&str, &str); 2] = [("user", "ann"), ("plan", "free")];
@@ -43,6 +45,43 @@ async fn servers_share_their_counts_and_charge_all_or_nothing() {
     // Denied requests were not charged to the plan.
     let plan = one.check(&[("plan", "free")]).await;
     assert_eq!(plan.statuses[0].limit_remaining, 96);
+}
+
+#[tokio::test]
+async fn servers_share_quotas() {
+    let redis = RedisServer::start();
+    let ((one, _of_one), (two, _of_two)) = (server(&redis.url()), server(&redis.url()));
+    let mut clients = [Client::connect(one.address()).await, Client::connect(two.address()).await];
+    let request = [("one", "a"), ("two", "a"), ("plan", "free")];
+    let mut seen = Vec::new();
+    for index in [0, 1, 0, 1] {
+        let response = clients[index].check(&request).await;
+        let over = response.statuses.iter().map(|status| status.code() == Code::OverLimit);
+        seen.push((response.overall_code() == Code::OverLimit, over.collect::<Vec<_>>()));
+    }
+    let expected = [
+        (false, vec![false, false, false]),
+        (false, vec![true, false, false]),
+        (true, vec![true, true, false]),
+        (true, vec![true, true, false]),
+    ];
+    assert_eq!(seen, expected);
+    // What was refused was not charged to the plan.
+    assert_eq!(clients[0].check(&[("plan", "free")]).await.statuses[0].limit_remaining, 97);
+}
+
+#[tokio::test]
+async fn a_limit_that_is_only_looked_at_refuses_and_nothing_is_charged() {
+    let redis = RedisServer::start();
+    let (server, _policy) = server(&redis.url());
+    let mut client = Client::connect(server.address()).await;
+    for _ in 0..3 {
+        assert!(!client.is_over(&[("user", "ann")]).await);
+    }
+    let mut look = request(&BOTH);
+    (look.descriptors[0].hits_addend, look.descriptors[1].hits_addend) = (Some(0), Some(3));
+    assert_eq!(client.send(look).await.unwrap().overall_code(), Code::OverLimit);
+    assert_eq!(client.check(&[("plan", "free")]).await.statuses[0].limit_remaining, 99);
 }
 
 #[tokio::test]

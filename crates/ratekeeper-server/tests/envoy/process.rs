@@ -26,6 +26,13 @@ impl Server {
         Self::start_with(file, &["--grpc", address, "--envoy-headers", "all"])
     }
 
+    /// Starts one without files.
+    pub(crate) fn start_without_files(args: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let builder = serve().listen(&[Listener::Http, Listener::Admin]).args(args);
+        Self { program: builder.start(), folder }
+    }
+
     pub(crate) fn start_with(file: &str, args: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let config = [OsStr::new("--envoy-config"), folder.path().as_os_str()];
@@ -67,7 +74,9 @@ impl Server {
 
     /// Replaces one of the files.
     pub(crate) fn write(&self, name: &str, text: &str) {
-        fs::write(self.folder.path().join(name), text).expect("a file");
+        let path = self.folder.path().join(name);
+        fs::create_dir_all(path.parent().expect("it is below the folder")).expect("a folder");
+        fs::write(path, text).expect("a file");
     }
 }
 
@@ -85,6 +94,6 @@ impl DerefMut for Server {
     }
 }
 
-fn serve() -> ServerBuilder {
+pub(crate) fn serve() -> ServerBuilder {
     ServerBuilder::serve(env!("CARGO_BIN_EXE_ratekeeper"))
 }

@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tonic::Code as GrpcCode;
 use tonic_health::pb::HealthCheckRequest;
+pub(crate) use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_reflection::pb::v1::ServerReflectionRequest;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-use crate::grpc::{Client, Code, RateLimitRequest, channel, request};
+use crate::client::Client as HttpClient;
+use crate::grpc::{Client, Code, RateLimitOverride, RateLimitRequest, channel, request};
 use crate::process::Server;
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -23,6 +25,13 @@ descriptors:
   - { key: user, rate_limit: { name: users, unit: year, requests_per_unit: 2 } }
   - { key: plan, value: free, rate_limit: { unit: year, requests_per_unit: 100 } }
 ";
+
+/// Returns the health of a service.
+pub(crate) async fn health(server: &Server, service: &str) -> ServingStatus {
+    let request = HealthCheckRequest { service: service.into() };
+    let mut client = HealthClient::new(channel(server.address()).await);
+    client.check(request).await.unwrap().into_inner().status()
+}
 
 #[tokio::test]
 async fn descriptors_are_limited() {
@@ -113,12 +122,10 @@ async fn changed_files_are_loaded_and_invalid_ones_are_rejected() {
 #[tokio::test]
 async fn it_serves_health_checks_and_reflection() {
     let server = Server::start(FILE);
-    let channel = channel(server.address()).await;
     for service in ["", SERVICE, KUADRANT, "ratelimit"] {
-        let request = HealthCheckRequest { service: service.into() };
-        let response = HealthClient::new(channel.clone()).check(request).await.unwrap();
-        assert_eq!(response.into_inner().status, 1, "{service:?}");
+        assert_eq!(health(&server, service).await, ServingStatus::Serving, "{service:?}");
     }
+    let channel = channel(server.address()).await;
     let list = ServerReflectionRequest {
         host: String::new(),
         message_request: Some(MessageRequest::ListServices(String::new())),
@@ -134,6 +141,26 @@ async fn it_serves_health_checks_and_reflection() {
     for name in [SERVICE, KUADRANT] {
         assert!(list.service.iter().any(|service| service.name == name), "{name}");
     }
+}
+
+#[tokio::test]
+async fn without_files_descriptors_bring_their_own_limit() {
+    let server = Server::start_without_files(&["--grpc", "127.0.0.1:0"]);
+    assert!(server.log().contains("(descriptors bring their own limits)"), "{}", server.log());
+    let mut client = Client::connect(server.address()).await;
+    let mut own = request(&[("user", "ann"), ("plan", "free")]);
+    own.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 2, unit: 6 });
+    let mut remaining = Vec::new();
+    for _ in 0..2 {
+        let response = client.send(own.clone()).await.unwrap();
+        assert_eq!(response.overall_code(), Code::Ok);
+        assert!(response.statuses[1].current_limit.is_none());
+        remaining.push(response.statuses[0].limit_remaining);
+    }
+    assert_eq!(remaining, [1, 0]);
+    assert_eq!(client.send(own).await.unwrap().overall_code(), Code::OverLimit);
+    assert_eq!(health(&server, "ratelimit").await, ServingStatus::Serving);
+    assert_eq!(HttpClient::connect(server.admin()).get("/readyz").status(), 200);
 }
 
 /// With several threads: the client takes part in closing a connection.

@@ -56,9 +56,15 @@ fn limits_of_policies_and_descriptors_are_counted_by_name() {
         ("ratekeeper_decisions_total{limit=\"shadowed\",outcome=\"shadow_denied\"}", 3.0),
         ("ratekeeper_near_limit_total{limit=\"checkout\"}", 1.0),
         ("ratekeeper_exempt_total", 1.0),
-        ("ratekeeper_envoy_decisions_total{limit=\"test.user\",outcome=\"allowed\"}", 5.0),
-        ("ratekeeper_envoy_decisions_total{limit=\"test.user\",outcome=\"denied\"}", 1.0),
-        ("ratekeeper_envoy_near_limit_total{limit=\"test.user\"}", 1.0),
+        (
+            "ratekeeper_envoy_decisions_total{domain=\"test\",limit=\"test.user\",outcome=\"allowed\"}",
+            5.0,
+        ),
+        (
+            "ratekeeper_envoy_decisions_total{domain=\"test\",limit=\"test.user\",outcome=\"denied\"}",
+            1.0,
+        ),
+        ("ratekeeper_envoy_near_limit_total{domain=\"test\",limit=\"test.user\"}", 1.0),
         ("ratekeeper_envoy_requests_total{code=\"invalid\"}", 1.0),
         ("ratekeeper_envoy_limits", 1.0),
     ] {

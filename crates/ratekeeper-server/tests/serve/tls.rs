@@ -17,7 +17,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::handshake;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use ratekeeper_testkit::{CA, CERTIFICATE, KEY, wait_until, write_certificates};
+use ratekeeper_testkit::{CA, CERTIFICATE, KEY, ServerBuilder, wait_until, write_certificates};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -330,4 +330,40 @@ async fn a_client_of_redis_that_takes_no_answers_is_cut_off() {
     // It sends requests until the connection is closed, and reads no reply.
     let cut_off = async { while stream.write_all(commands.as_bytes()).await.is_ok() {} };
     tokio::time::timeout(ratekeeper_testkit::TIMEOUT, cut_off).await.expect("it is cut off");
+}
+
+/// The variables of envoyproxy/ratelimit, for the gRPC listener alone.
+#[tokio::test]
+async fn variables_of_envoyproxy_ratelimit_secure_the_grpc_listener() {
+    let (dir, root) = (certificates(), tempfile::tempdir().unwrap());
+    let limits = "{ domain: test, descriptors: [{ key: user, rate_limit: { rate: 1000/year } }] }";
+    fs::create_dir(root.path().join("config")).unwrap();
+    fs::write(root.path().join("config/limits.yaml"), limits).unwrap();
+    let start = |client_name: &str| {
+        let builder =
+            ServerBuilder::serve(env!("CARGO_BIN_EXE_ratekeeper")).args(["--resp", "off"]);
+        let builder = builder.env("RUNTIME_ROOT", root.path()).env("GRPC_SERVER_USE_TLS", "true");
+        let files = [
+            ("GRPC_SERVER_TLS_CERT", CERTIFICATE),
+            ("GRPC_SERVER_TLS_KEY", KEY),
+            ("GRPC_CLIENT_TLS_CACERT", CA),
+        ];
+        let builder = files
+            .into_iter()
+            .fold(builder, |builder, (name, file)| builder.env(name, dir.path().join(file)));
+        let ports = ["GRPC_PORT", "PORT", "DEBUG_PORT"];
+        let builder = ports.into_iter().fold(builder, |builder, name| builder.env(name, "0"));
+        builder.env("GRPC_CLIENT_TLS_SAN", client_name).start()
+    };
+    let named = Caller { trusts: dir.path(), shows: Some(dir.path()) };
+    let anonymous = Caller { trusts: dir.path(), shows: None };
+    let server = start("localhost");
+    assert_eq!(named.ask_as_envoy(server.grpc()).await.unwrap(), "0");
+    assert!(anonymous.ask_as_envoy(server.grpc()).await.is_err());
+    // The other listeners are as they were.
+    let health = ratekeeper_testkit::http1::Client::connect(server.http()).get("/healthcheck");
+    assert_eq!(health.status(), 200);
+
+    let server = start("envoy.example.com");
+    assert!(named.ask_as_envoy(server.grpc()).await.is_err(), "the certificate has another name");
 }

@@ -139,6 +139,9 @@ impl WorkerService {
 type RateLimitServer = RateLimitServiceServer<WorkerService>;
 type KuadrantServer = KuadrantServiceServer<WorkerService>;
 
+/// The services whose health is reported.
+const SERVICES: &[&str] = &[RateLimitServer::NAME, KuadrantServer::NAME];
+
 /// Serves the connections of one worker.
 pub(crate) struct GrpcHandler {
     rate_limits: RateLimitServer,
@@ -161,8 +164,7 @@ impl GrpcHandler {
         in_flight: InFlightLimit,
         drain: Drain,
     ) -> io::Result<Self> {
-        let auxiliary =
-            AuxiliaryServices::new(&[RateLimitServer::NAME, KuadrantServer::NAME], &drain).await?;
+        let auxiliary = AuxiliaryServices::new(SERVICES, &drain, service.watch_ready()).await?;
         let metrics = Arc::clone(&service.metrics.grpc);
         let worker = Arc::new(WorkerService { service, in_flight });
         let rate_limits =

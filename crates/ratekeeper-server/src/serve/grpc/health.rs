@@ -2,18 +2,19 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tokio::sync::watch;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic_health::ServingStatus;
-use tonic_health::server::health_reporter;
+use tonic_health::server::{HealthReporter, health_reporter};
 use tower_service::Service;
 
 use super::rls::proto::DESCRIPTORS;
@@ -33,19 +34,26 @@ pub(super) struct AuxiliaryServices(Vec<(&'static str, BoxedService)>);
 
 impl AuxiliaryServices {
     /// Creates the services. The services of these names and the server as a whole are reported as serving
-    /// until the drain starts. Must be called in the worker's runtime.
-    pub(super) async fn new(names: &'static [&'static str], drain: &Drain) -> io::Result<Self> {
+    /// while they are ready, until the drain starts. Must be called in the worker's runtime.
+    pub(super) async fn new(
+        names: &'static [&'static str],
+        drain: &Drain,
+        mut is_ready: watch::Receiver<bool>,
+    ) -> io::Result<Self> {
         let (health, health_service) = health_reporter();
-        let names = || names.iter().copied().chain([RATELIMIT]);
-        for name in names() {
-            health.set_service_status(name, ServingStatus::Serving).await;
-        }
+        let is_serving = *is_ready.borrow_and_update();
+        set_status(&health, names, is_serving).await;
         let drain = drain.clone();
         tokio::spawn(async move {
-            drain.reached(Stage::LastResponses).await;
-            // The empty name stands for the server as a whole.
-            for name in names().chain([""]) {
-                health.set_service_status(name, ServingStatus::NotServing).await;
+            let mut drained = pin!(drain.reached(Stage::LastResponses));
+            loop {
+                tokio::select! {
+                    () = &mut drained => return set_status(&health, names, false).await,
+                    Ok(()) = is_ready.changed() => {
+                        let is_serving = *is_ready.borrow_and_update();
+                        set_status(&health, names, is_serving).await;
+                    }
+                }
             }
         });
         let reflection = || {
@@ -62,6 +70,14 @@ impl AuxiliaryServices {
 
     pub(super) fn get(&self, name: &str) -> Option<&BoxedService> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, service)| service)
+    }
+}
+
+async fn set_status(health: &HealthReporter, names: &[&str], is_serving: bool) {
+    let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+    // The empty name stands for the server as a whole.
+    for name in names.iter().copied().chain([RATELIMIT, ""]) {
+        health.set_service_status(name, status).await;
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::HttpApi;
 use super::instrument;
-use super::response::{ApiResponse, draining, too_many_in_flight};
+use super::response::{ApiResponse, draining, not_ready, too_many_in_flight};
 use crate::listener::{
     Accepted, ConnectionHandler, Drain, InFlightLimit, Ticks, serve_http1, too_many_connections,
 };
@@ -43,6 +43,9 @@ impl HttpApiHandler {
         let mut response = match self.in_flight.try_acquire() {
             // From this, proxies set up for envoyproxy/ratelimit know to send no more requests.
             Some(_) if is_draining && request.uri().path() == "/healthcheck" => draining(),
+            Some(_) if !self.api.is_ready() && request.uri().path() == "/healthcheck" => {
+                not_ready()
+            }
             Some(_permit) => instrument::handle(&self.api, request, peer).await,
             None => {
                 self.api.metrics.http.count(Outcome::Error);

@@ -48,6 +48,11 @@ impl HttpApi {
         Arc::new(Self { limiter, envoy, tokens, metrics })
     }
 
+    /// Whether the server is to get requests.
+    fn is_ready(&self) -> bool {
+        self.envoy.as_ref().is_none_or(|envoy| envoy.is_ready())
+    }
+
     fn engine(&self) -> &Engine {
         self.limiter.engine()
     }

@@ -207,6 +207,10 @@ pub(super) fn too_many_in_flight() -> ApiResponse {
 }
 
 /// The response to a health check while the server drains.
+pub(super) fn not_ready() -> ApiResponse {
+    text_response(StatusCode::SERVICE_UNAVAILABLE, "there is no limit in the files for Envoy\n")
+}
+
 pub(super) fn draining() -> ApiResponse {
     text_response(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
 }

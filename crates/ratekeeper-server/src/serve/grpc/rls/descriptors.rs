@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::RateLimitRequestError;
 use super::proto::{RateLimitDescriptor, RateLimitRequest};
+use super::quota::Enforced;
 use crate::trace::DecisionInfo;
 
 /// One limit of one descriptor, and its decision.
@@ -20,6 +21,8 @@ pub(super) struct DescriptorCheck<'m> {
     pub(super) descriptor: usize,
     pub(super) limit: &'m DescriptorLimit,
     pub(super) is_shadow: bool,
+    /// Whether the request is denied only if all its descriptors in quota mode are over their limits.
+    pub(super) is_quota: bool,
     /// The decision, if the limit is a rate.
     pub(super) decision: Option<Decision>,
     /// Whether the decision was made without the store, because it is unavailable.
@@ -31,7 +34,16 @@ pub(super) struct DescriptorCheck<'m> {
 pub(super) type DescriptorChecks<'m> = SmallVec<[DescriptorCheck<'m>; 2]>;
 
 /// The indices of some checks.
-type Indices = SmallVec<[usize; 4]>;
+pub(super) type Indices = SmallVec<[usize; 4]>;
+
+/// Modes that apply to all limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GlobalModes {
+    /// Nothing is denied.
+    pub(crate) is_shadow: bool,
+    /// All descriptors are in quota mode.
+    pub(crate) is_quota: bool,
+}
 
 /// The most limits of a request: more than any configuration needs, and a bound on the cost of one.
 pub(super) const CHECKS_MAX: usize = CHARGES_MAX;
@@ -108,7 +120,7 @@ pub(super) fn check_count(checks: &[DescriptorCheck<'_>]) -> Result<(), RateLimi
 pub(super) fn checks_of<'m>(
     request: &RateLimitRequest,
     matched: &'m [Option<MatchedLimits<'_>>],
-    is_shadow: bool,
+    modes: GlobalModes,
 ) -> DescriptorChecks<'m> {
     let mut checks = DescriptorChecks::new();
     let has_looks = request.descriptors.iter().any(|one| hits(request, one) == Hits::Look);
@@ -118,7 +130,8 @@ pub(super) fn checks_of<'m>(
         checks.extend(matched.limits().iter().map(|limit| DescriptorCheck {
             descriptor: index,
             limit,
-            is_shadow: is_shadow || limit.is_shadow(),
+            is_shadow: modes.is_shadow || limit.is_shadow(),
+            is_quota: (modes.is_quota || limit.is_quota()) && !is_unlimited(limit),
             decision: None,
             is_degraded: false,
             key: matched.key(),
@@ -126,6 +139,10 @@ pub(super) fn checks_of<'m>(
         }));
     }
     checks
+}
+
+pub(super) fn is_unlimited(limit: &DescriptorLimit) -> bool {
+    matches!(limit.quota(), DescriptorQuota::Unlimited)
 }
 
 /// Returns the hits of a descriptor. In a request, 0 means that the field is not set; in a descriptor, it
@@ -186,23 +203,30 @@ impl<'m> DescriptorCheck<'m> {
         matches!(self.hits, Hits::Charge(_) | Hits::Look) && !self.is_shadow
     }
 
+    /// Returns whether this is a quota that leaves the request to others: it is not enforced.
+    fn is_open_quota(&self) -> bool {
+        self.is_quota && !self.is_enforced()
+    }
+
     /// Returns whether the limit denies every request.
-    fn denies_all(&self) -> bool {
+    pub(super) fn denies_all(&self) -> bool {
         matches!(self.limit.quota(), DescriptorQuota::DenyAll(_))
     }
 }
 
-/// Applies all limits. Nothing is charged unless all limits that are enforced allow it.
+/// Applies all limits. Nothing is charged unless all limits that are enforced allow it. `has_open_quota` is
+/// whether a descriptor in quota mode has no limit.
 pub(super) async fn decide(
     limiter: &PolicyLimiter,
     checks: &mut [DescriptorCheck<'_>],
+    has_open_quota: bool,
 ) -> Result<(), RateLimitRequestError> {
     check_count(checks)?;
     let (enforced, others): (Indices, Indices) =
         (0..checks.len()).partition(|index| checks[*index].is_enforced());
-    let denies_all = enforced.iter().any(|index| checks[*index].denies_all());
-    let op = if denies_all { Op::Peek } else { Op::Check };
-    let is_allowed = apply(limiter, op, checks, &enforced).await? && !denies_all;
+    let has_open_quota = has_open_quota || checks.iter().any(DescriptorCheck::is_open_quota);
+    let enforced = Enforced::new(checks, enforced, has_open_quota);
+    let is_allowed = charge_enforced(limiter, checks, enforced).await?;
     let (reports, others): (Indices, Indices) =
         others.into_iter().partition(|index| matches!(checks[*index].hits, Hits::Report(_)));
     report(limiter, checks, &reports).await?;
@@ -215,6 +239,23 @@ pub(super) async fn decide(
         apply(limiter, op, checks, &[index]).await?;
     }
     Ok(())
+}
+
+/// Charges the limits that are enforced in one step, all of them or none, without quotas that are over. Returns
+/// whether the request is allowed.
+async fn charge_enforced(
+    limiter: &PolicyLimiter,
+    checks: &mut [DescriptorCheck<'_>],
+    mut enforced: Enforced,
+) -> Result<bool, ChargesError> {
+    loop {
+        let is_denied = enforced.is_denied(checks);
+        let op = if is_denied { Op::Peek } else { Op::Check };
+        let is_allowed = apply(limiter, op, checks, enforced.indices()).await?;
+        if is_denied || is_allowed || !enforced.retry(checks) {
+            return Ok(is_allowed && !is_denied);
+        }
+    }
 }
 
 /// Charges what was used, whatever is left: most often in one step, or else without a check. A report is

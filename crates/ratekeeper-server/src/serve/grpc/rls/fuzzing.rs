@@ -16,6 +16,8 @@ descriptors:
   - { key: user, rate_limit: { unit: minute, requests_per_unit: 2 } }
   - { key: path, value: a*, share_threshold: true, rate_limit: { unit: hour, requests_per_unit: 5 } }
   - { key: free, rate_limit: { unlimited: true } }
+  - { key: quota, quota_mode: true, rate_limit: { unit: minute, requests_per_unit: 1 } }
+  - { key: other, quota_mode: true, rate_limit: { unit: minute, requests_per_unit: 3 } }
   - { key: shadow, shadow_mode: true, rate_limits: [{ rate: 1/s }, { rate: 3/minute burst 2 }] }
 ";
 

@@ -3,19 +3,19 @@
 
 use std::time::Duration;
 
-use ratekeeper::policy::envoy::DescriptorQuota;
 use ratekeeper::{
     Applied, Charge, ChargeKind, ChargesError, Cost, HoldId, InvalidHoldId, Limit, Op,
     ReservationError, ReserveError,
 };
 use tonic::Status;
 
-use super::descriptors::{self, DescriptorCheck, DescriptorChecks};
+use super::descriptors::{self, DescriptorCheck, DescriptorChecks, Indices};
 use super::limit_metrics::increment;
 use super::proto::{
     Code, CommitRequest, CommitResponse, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
     ReserveRequest, ReserveResponse,
 };
+use super::quota::Enforced;
 use super::{RateLimitRequestError, RateLimitService};
 use crate::serve::hold_time::HOLD_MAX;
 
@@ -110,18 +110,28 @@ impl RateLimitService {
         let config = self.config();
         let matched = config.resolve(&request.domain, &request.descriptors);
         let mut checks = self.checks_of(&request, &matched)?;
-        let charges: Vec<_> = enforced(&checks).filter_map(charge_of).collect();
-        let denies_all = enforced(&checks).any(|check| denies_all(check));
-        if denies_all || charges.is_empty() {
-            self.count_reserved(&checks, !denies_all);
-            return Ok(response(!denies_all, None));
+        let (enforced, others): (Indices, Indices) =
+            (0..checks.len()).partition(|index| !checks[*index].is_shadow);
+        let has_open_quota =
+            self.has_open_quota(&matched) || others.iter().any(|index| checks[*index].is_quota);
+        let mut enforced = Enforced::new(&checks, enforced, has_open_quota);
+        loop {
+            let is_denied = enforced.is_denied(&checks);
+            let charges = enforced.indices().iter().map(|index| &checks[*index]);
+            let charges: Vec<_> = charges.filter_map(charge_of).collect();
+            if is_denied || charges.is_empty() {
+                self.count_reserved(&checks, !is_denied);
+                return Ok(response(!is_denied, None));
+            }
+            let estimate = bounded_estimate(amount, &charges);
+            let reserved = self.limiter.engine().reserve(&charges, estimate, valid).await?;
+            set_decisions(&mut checks, enforced.indices(), reserved.applied());
+            let is_allowed = reserved.applied().allowed();
+            if is_allowed || !enforced.retry(&checks) {
+                self.count_reserved(&checks, is_allowed);
+                return Ok(response(is_allowed, reserved.id()));
+            }
         }
-        let estimate = bounded_estimate(amount, &charges);
-        let reserved = self.limiter.engine().reserve(&charges, estimate, valid).await?;
-        set_decisions(&mut checks, reserved.applied());
-        let is_allowed = reserved.applied().allowed();
-        self.count_reserved(&checks, is_allowed);
-        Ok(response(is_allowed, reserved.id()))
     }
 
     /// Corrects the estimate of a reservation to what was used. What was used is charged to the limits in
@@ -177,15 +187,16 @@ impl RateLimitService {
         request: &RateLimitRequest,
         matched: &'m [Option<ratekeeper::policy::envoy::MatchedLimits<'_>>],
     ) -> Result<DescriptorChecks<'m>, RateLimitRequestError> {
-        let checks = descriptors::checks_of(request, matched, self.settings.is_shadow);
+        let checks = descriptors::checks_of(request, matched, self.settings.modes);
         descriptors::check_count(&checks)?;
         Ok(checks)
     }
 
     fn count_reserved(&self, checks: &[DescriptorCheck<'_>], is_allowed: bool) {
         increment(if is_allowed { &self.counters.ok } else { &self.counters.over_limit });
-        let decided: DescriptorChecks<'_> = enforced(checks).cloned().collect();
-        self.record(&decided, is_allowed);
+        let decided = checks.iter().filter(|check| !check.is_shadow);
+        let decided: DescriptorChecks<'_> = decided.cloned().collect();
+        self.record(&decided, is_allowed, self.limiter.engine().now());
     }
 }
 
@@ -200,16 +211,6 @@ fn of_hits(domain: String, descriptors: Vec<RateLimitDescriptor>, hits: u64) -> 
     RateLimitRequest { domain, descriptors, hits_addend: 0 }
 }
 
-fn enforced<'c, 'm>(
-    checks: &'c [DescriptorCheck<'m>],
-) -> impl Iterator<Item = &'c DescriptorCheck<'m>> {
-    checks.iter().filter(|check| !check.is_shadow)
-}
-
-fn denies_all(check: &DescriptorCheck<'_>) -> bool {
-    matches!(check.limit.quota(), DescriptorQuota::DenyAll(_))
-}
-
 /// Returns the charge of a limit that is a rate. The whole estimate has to fit.
 fn charge_of<'m>(check: &DescriptorCheck<'m>) -> Option<Charge<'m>> {
     Some(check.charge()?.kind(ChargeKind::Full))
@@ -221,11 +222,12 @@ fn bounded_estimate(amount: Cost, charges: &[Charge<'_>]) -> Cost {
     Cost::new(amount.get().min(most)).unwrap_or(Cost::ONE)
 }
 
-fn set_decisions(checks: &mut [DescriptorCheck<'_>], applied: &Applied) {
-    let rates = checks.iter_mut().filter(|check| !check.is_shadow && check.charge().is_some());
-    for (check, decision) in rates.zip(applied.decisions()) {
-        check.decision = Some(*decision);
-        check.is_degraded = applied.is_degraded();
+fn set_decisions(checks: &mut [DescriptorCheck<'_>], indices: &[usize], applied: &Applied) {
+    let rates = indices.iter().filter(|index| checks[**index].charge().is_some());
+    let rates: Indices = rates.copied().collect();
+    for (index, decision) in rates.into_iter().zip(applied.decisions()) {
+        checks[index].decision = Some(*decision);
+        checks[index].is_degraded = applied.is_degraded();
     }
 }
 

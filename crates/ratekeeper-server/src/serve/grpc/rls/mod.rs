@@ -12,27 +12,34 @@ mod files;
 pub(crate) mod fuzzing;
 mod json;
 mod kuadrant;
+mod limit_headers;
 mod limit_metrics;
+mod metadata;
 mod metrics;
 pub(super) mod proto;
+mod quota;
 mod reset;
 mod response;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use ratekeeper::files::FileStamps;
 use ratekeeper::policy::ResponseSettings;
-use ratekeeper::policy::envoy::{EnvoyConfig, EnvoyErrors};
+use ratekeeper::policy::envoy::{EnvoyConfig, EnvoyErrors, MatchedLimits};
 use ratekeeper::{Micros, NearLimit, PolicyLimiter};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
-pub(crate) use environment::{BindAddress, Environment};
+pub(crate) use descriptors::GlobalModes;
+pub(crate) use environment::{BindAddress, Environment, IgnoredVariable};
 pub(crate) use error::RateLimitRequestError;
+pub(crate) use files::ConfigFolder;
 pub(super) use kuadrant::KuadrantError;
+pub(crate) use limit_headers::LimitHeaders;
 pub(crate) use reset::ResetError;
 
 use crate::reload::{LoadState, LoadStatus, Reload};
@@ -47,9 +54,11 @@ use proto::{RateLimitRequest, RateLimitResponse};
 pub(crate) struct RateLimitService {
     limiter: PolicyLimiter,
     config: ArcSwap<EnvoyConfig>,
-    /// The folder of the files. Only tests have none.
-    folder: Option<PathBuf>,
+    /// Without it, only descriptors that bring their own limit are limited.
+    folder: Option<ConfigFolder>,
     loads: LoadState,
+    /// Whether there are limits, or need not be any.
+    is_ready: watch::Sender<bool>,
     settings: RateLimitSettings,
     counters: ResponseCounters,
     limit_metrics: ArcSwap<LimitMetrics>,
@@ -61,8 +70,11 @@ pub(crate) struct RateLimitService {
 pub(crate) struct RateLimitSettings {
     /// The headers that Envoy adds to the responses of clients; none if absent.
     pub(crate) headers: Option<ResponseSettings>,
-    /// Whether all limits are in shadow mode.
-    pub(crate) is_shadow: bool,
+    /// The same, as envoyproxy/ratelimit does.
+    pub(crate) limit_headers: Option<LimitHeaders>,
+    /// Whether responses have dynamic metadata.
+    pub(crate) has_dynamic_metadata: bool,
+    pub(crate) modes: GlobalModes,
     /// From which usage on a limit counts as nearly used up.
     pub(crate) near_limit: NearLimit,
 }
@@ -76,16 +88,23 @@ impl Reload for RateLimitService {
         "Envoy rate limits"
     }
 
+    fn is_from_file(&self) -> bool {
+        self.folder.is_some()
+    }
+
     fn state(&self) -> &LoadState {
         &self.loads
     }
 
     fn source(&self) -> String {
-        self.folder.as_ref().map_or("no folder".into(), |folder| folder.display().to_string())
+        self.folder.as_ref().map_or("no folder".into(), ConfigFolder::to_string)
     }
 
     fn read(&self) -> (Self::Value, FileStamps) {
-        files::read(self.folder.as_deref().unwrap_or(Path::new("")))
+        match &self.folder {
+            Some(folder) => folder.read(),
+            None => (Ok(EnvoyConfig::default()), FileStamps::default()),
+        }
     }
 
     fn activate(&self, config: Self::Value) -> Result<String, EnvoyLoadError> {
@@ -111,32 +130,64 @@ pub(crate) enum EnvoyLoadError {
 
 /// Reads the limits in a folder as [`RateLimitService::open`] does.
 pub(crate) fn read_config(folder: &Path) -> Result<EnvoyConfig, EnvoyErrors> {
-    files::read(folder).0
+    ConfigFolder::new(folder).read().0
 }
 
 impl RateLimitService {
-    /// Returns a service with the limits of a folder.
+    /// Returns a service with the limits of a folder. Without any, it is not ready.
     pub(crate) fn open(
-        folder: &Path,
+        folder: ConfigFolder,
         limiter: PolicyLimiter,
         settings: RateLimitSettings,
     ) -> Result<Self, EnvoyErrors> {
-        let (config, stamps) = files::read(folder);
-        if config.as_ref().is_ok_and(|config| config.limits().is_empty()) {
-            let folder = folder.display();
-            tracing::warn!(%folder, "there are no limits for Envoy, so that all its requests are allowed");
+        let (config, stamps) = folder.read();
+        let config = config?;
+        if config.limits().is_empty() {
+            tracing::warn!(
+                %folder,
+                "there is no limit in the files for Envoy: all its requests are allowed, and the server is \
+                 not ready"
+            );
         }
-        let (folder, loads) = (Some(folder.to_path_buf()), LoadState::loaded(stamps));
-        Ok(Self { folder, loads, ..Self::new(limiter, config?, settings) })
+        let is_ready = watch::Sender::new(!config.limits().is_empty());
+        let (folder, loads) = (Some(folder), LoadState::loaded(stamps));
+        Ok(Self { folder, loads, is_ready, ..Self::new(limiter, config, settings) })
+    }
+
+    /// Returns a service without files, for descriptors that bring their own limit.
+    pub(crate) fn without_files(limiter: PolicyLimiter, settings: RateLimitSettings) -> Self {
+        Self::new(limiter, EnvoyConfig::default(), settings)
     }
 
     fn new(limiter: PolicyLimiter, config: EnvoyConfig, settings: RateLimitSettings) -> Self {
         let limit_metrics =
             ArcSwap::from_pointee(LimitMetrics::new(&config, &LimitMetrics::default()));
-        let config = ArcSwap::from_pointee(config);
-        let (counters, metrics) = (ResponseCounters::default(), Arc::default());
-        let loads = LoadState::loaded(FileStamps::default());
-        Self { limiter, config, folder: None, loads, settings, counters, limit_metrics, metrics }
+        Self {
+            limiter,
+            config: ArcSwap::from_pointee(config),
+            folder: None,
+            loads: LoadState::loaded(FileStamps::default()),
+            is_ready: watch::Sender::new(true),
+            settings,
+            counters: ResponseCounters::default(),
+            limit_metrics,
+            metrics: Arc::default(),
+        }
+    }
+
+    /// Whether there are files; otherwise only descriptors that bring their own limit are limited.
+    pub(crate) fn has_files(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// Whether the service is to get requests: it has limits, or needs none.
+    pub(crate) fn is_ready(&self) -> bool {
+        *self.is_ready.borrow()
+    }
+
+    /// Returns a receiver of changes to [`is_ready`](Self::is_ready).
+    pub(in crate::serve::grpc) fn watch_ready(&self) -> watch::Receiver<bool> {
+        self.is_ready.subscribe()
     }
 
     /// Returns the service with these request metrics.
@@ -147,7 +198,9 @@ impl RateLimitService {
     fn replace(&self, config: EnvoyConfig) {
         self.limit_metrics.store(Arc::new(LimitMetrics::new(&config, &self.limit_metrics.load())));
         config.inherit_looks(&self.config.load());
+        let has_limits = !config.limits().is_empty();
         self.config.store(Arc::new(config));
+        self.is_ready.send_replace(has_limits);
     }
 
     /// Returns the active limits.
@@ -227,30 +280,39 @@ impl RateLimitService {
         descriptors::check_request(request)?;
         let config = self.config.load();
         let matched = config.resolve(&request.domain, &request.descriptors);
-        let mut checks = descriptors::checks_of(request, &matched, self.settings.is_shadow);
-        descriptors::decide(&self.limiter, &mut checks).await?;
-        let response = response::response(&checks, request.descriptors.len(), &self.settings);
+        let modes = self.settings.modes;
+        let mut checks = descriptors::checks_of(request, &matched, modes);
+        let has_open_quota = self.has_open_quota(&matched);
+        descriptors::decide(&self.limiter, &mut checks, has_open_quota).await?;
+        let now = self.limiter.engine().now();
+        let response = response::response(request, &checks, &self.settings, now);
         let is_over_limit = response.is_over_limit();
         let ResponseCounters { ok, over_limit, shadow_over_limit, .. } = &self.counters;
         increment(if is_over_limit { over_limit } else { ok });
         if checks.iter().any(|check| check.is_shadow && check.is_over_limit()) {
             increment(shadow_over_limit);
         }
-        self.record(&checks, !is_over_limit);
+        self.record(&checks, !is_over_limit, now);
         if trace::is_on() {
             *about = descriptors::decision_info(&checks);
         }
         Ok(response)
     }
 
+    /// Whether a descriptor in quota mode has no limit.
+    fn has_open_quota(&self, matched: &[Option<MatchedLimits<'_>>]) -> bool {
+        self.settings.modes.is_quota && matched.iter().any(Option::is_none)
+    }
+
     /// Counts the decisions of the limits. A limit that was not charged because another one denied the
     /// request has made no decision.
-    fn record(&self, checks: &[DescriptorCheck<'_>], is_allowed: bool) {
-        let (metrics, now) = (self.limit_metrics.load(), self.limiter.engine().now());
+    fn record(&self, checks: &[DescriptorCheck<'_>], is_allowed: bool, now: Micros) {
+        let metrics = self.limit_metrics.load();
         for check in checks.iter().filter(|check| check.is_charge()) {
             let (counters, is_over) = (metrics.of(check.limit), check.is_over_limit());
             match (is_over, check.is_shadow) {
                 (true, true) => increment(&counters.shadow_denied),
+                (true, false) if is_allowed => increment(&counters.over_quota),
                 (true, false) => increment(&counters.denied),
                 (false, _) if is_allowed => increment(&counters.allowed),
                 (false, _) => continue,
@@ -259,7 +321,7 @@ impl RateLimitService {
             if is_allowed && check.decision.as_ref().is_some_and(is_near) {
                 increment(&counters.near_limit);
             }
-            let is_denied = is_over && !check.is_shadow;
+            let is_denied = is_over && !check.is_shadow && !is_allowed;
             self.metrics.top.count(check.limit.label(), check.key.as_bytes(), is_denied, now);
         }
     }

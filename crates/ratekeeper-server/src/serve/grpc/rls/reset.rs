@@ -2,6 +2,7 @@
 
 use ratekeeper::StoreError;
 
+use super::descriptors::GlobalModes;
 use super::{RateLimitRequestError, RateLimitService, descriptors, json};
 
 /// Why nothing, or not everything, was reset.
@@ -25,7 +26,7 @@ impl RateLimitService {
         descriptors::check_request(&request)?;
         let config = self.config();
         let matched = config.resolve(&request.domain, &request.descriptors);
-        let checks = descriptors::checks_of(&request, &matched, false);
+        let checks = descriptors::checks_of(&request, &matched, GlobalModes::default());
         descriptors::check_count(&checks)?;
         let mut names = Vec::new();
         for check in &checks {

@@ -3,12 +3,17 @@
 use std::time::Duration;
 
 use http::HeaderMap;
+use ratekeeper::Micros;
 use ratekeeper::policy::envoy::{DescriptorQuota, Unit};
 use ratekeeper::tower::set_headers_of;
 
 use super::RateLimitSettings;
-use super::descriptors::DescriptorCheck;
-use super::proto::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse};
+use super::descriptors::{DescriptorCheck, is_unlimited};
+use super::limit_headers::IsQuota;
+use super::metadata::dynamic_metadata;
+use super::proto::{
+    Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitRequest, RateLimitResponse,
+};
 
 impl RateLimitResponse {
     pub(super) fn is_over_limit(&self) -> bool {
@@ -16,20 +21,72 @@ impl RateLimitResponse {
     }
 }
 
-/// Returns the response to a request with this many descriptors.
+/// Returns the response to a request.
 pub(super) fn response(
+    request: &RateLimitRequest,
     checks: &[DescriptorCheck<'_>],
-    descriptors: usize,
     settings: &RateLimitSettings,
+    now: Micros,
 ) -> RateLimitResponse {
-    let statuses: Vec<_> = (0..descriptors).map(|descriptor| status(checks, descriptor)).collect();
-    let is_over = statuses.iter().any(|status| status.code == Code::OverLimit as i32);
+    let descriptors = 0..request.descriptors.len();
+    let statuses: Vec<_> =
+        descriptors.clone().map(|descriptor| status(checks, descriptor, now)).collect();
+    let quotas = descriptors.map(|descriptor| quota_of(checks, descriptor, settings));
+    let statuses_and_quotas = statuses.iter().zip(quotas);
+    let is_over = is_denied(statuses_and_quotas.clone()) && !settings.modes.is_shadow;
+    let mut headers = headers(checks, settings, is_over);
+    if let Some(names) = &settings.limit_headers {
+        headers.extend(names.of(statuses_and_quotas));
+    }
+    let dynamic_metadata = settings.has_dynamic_metadata.then(|| {
+        let passed = statuses.iter().enumerate().filter(|(_, status)| !is_over_limit(status));
+        let metadata = |(descriptor, _)| first_of(checks, descriptor)?.limit.metadata();
+        dynamic_metadata(request, passed.filter_map(metadata))
+    });
     RateLimitResponse {
         overall_code: code(is_over),
         statuses,
-        response_headers_to_add: headers(checks, settings),
+        response_headers_to_add: headers,
+        dynamic_metadata,
         ..RateLimitResponse::default()
     }
+}
+
+fn is_over_limit(status: &DescriptorStatus) -> bool {
+    status.code() == Code::OverLimit
+}
+
+/// A request is denied if a descriptor is over its limit or, of those in quota mode, if all are.
+fn is_denied<'s>(statuses: impl Iterator<Item = (&'s DescriptorStatus, IsQuota)>) -> bool {
+    let (mut quotas, mut quotas_over) = (0, 0);
+    for (status, is_quota) in statuses {
+        match (is_quota.0, is_over_limit(status)) {
+            (false, true) => return true,
+            (false, false) => {}
+            (true, is_over) => {
+                quotas += 1;
+                quotas_over += usize::from(is_over);
+            }
+        }
+    }
+    quotas > 0 && quotas == quotas_over
+}
+
+fn first_of<'t, 'm>(
+    checks: &'t [DescriptorCheck<'m>],
+    descriptor: usize,
+) -> Option<&'t DescriptorCheck<'m>> {
+    checks.iter().find(|check| check.descriptor == descriptor)
+}
+
+/// Returns whether a descriptor is in quota mode; also one without a limit, if all are.
+fn quota_of(
+    checks: &[DescriptorCheck<'_>],
+    descriptor: usize,
+    settings: &RateLimitSettings,
+) -> IsQuota {
+    let check = first_of(checks, descriptor);
+    IsQuota(check.map_or(settings.modes.is_quota, |check| check.is_quota))
 }
 
 fn code(is_over_limit: bool) -> i32 {
@@ -37,13 +94,14 @@ fn code(is_over_limit: bool) -> i32 {
 }
 
 /// Returns the status of a descriptor, which is that of its binding limit.
-fn status(checks: &[DescriptorCheck<'_>], descriptor: usize) -> DescriptorStatus {
+fn status(checks: &[DescriptorCheck<'_>], descriptor: usize, now: Micros) -> DescriptorStatus {
     let own = checks.iter().filter(|check| check.descriptor == descriptor);
     let Some(binding) = binding_check(own) else {
         return DescriptorStatus { code: code(false), ..DescriptorStatus::default() };
     };
-    let is_over = binding.is_over_limit() && !binding.is_shadow;
-    if matches!(binding.limit.quota(), DescriptorQuota::Unlimited) {
+    // Also if all limits are in shadow mode.
+    let is_over = binding.is_over_limit() && !binding.limit.is_shadow();
+    if is_unlimited(binding.limit) {
         let limit_remaining = u32::MAX;
         return DescriptorStatus { code: code(false), limit_remaining, ..Default::default() };
     }
@@ -57,7 +115,18 @@ fn status(checks: &[DescriptorCheck<'_>], descriptor: usize) -> DescriptorStatus
         limit_remaining: binding
             .decision
             .map_or(0, |decision| u32::try_from(decision.remaining()).unwrap_or(u32::MAX)),
-        duration_until_reset: binding.decision.map(|decision| whole_secs(decision.reset_after())),
+        duration_until_reset: until_reset(binding, now).map(whole_secs),
+    }
+}
+
+/// Returns the time until the limit is unused again; for one that denies all requests, until its window ends.
+fn until_reset(check: &DescriptorCheck<'_>, now: Micros) -> Option<Duration> {
+    match (check.limit.quota(), check.decision) {
+        (DescriptorQuota::DenyAll(unit), _) => {
+            let period_us = u64::try_from((*unit)?.period().as_micros()).ok()?;
+            Some(Duration::from_micros(period_us - now.get() % period_us))
+        }
+        (_, decision) => decision.map(|decision| decision.reset_after()),
     }
 }
 
@@ -65,7 +134,7 @@ fn status(checks: &[DescriptorCheck<'_>], descriptor: usize) -> DescriptorStatus
 fn binding_check<'t, 'm>(
     checks: impl Iterator<Item = &'t DescriptorCheck<'m>>,
 ) -> Option<&'t DescriptorCheck<'m>> {
-    checks.max_by_key(|check| (!check.is_shadow, check.strictness()))
+    checks.max_by_key(|check| (!check.limit.is_shadow(), check.strictness()))
 }
 
 /// Rounds up: Envoy shows whole seconds, and a client that waits this long is not too early.
@@ -74,10 +143,17 @@ fn whole_secs(span: Duration) -> prost_types::Duration {
     prost_types::Duration { seconds: i64::try_from(secs).unwrap_or(i64::MAX), nanos: 0 }
 }
 
-/// Returns the headers that Envoy adds to the response of the client, about the binding limit.
-fn headers(checks: &[DescriptorCheck<'_>], settings: &RateLimitSettings) -> Vec<HeaderValue> {
+/// Returns the headers that Envoy adds to the response of the client, about the binding limit. If a request
+/// is allowed, a quota that is used up is not binding.
+fn headers(
+    checks: &[DescriptorCheck<'_>],
+    settings: &RateLimitSettings,
+    is_over: bool,
+) -> Vec<HeaderValue> {
     let Some(header_settings) = &settings.headers else { return Vec::new() };
-    let enforced = checks.iter().filter(|check| !check.is_shadow);
+    let is_passed_over =
+        |check: &DescriptorCheck<'_>| check.is_quota && !is_over && check.is_over_limit();
+    let enforced = checks.iter().filter(|check| !check.is_shadow && !is_passed_over(check));
     let Some(binding) = binding_check(enforced) else { return Vec::new() };
     let (DescriptorQuota::Rate(limit), Some(decision)) = (binding.limit.quota(), &binding.decision)
     else {

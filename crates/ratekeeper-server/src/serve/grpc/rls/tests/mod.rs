@@ -1,5 +1,7 @@
 //! Responses of the service, on a manual clock.
 
+mod peer;
+
 use std::time::Duration;
 
 use ratekeeper::policy::NoSources;
@@ -7,7 +9,7 @@ use ratekeeper::policy::envoy::EnvoyConfig;
 use ratekeeper::{ALGORITHMS, ManualClock, Micros, Policy, PolicyLimiter};
 use serde_json::{Value as Json, json};
 
-use super::{RateLimitService, RateLimitSettings};
+use super::{ConfigFolder, GlobalModes, RateLimitService, RateLimitSettings};
 use crate::metrics::Page;
 use crate::reload::{Reload, ReloadTrigger, load};
 
@@ -238,6 +240,22 @@ fn a_file_says_whether_hits_are_reports() {
     }
 }
 
+#[tokio::test]
+async fn a_folder_without_a_limit_is_not_ready_until_there_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits.yaml");
+    std::fs::write(&path, "domain: d\ndescriptors: []").unwrap();
+    let policy = Policy::parse("policy", "version: 1\nlimits: []", &NoSources).unwrap();
+    let limiter = PolicyLimiter::new(policy).unwrap();
+    let files = ConfigFolder::new(folder.path());
+    let service = RateLimitService::open(files, limiter, RateLimitSettings::default()).unwrap();
+    let service = std::sync::Arc::new(service);
+    assert!(!service.is_ready());
+    std::fs::write(&path, FILE).unwrap();
+    load(&service, ReloadTrigger::Changed).await;
+    assert!(service.is_ready());
+}
+
 /// A folder that was emptied by mistake.
 #[test]
 fn files_without_a_limit_do_not_replace_limits() {
@@ -304,10 +322,10 @@ fn a_limit_that_is_nearly_used_up_is_reported() {
 
 #[test]
 fn all_limits_can_be_in_shadow_mode() {
-    let fixture =
-        fixture_of(FILE, RateLimitSettings { is_shadow: true, ..RateLimitSettings::default() });
+    let modes = GlobalModes { is_shadow: true, ..GlobalModes::default() };
+    let fixture = fixture_of(FILE, RateLimitSettings { modes, ..RateLimitSettings::default() });
     fixture.check("two+2", "0");
-    fixture.check("two closed", "0, 0");
+    fixture.check("two closed", "over 0, over 0");
     assert_eq!((fixture.service.stats().ok, fixture.service.stats().over_limit), (2, 0));
 }
 
@@ -420,8 +438,8 @@ async fn the_error_of_a_load_is_reported_until_one_succeeds() {
     std::fs::write(&path, FILE).unwrap();
     let policy = Policy::parse("policy", "version: 1\nlimits: []", &NoSources).unwrap();
     let limiter = PolicyLimiter::new(policy).unwrap();
-    let service =
-        RateLimitService::open(folder.path(), limiter, RateLimitSettings::default()).unwrap();
+    let files = ConfigFolder::new(folder.path());
+    let service = RateLimitService::open(files, limiter, RateLimitSettings::default()).unwrap();
     let service = std::sync::Arc::new(service);
     let error = || service.status()["error"].as_str().map(str::to_string);
     assert_eq!(error(), None);
