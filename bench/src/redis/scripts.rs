@@ -162,6 +162,7 @@ fn part_of(terms: &LimitParams) -> (&'static str, &'static str) {
         LimitParams::SlidingCounter { .. } => ("sliding_counter", part!("sliding_counter.lua")),
         LimitParams::Gcra { .. } => ("gcra", part!("gcra.lua")),
         LimitParams::SlidingLog { .. } => ("sliding_log", part!("sliding_log.lua")),
+        LimitParams::CalendarWindow { .. } => panic!("not measured"),
     }
 }
 
@@ -206,6 +207,7 @@ fn packed_one(terms: &LimitParams) -> Vec<u8> {
         LimitParams::SlidingLog { window_us, limit, count_rejected } => {
             numbers(b'l', &[(window_us, 7), (limit, 7), (1, 7), (count_rejected.into(), 1)])
         }
+        LimitParams::CalendarWindow { .. } => panic!("not measured"),
     }
 }
 

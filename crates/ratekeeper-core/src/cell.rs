@@ -160,7 +160,7 @@ impl Cell {
 /// A time-to-live in 11 bits, as a floating-point number: a 6-bit exponent and a 5-bit fraction,
 /// rounded up (by 3% at most).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ttl(u16);
+pub struct Ttl(u16);
 
 impl Ttl {
     pub(crate) const ZERO: Ttl = Ttl(0);

@@ -50,11 +50,15 @@ pub struct Decision {
     pub(crate) limit: u64,
     pub(crate) remaining: u64,
     pub(crate) reset_after_us: u64,
+    /// The delay and, in the highest bit, whether the charge was cut ([`CUT`]).
     pub(crate) delay_us: u64,
 }
 
 /// The wait of a cost that exceeds the capacity of the limit.
 pub(crate) const NEVER: u64 = u64::MAX;
+
+/// A flag above every delay. A field of its own would make every decision larger.
+const CUT: u64 = 1 << 63;
 
 impl Decision {
     /// Returns a denial for `wait` that is not based on any state, for when the store is
@@ -157,6 +161,18 @@ impl Decision {
     #[inline]
     #[must_use]
     pub fn delay(&self) -> Duration {
-        Duration::from_micros(self.delay_us)
+        Duration::from_micros(self.delay_us & !CUT)
+    }
+
+    /// Returns whether less than the cost was charged, because the debt of the key would exceed the
+    /// maximum debt.
+    #[inline]
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.delay_us & CUT != 0
+    }
+
+    pub(crate) fn with_cut(self, is_cut: bool) -> Self {
+        Self { delay_us: if is_cut { self.delay_us | CUT } else { self.delay_us }, ..self }
     }
 }

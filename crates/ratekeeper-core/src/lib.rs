@@ -4,6 +4,9 @@
 //! ([`Cell`] or [`RequestLog`]) that the caller keeps, and all arithmetic is on integers. Stores
 //! keep the state and listeners implement the protocols; both use the algorithms here.
 //!
+//! The feature `calendar` adds periods of the calendar (`1000/calendar day in Europe/Berlin`) and a
+//! time-zone database that is compiled in.
+//!
 //! ```
 //! use ratekeeper_core::{Cell, Cost, Limit, Micros};
 //!
@@ -26,23 +29,28 @@
 extern crate alloc;
 
 pub mod algorithm;
+mod calendar;
 mod cell;
 mod cost;
 mod decision;
 mod failure_mode;
 mod key;
 mod limit;
+mod max_debt;
 mod params;
 mod rate;
+mod suggest;
 mod time;
 
 pub use algorithm::{ALGORITHMS, Algorithm, CellEvaluator, Evaluator, RequestLog, SlidingLog};
+pub use calendar::{CalendarError, CalendarPeriod, CalendarUnit, TimeZone};
 pub use cell::Cell;
 pub use cost::{Cost, IntoCost, ZeroCost};
 pub use decision::{Decision, Wait};
 pub use failure_mode::FailureMode;
 pub use key::Key;
 pub use limit::{Limit, LimitError, Scope};
+pub use max_debt::{MaxDebt, MaxDebtError};
 pub use params::{FractionalMicros, LimitParams};
 pub use rate::{Rate, RateError, parse_duration};
 pub use time::Micros;

@@ -12,7 +12,8 @@ use crate::rate::{Rate, RateError};
 /// A rate limit: a rate and an algorithm.
 ///
 /// The constructors reject what could overflow or lose precision, so every `Limit` is exact. A
-/// `Limit` that is parsed from text is a token bucket, the default.
+/// `Limit` that is parsed from text is a token bucket, the default, or a fixed window if its period is
+/// one of the calendar.
 ///
 /// ```
 /// # use ratekeeper_core as ratekeeper;
@@ -46,7 +47,8 @@ impl Limit {
     /// Returns the limit of this rate and algorithm.
     ///
     /// # Errors
-    /// If the algorithm cannot count this rate exactly, or has no burst and the rate has one.
+    /// If the algorithm cannot count this rate exactly, has no burst and the rate has one, or has no
+    /// calendar windows and the period is one of the calendar.
     pub fn new(rate: Rate, algorithm: Algorithm) -> Result<Self, LimitError> {
         let evaluator = algorithm.compile(rate)?;
         let scope = Scope::new(&format!("{algorithm} {rate}"));
@@ -188,7 +190,8 @@ impl FromStr for Limit {
     type Err = LimitError;
 
     fn from_str(text: &str) -> Result<Self, LimitError> {
-        Self::new(text.parse()?, Algorithm::default())
+        let rate = text.parse()?;
+        Self::new(rate, Algorithm::default_for(&rate))
     }
 }
 
@@ -269,6 +272,8 @@ pub enum LimitError {
     Rate(RateError),
     /// The rate has a burst, but the algorithm has none.
     Burst(Algorithm),
+    /// The rate has a burst, but its period is one of the calendar.
+    CalendarBurst,
     /// `count_rejected` is set, but the algorithm is not the sliding log.
     CountRejected(Algorithm),
     /// The bucket takes longer to refill than the longest time that can be represented exactly.
@@ -299,6 +304,8 @@ pub enum LimitError {
         /// The largest count that a log can have.
         count_max: u64,
     },
+    /// The period is one of the calendar, but the algorithm has no calendar windows.
+    Calendar(Algorithm),
     /// No algorithm has this name.
     UnknownAlgorithm(String),
 }
@@ -310,6 +317,9 @@ impl fmt::Display for LimitError {
             Self::Burst(algorithm) => write!(
                 f,
                 "{algorithm} has no burst; leave it out, or use token_bucket or leaky_bucket"
+            ),
+            Self::CalendarBurst => f.write_str(
+                "a calendar period has no burst; leave it out, or leave out \"calendar\"",
             ),
             Self::CountRejected(algorithm) => {
                 write!(f, "{algorithm} cannot count denied requests; use sliding_log")
@@ -329,6 +339,10 @@ impl fmt::Display for LimitError {
             Self::LogTooLong { rate, count_max } => write!(
                 f,
                 "{rate} is too much for a sliding_log, which stores every request; use at most {count_max}, or sliding_counter"
+            ),
+            Self::Calendar(algorithm) => write!(
+                f,
+                "{algorithm} has no calendar windows; use fixed_window, or a period without \"calendar\""
             ),
             Self::UnknownAlgorithm(name) => {
                 let names = crate::ALGORITHMS.iter().map(ToString::to_string);

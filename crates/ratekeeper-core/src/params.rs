@@ -1,8 +1,11 @@
 //! A limit as plain numbers, for a store that decides in another language (Lua in Redis).
 
+use core::time::Duration;
+
 use crate::algorithm::{CellEvaluator, Evaluator};
 use crate::cost::Cost;
 use crate::limit::Limit;
+use crate::time::Micros;
 
 /// The parameters of a limit and a cost, all whole numbers below 2^53.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +17,14 @@ pub enum LimitParams {
         /// The most that is admitted in one window.
         limit: u64,
         /// Distinguishes the cells of this window length from those of another, in 11 bits.
+        ttl_code: u64,
+    },
+    /// Admits if `count + cost ≤ limit`, in windows of the calendar
+    /// ([`Limit::calendar_bounds`]).
+    CalendarWindow {
+        /// The most that is admitted in one window.
+        limit: u64,
+        /// Distinguishes the cells of this unit of the calendar from those of other windows, in 11 bits.
         ttl_code: u64,
     },
     /// Admits if `p·(W − e) + (c + n)·W ≤ L·W`.
@@ -64,6 +75,29 @@ impl Limit {
         match self.evaluator() {
             Evaluator::Cell(evaluator) => CellEvaluator::params(evaluator, cost),
             Evaluator::Log(evaluator) => evaluator.params(),
+        }
+    }
+
+    /// Returns the length of the calendar window of the last decision, or the usual length before the first one.
+    /// `None` if the period is not one of the calendar.
+    #[must_use]
+    pub fn calendar_window_length(&self) -> Option<Duration> {
+        match self.evaluator() {
+            Evaluator::Cell(CellEvaluator::CalendarWindow(window)) => Some(window.last_length()),
+            _ => None,
+        }
+    }
+
+    /// Returns the windows around a time, for a store whose own clock decides which one it is in: the starts of
+    /// the previous, the current and the next window, and the end of the last. `None` if the period is not one of
+    /// the calendar.
+    #[must_use]
+    pub fn calendar_bounds(&self, around: Micros) -> Option<[u64; 4]> {
+        match self.evaluator() {
+            Evaluator::Cell(CellEvaluator::CalendarWindow(window)) => {
+                Some(window.bounds_around(around.get()))
+            }
+            _ => None,
         }
     }
 }

@@ -219,6 +219,36 @@ proptest! {
         }
     }
 
+    /// What is left may be a fraction more than `remaining`, so the debt is between two whole numbers.
+    #[test]
+    fn a_debt_never_exceeds_its_maximum(
+        limit in small_limit(), trace in trace(), debt_max in 0..60u64, cost in 1..100u64,
+    ) {
+        let mut key = Key::new(&limit);
+        for (now, earlier) in requests(HOUR_US, &trace) {
+            let _ = key.check(earlier, now);
+            let (mut capped, mut whole) = (key.clone(), key.clone());
+            let is_cut = capped.charge_up_to(cost, debt_max, now).is_cut();
+            let _ = whole.charge(cost, now);
+            let wait = |key: &Key| key.peek(1, now).retry_after();
+            let room = key.peek(1, now).remaining() + debt_max;
+            prop_assert!(is_cut || wait(&capped) == wait(&whole), "uncut, it is charged in full");
+            prop_assert!(!is_cut || cost > room, "{limit}: {cost} fits {room}");
+            prop_assert!(is_cut || cost <= room + 1, "{limit}: {cost} exceeds {room}");
+            let charged = |units: u64| {
+                let mut key = key.clone();
+                if units > 0 {
+                    let _ = key.charge(units, now);
+                }
+                wait(&key)
+            };
+            if is_cut {
+                let (least, most) = (charged(room), charged(room + 1));
+                prop_assert!(least <= wait(&capped) && wait(&capped) <= most, "{limit}");
+            }
+        }
+    }
+
     #[test]
     fn dropping_expired_state_changes_nothing(
         limit in small_limit(), trace in trace(), later in 0..100_000u64, n in 1..20u64,

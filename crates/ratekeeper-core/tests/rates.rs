@@ -20,6 +20,8 @@ fn every_form_of_a_rate_parses() {
         ("7/24h", "7/d"),
         ("1/1500ms", "1/1500ms"),
         ("4294967295/sec", "4294967295/s"),
+        ("100 PER Minute Burst 5", "100/m burst 5"),
+        ("5/MS", "5/ms"),
     ] {
         let rate: Rate = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(rate.to_string(), canonical);
@@ -64,7 +66,7 @@ fn a_misspelled_period_gets_a_suggestion() {
     for (text, marked, meant) in [
         ("100/minut", "minut", "minute"),
         ("100/mintue", "mintue", "minute"),
-        ("100/Minute", "Minute", "minute"),
+        ("100/Minut", "Minut", "minute"),
         ("100/secs", "secs", "sec"),
         ("100/2hoursx", "hoursx", "hours"),
         ("100/wek", "wek", "week"),
@@ -169,4 +171,13 @@ fn algorithms_parse_by_name() {
 fn a_log_of_too_many_requests_is_rejected() {
     let error = Limit::sliding_log("10000000/s").unwrap_err().to_string();
     assert!(error.contains("use at most 1000000, or sliding_counter"), "{error}");
+}
+
+#[cfg(not(feature = "calendar"))]
+#[test]
+fn a_calendar_period_needs_its_feature() {
+    for text in ["1000/calendar day", "1000/calendar day in Europe/Berlin"] {
+        let error = text.parse::<Rate>().unwrap_err();
+        assert!(error.message().contains("need the feature \"calendar\""), "{error}");
+    }
 }

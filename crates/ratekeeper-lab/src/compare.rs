@@ -38,14 +38,20 @@ impl AllAlgorithms {
     ///
     /// If the rate is invalid without its burst.
     pub fn new(rate: Rate) -> Result<Self, LimitError> {
-        let plain = Rate::new(rate.count(), rate.period())?;
+        let plain = rate.with_count(rate.count())?;
         let mut all = Self { limits: Vec::new(), notes: Vec::new() };
+        let mut without_calendar = Vec::new();
         for algorithm in ALGORITHMS {
             let rate = if algorithm.has_burst() { rate } else { plain };
             match Limit::new(rate, *algorithm) {
                 Ok(limit) => all.limits.push(limit),
+                Err(LimitError::Calendar(algorithm)) => without_calendar.push(algorithm.name()),
                 Err(error) => all.notes.push(format!("{algorithm} is omitted: {error}")),
             }
+        }
+        if !without_calendar.is_empty() {
+            let names = list_text(&without_calendar);
+            all.notes.push(format!("{names} have no calendar windows and are omitted"));
         }
         let without_burst = all.limits.iter().map(Limit::algorithm).filter(|a| !a.has_burst());
         let without_burst: Vec<_> = without_burst.map(Algorithm::name).collect();

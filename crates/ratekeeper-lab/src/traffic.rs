@@ -1,6 +1,6 @@
 //! Generated arrivals: deterministic for a seed, from time 0 on.
 //!
-//! Time 0 is the epoch, to which windows are aligned. Floating-point numbers are used for the
+//! Time 0 is the epoch, to which windows are aligned, and 1970-01-01 0:00 in UTC for those of the calendar. Floating-point numbers are used for the
 //! arrival times only, not for decisions.
 
 use std::time::Duration;
@@ -160,12 +160,24 @@ impl Traffic {
         let period_us = micros(self.limit.period());
         let margin_us = (period_us / 1_000).max(1);
         // Every second boundary, so that one pair of bursts does not affect the next.
-        let boundaries =
-            EvenRate { count: 1, period_us: 2 * period_us }.arrivals(period_us, end_us);
-        boundaries
-            .flat_map(move |(at_us, _)| [at_us - margin_us, at_us + margin_us])
+        self.boundaries()
+            .step_by(2)
+            .take_while(move |at_us| *at_us < end_us)
+            .flat_map(move |at_us| [at_us - margin_us, at_us + margin_us])
             .filter(move |at_us| *at_us < end_us)
             .flat_map(move |at_us| at_once(at_us, size, keys))
+    }
+
+    /// Returns the ends of the windows, without an end.
+    fn boundaries(&self) -> Box<dyn Iterator<Item = u64>> {
+        let period_us = micros(self.limit.period());
+        match self.limit.calendar() {
+            None => Box::new((1..).map(move |n: u64| n.saturating_mul(period_us))),
+            Some(period) => {
+                let end_of = move |at_us| period.window_of(Micros::new(at_us)).end.get();
+                Box::new(std::iter::successors(Some(end_of(0)), move |at_us| Some(end_of(*at_us))))
+            }
+        }
     }
 
     fn poisson(&self) -> impl Iterator<Item = Arrival> + use<> {
@@ -254,6 +266,18 @@ mod tests {
             arrivals.into_iter().partition(|arrival| arrival.key == PARTNER);
         assert_eq!((spike.len(), steady.len()), (600, 45));
         assert!(spike.iter().all(|arrival| (3_000_000..6_000_000).contains(&arrival.at.get())));
+    }
+
+    #[test]
+    fn the_boundary_pattern_follows_the_calendar() {
+        let rate = "1/calendar month in Europe/Berlin".parse().unwrap();
+        let day = Duration::from_secs(86_400);
+        let traffic = Traffic::new(Pattern::Boundary, rate, 120 * day);
+        let hours = traffic.arrivals().map(|arrival| arrival.at.get() as f64 / 3_600e6);
+        let hours: Vec<_> = hours.map(|hours| hours.round() as u64).collect();
+        // The ends of January and March at midnight in Berlin, 43 minutes before and after.
+        let ends = [31 * 24 - 1, (31 + 28 + 31) * 24 - 1];
+        assert_eq!(hours, ends.map(|end| [end - 1, end + 1]).concat());
     }
 
     #[test]

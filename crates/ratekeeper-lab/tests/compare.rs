@@ -21,6 +21,15 @@ fn of(report: &Report, algorithm: Algorithm) -> &Summary {
 }
 
 #[test]
+fn only_the_fixed_window_is_compared_in_calendar_windows() {
+    let all = AllAlgorithms::new("5/calendar month from day 31".parse().unwrap()).unwrap();
+    let limits: Vec<_> = all.limits.iter().map(ToString::to_string).collect();
+    assert_eq!(limits, ["fixed_window 5/calendar month from day 31"]);
+    let note = "sliding_log, sliding_counter, token_bucket and leaky_bucket have no calendar windows and are omitted";
+    assert_eq!(all.notes, [note]);
+}
+
+#[test]
 fn only_the_fixed_window_admits_twice_the_limit_at_a_boundary() {
     for (rate, limit) in [("10/s", 10), ("100/minute", 100), ("3/ms", 3), ("1/day", 1)] {
         let report = run(rate, Pattern::Boundary, 2);

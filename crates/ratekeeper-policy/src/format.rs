@@ -17,14 +17,16 @@ pub(crate) const fn required(name: &'static str, schema: Schema, doc: &'static s
 
 pub(crate) const RATE: Schema = Schema::Form {
     what: "a rate such as 100/minute or 5/s burst 10",
-    pattern: r"^\s*[0-9].*(/|per).*$|^unlimited$",
+    pattern: r"^\s*[0-9].*(/|[pP][eE][rR]).*$|^unlimited$",
 };
 pub(crate) const DURATION: Schema =
-    Schema::Form { what: "a duration such as 500ms or 10s", pattern: r"^[0-9]+\s*[a-zµ]+$" };
+    Schema::Form { what: "a duration such as 500ms or 10s", pattern: r"^[0-9]+\s*[a-zA-Zµ]+$" };
 const PERCENT: Schema =
     Schema::Form { what: "a percentage such as 25%", pattern: r"^[0-9]+(\.[0-9]{1,2})?%$" };
 const PATH: Schema =
     Schema::Form { what: "a path such as /checkout, /users/{id} or /static/**", pattern: "^/" };
+pub(crate) const OVERDRAFT: Schema =
+    Schema::Either(&[Schema::Boolean, Schema::Section(&OVERDRAFT_SECTION)]);
 const NETWORK: Schema = Schema::Text("an address or network such as 10.0.0.0/8");
 const NAME: Schema = Schema::Text("a name");
 const HEADER: Schema = Schema::Text("the name of a header");
@@ -329,7 +331,7 @@ static LIMIT: Section = Section {
         field(
             "rate",
             Schema::Either(&[RATE, Schema::Map(&RATE)]),
-            "The rate, or one for each tier; `unlimited` for a tier without a limit.",
+            "The rate, such as 100/minute, 5/s burst 10 or 1000/calendar day in Europe/Berlin; or one for each tier, `unlimited` for a tier without a limit.",
         ),
         field(
             "concurrency",
@@ -363,7 +365,7 @@ static LIMIT: Section = Section {
         field("count_rejected", Schema::Boolean, "Count denied requests too (sliding_log)."),
         field(
             "overdraft",
-            Schema::Boolean,
+            OVERDRAFT,
             "Allow a request if anything is left, and charge its cost in full, into debt if need be.",
         ),
         field(
@@ -500,4 +502,17 @@ static RESPONSES: Section = Section {
         ),
         field("status", Schema::Integer(400, 599), "Status of a denial. 429 if absent."),
     ],
+};
+
+static OVERDRAFT_SECTION: Section = Section {
+    what: "an overdraft",
+    one_of: &[],
+    fields: &[required(
+        "max",
+        Schema::Form {
+            what: "a maximum debt such as 500, or 2x for twice the limit",
+            pattern: r"^[0-9]+$|^[0-9]+(\.[0-9]{1,3})?\s*[xX]$",
+        },
+        "The most that a key may owe; what would exceed it is not charged.",
+    )],
 };

@@ -3,6 +3,7 @@
 use crate::policy::{NoSources, Policy};
 use crate::problems::PolicyErrors;
 
+const PER: &str = " per ";
 const KINDS: [&str; 4] = ["header", "cookie", "query", "custom"];
 
 impl Policy {
@@ -23,7 +24,9 @@ impl Policy {
     ///
     /// Returns what is wrong with the text.
     pub fn one_line(text: &str) -> Result<Self, PolicyErrors> {
-        let (rate, per) = match text.rsplit_once(" per ") {
+        // Words are read without regard to case.
+        let last = text.to_ascii_lowercase().rfind(PER);
+        let (rate, per) = match last.map(|at| (&text[..at], &text[at + PER.len()..])) {
             Some((rate, per)) if rate.parse::<ratekeeper_core::Rate>().is_ok() => {
                 (rate, per.trim())
             }
@@ -84,7 +87,12 @@ mod tests {
     fn a_line_is_a_rate_and_an_identity() {
         assert_eq!(limit_and_key("100/minute per ip"), "token_bucket 100/m ip=192.0.2.1");
         assert_eq!(limit_and_key("100 per minute per ip"), "token_bucket 100/m ip=192.0.2.1");
+        assert_eq!(limit_and_key("100 PER Minute Per ip"), "token_bucket 100/m ip=192.0.2.1");
         assert_eq!(limit_and_key("100 per minute"), "token_bucket 100/m *");
+        for line in ["9/calendar day in UTC per ip", "9 per calendar day per ip"] {
+            assert_eq!(limit_and_key(line), "fixed_window 9/calendar day ip=192.0.2.1");
+        }
+        assert_eq!(limit_and_key("9 per calendar day"), "fixed_window 9/calendar day *");
         let by_header = limit_and_key("5/s burst 10 per header x-api-key");
         assert_eq!(by_header, "token_bucket 5/s burst 10 caller=k");
         assert_eq!(limit_and_key("1/s per custom session"), "token_bucket 1/s session=s");
@@ -94,6 +102,9 @@ mod tests {
     fn errors_of_a_line_say_what_to_use() {
         let error = |text| Policy::one_line(text).unwrap_err().to_string();
         assert!(error("100/fortnight per ip").contains("unknown period"));
+        assert!(
+            error("9/calendar day in Berlin per ip").contains("did you mean \"Europe/Berlin\"")
+        );
         assert!(error("100/minute per moon").contains("use ip, or header"));
         assert!(error("100/minute per header a b").contains("is not a header name"));
     }

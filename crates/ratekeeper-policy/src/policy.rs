@@ -165,6 +165,11 @@ impl Policy {
         let mut problems = Problems::new(file, text);
         let root = yaml::parse(text, &mut problems);
         let policy = match &root {
+            Some(root) if is_envoy_file(root) => {
+                let why = "this is a file of envoyproxy/ratelimit, not a policy: use `ratekeeper check --envoy DIR`, and `ratekeeper serve --envoy-config DIR`";
+                problems.report(root.span, why);
+                None
+            }
             Some(root) => {
                 build::hide_secrets(root, &mut problems);
                 Schema::Section(&format::POLICY).check(root, &mut problems);
@@ -251,4 +256,8 @@ impl Policy {
             |identity: &&Identity| matches!(identity.source, crate::identity::Source::Custom);
         self.identities.iter().filter(custom).map(|identity| identity.name.as_str())
     }
+}
+
+fn is_envoy_file(root: &yaml::Node) -> bool {
+    root.get("domain").is_some() && root.get("limits").is_none()
 }

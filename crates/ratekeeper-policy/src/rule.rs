@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{Cost, FailureMode, Limit};
+use ratekeeper_core::{Cost, FailureMode, Limit, MaxDebt};
 
 use crate::condition::Condition;
 use crate::context::RequestContext;
@@ -21,7 +21,7 @@ pub struct LimitRule {
     pub(crate) per: Vec<usize>,
     pub(crate) bounds: Bounds,
     pub(crate) cost: CostRule,
-    pub(crate) is_overdraft: bool,
+    pub(crate) overdraft: Option<MaxDebt>,
     pub(crate) mode: Mode,
     pub(crate) on_failure: FailureMode,
     pub(crate) when_limited: LimitAction,
@@ -54,10 +54,11 @@ impl LimitRule {
         self.mode
     }
 
-    /// Returns whether a request is allowed if anything is left, and then charged in full.
+    /// Returns how far a request may overdraw the limit, if it may: it is allowed if anything is left, and
+    /// then charged in full.
     #[must_use]
-    pub fn is_overdraft(&self) -> bool {
-        self.is_overdraft
+    pub fn overdraft(&self) -> Option<MaxDebt> {
+        self.overdraft
     }
 
     /// Returns whether it limits how many requests are in flight, instead of a rate.

@@ -229,6 +229,31 @@ descriptors:
 }
 
 #[test]
+fn a_unit_in_a_time_zone_is_one_of_the_calendar() {
+    let config = parse(
+        "
+domain: d
+descriptors:
+  - { key: day, rate_limit: { unit: DAY, requests_per_unit: 5, time_zone: europe/berlin } }
+  - { key: month, rate_limit: { unit: month, requests_per_unit: 5, first_day: 15 } }
+  - { key: both, rate_limit: { unit: month, requests_per_unit: 5, time_zone: UTC, first_day: 31 } }
+  - { key: closed, rate_limit: { unit: week, requests_per_unit: 0, time_zone: Asia/Tokyo } }
+  - { key: rate, rate_limit: { rate: 5/calendar week in Asia/Tokyo } }
+",
+    );
+    check(&config, "day=1", "fixed_window 5/calendar day in Europe/Berlin [day=1]");
+    check(&config, "month=1", "fixed_window 5/calendar month from day 15 [month=1]");
+    check(&config, "both=1", "fixed_window 5/calendar month from day 31 [both=1]");
+    check(&config, "closed=1", "nothing [closed=1]");
+    check(&config, "rate=1", "fixed_window 5/calendar week in Asia/Tokyo [rate=1]");
+    let units = ["day", "month", "closed", "rate"].map(|key| {
+        let found = config.resolve("d", &[descriptor(&format!("{key}=1"))]);
+        found[0].as_ref().unwrap().limits()[0].unit()
+    });
+    assert_eq!(units, [Unit::Day, Unit::Month, Unit::Week, Unit::Week].map(Some));
+}
+
+#[test]
 fn a_request_may_bring_its_own_limit() {
     let config = parse("domain: d\ndescriptors: [{ key: a, rate_limit: { rate: 1/s } }]");
     check(&config, "a=1!5/minute", "fixed_window 5/m [a=1]");

@@ -283,3 +283,23 @@ fn the_length_of_a_queue_follows_from_its_maximum_delay() {
         "leaky_bucket 4000000000/s burst 4294967295"
     );
 }
+
+#[test]
+fn a_calendar_period_selects_the_fixed_window_also_for_the_share_of_a_class() {
+    let policy = policy(
+        "priorities: [{ class: batch, match: { header: { x-batch: true } } }]\n\
+         limits: [{ name: l, rate: 1000/Calendar Day in europe/berlin, shares: { batch: 25% } }]",
+    );
+    let amounts = |line: &str| {
+        support::request(line).of(|request| match policy.resolve(request) {
+            Resolution::Charged(limits) => {
+                limits.iter().map(|limit| limit.amount().to_string()).collect::<Vec<_>>()
+            }
+            other => panic!("{other:?}"),
+        })
+    };
+    let whole = "fixed_window 1000/calendar day in Europe/Berlin";
+    assert_eq!(amounts("GET /"), [whole]);
+    let share = "fixed_window 250/calendar day in Europe/Berlin";
+    assert_eq!(amounts("GET / x-batch:1"), [share, whole]);
+}

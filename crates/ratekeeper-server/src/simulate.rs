@@ -22,6 +22,9 @@ Examples:
   Compare all algorithms on traffic around a window boundary:
     ratekeeper simulate 10/s --algorithm all
 
+  A quota by the calendar; times are microseconds since 1970 in UTC:
+    ratekeeper simulate '100/calendar day in Europe/Berlin' --trace trace.csv
+
   A flash sale with ten keys and a spike of one more:
     ratekeeper simulate '5/s burst 10' --traffic flash-sale --keys 10
 
@@ -50,13 +53,13 @@ const PERIODS: u32 = 10;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Simulate {
-    /// The limit: a rate such as 100/minute, or "5/s burst 10" for a bucket
+    /// The limit: a rate such as 100/minute, "5/s burst 10" for a bucket, or "1000/calendar day in Europe/Berlin"
     #[arg(value_name = "LIMIT")]
     rate: Rate,
 
-    /// Algorithm to simulate
-    #[arg(long, value_name = "ALGORITHM", value_parser = AlgorithmChoiceParser, default_value = Algorithm::default().name())]
-    algorithm: AlgorithmChoice,
+    /// Algorithm to simulate [default: token_bucket; fixed_window for a calendar period]
+    #[arg(long, value_name = "ALGORITHM", value_parser = AlgorithmChoiceParser)]
+    algorithm: Option<AlgorithmChoice>,
 
     /// Count denied requests too, so that a client that retries too fast stays limited (sliding_log only)
     #[arg(long)]
@@ -150,7 +153,11 @@ impl Simulate {
     }
 
     fn limits(&self) -> Result<(Vec<Limit>, Vec<String>), Failure> {
-        let AlgorithmChoice::One(algorithm) = self.algorithm else { return self.all_limits() };
+        let algorithm = match self.algorithm {
+            Some(AlgorithmChoice::All) => return self.all_limits(),
+            Some(AlgorithmChoice::One(algorithm)) => algorithm,
+            None => Algorithm::default_for(&self.rate),
+        };
         let limit = Limit::new(self.rate, algorithm)?;
         let limit = if self.count_rejected { limit.count_rejected()? } else { limit };
         Ok((vec![limit], Vec::new()))

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use ratekeeper_core::{Cost, FailureMode, IntoCost, Key, Limit, Rate, Scope};
+use ratekeeper_core::{Cost, FailureMode, IntoCost, Key, Limit, MaxDebt, Rate, Scope};
 use smallvec::SmallVec;
 
 /// The most charges that one atomic step can take.
@@ -53,6 +53,8 @@ pub struct Charge<'a> {
     /// The hash of the scope and the limit's algorithm.
     pub(crate) usage_id: u64,
     pub(crate) kind: ChargeKind,
+    /// The most that the key may owe; `u64::MAX` for no maximum.
+    pub(crate) debt_max: u64,
     on_failure: Option<FailureMode>,
 }
 
@@ -62,7 +64,7 @@ impl<'a> Charge<'a> {
     pub fn new<K: Key + ?Sized>(limit: &'a Limit, key: &'a K) -> Self {
         let (scope, usage_id) = (limit.scope(), limit.usage_id());
         let (key, cost, kind) = (key.key_bytes(), Cost::ONE, ChargeKind::Full);
-        Self { limit, scope, key, cost, usage_id, kind, on_failure: None }
+        Self { limit, scope, key, cost, usage_id, kind, debt_max: u64::MAX, on_failure: None }
     }
 
     /// Sets the cost.
@@ -77,6 +79,21 @@ impl<'a> Charge<'a> {
     #[must_use]
     pub fn kind(self, kind: ChargeKind) -> Self {
         Self { kind, ..self }
+    }
+
+    /// Sets the most that the key may owe after an overdraft or a charge without a check. Of what would
+    /// exceed that, nothing is charged.
+    #[inline]
+    #[must_use]
+    pub fn max_debt(self, max: MaxDebt) -> Self {
+        Self { debt_max: max.units(self.limit), ..self }
+    }
+
+    /// Needs only that something is left, and is then charged in full, up to a maximum debt:
+    /// [`ChargeKind::Overdraft`].
+    #[must_use]
+    pub fn overdraft(self, max: MaxDebt) -> Self {
+        self.kind(ChargeKind::Overdraft).max_debt(max)
     }
 
     /// Returns whether a check charges nothing.
@@ -125,10 +142,17 @@ impl<'a> Charge<'a> {
         self.key
     }
 
-    /// Replaces the limit, but counts in the same scope.
+    /// Replaces the limit, but counts in the same scope. A maximum debt keeps its ratio to the quota.
     #[must_use]
     pub fn under(self, limit: &'a Limit) -> Self {
-        Self { limit, usage_id: self.scope.usage_id(limit.algorithm()), ..self }
+        let debt_max = match self.debt_max {
+            u64::MAX => u64::MAX,
+            units => {
+                let scaled = u128::from(units) * u128::from(limit.quota());
+                (scaled / u128::from(self.limit.quota())) as u64 // a quota is at least 1
+            }
+        };
+        Self { limit, usage_id: self.scope.usage_id(limit.algorithm()), debt_max, ..self }
     }
 
     /// Returns whether both charges count towards the same usage.
@@ -154,6 +178,7 @@ impl<'a> Charge<'a> {
         if other.kind == ChargeKind::Full {
             self.kind = ChargeKind::Full;
         }
+        self.debt_max = self.debt_max.min(other.debt_max);
     }
 
     /// An order in which charges to the same usage, and no others, are equal.
@@ -174,6 +199,7 @@ pub struct OwnedCharge {
     key: Box<[u8]>,
     cost: Cost,
     kind: ChargeKind,
+    debt_max: u64,
     on_failure: Option<FailureMode>,
 }
 
@@ -181,14 +207,16 @@ impl OwnedCharge {
     /// Borrows the charge.
     pub fn as_charge(&self) -> Charge<'_> {
         let charge = Charge::new(&self.limit, &self.key).within(&self.scope).cost(self.cost);
-        Charge { kind: self.kind, on_failure: self.on_failure, ..charge }
+        let Self { kind, debt_max, on_failure, .. } = *self;
+        Charge { kind, debt_max, on_failure, ..charge }
     }
 }
 
 impl From<&Charge<'_>> for OwnedCharge {
     fn from(charge: &Charge<'_>) -> Self {
-        let Charge { limit, scope, key, cost, kind, on_failure, .. } = *charge;
-        Self { limit: limit.clone(), scope: scope.clone(), key: key.into(), cost, kind, on_failure }
+        let Charge { limit, scope, key, cost, kind, debt_max, on_failure, .. } = *charge;
+        let (limit, scope, key) = (limit.clone(), scope.clone(), key.into());
+        Self { limit, scope, key, cost, kind, debt_max, on_failure }
     }
 }
 

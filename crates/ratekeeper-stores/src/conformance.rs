@@ -3,12 +3,19 @@
 //! Each promise is an `async fn` over a fresh [`Store`]; [`conformance!`](crate::conformance!)
 //! makes a test of every one of them.
 
+mod calendar;
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use ratekeeper_core::{ALGORITHMS, Algorithm, Cost, Decision, Limit, Micros};
+use ratekeeper_core::{ALGORITHMS, Algorithm, Cost, Decision, Limit, MaxDebt, Micros};
+
+pub use calendar::{
+    a_calendar_window_ends_when_its_day_does, a_calendar_window_that_begins_elsewhere_is_a_new_one,
+    calendar_windows_are_charged_together_with_others, calendar_windows_give_the_cores_decisions,
+};
 
 use crate::{CHARGES_MAX, Charge, ChargeKind, ChargesError, Op, Snapshot, Store, StoreError};
 
@@ -20,12 +27,17 @@ macro_rules! conformance {
             random_traces_give_the_cores_decisions,
             extreme_limits_give_the_cores_decisions,
             several_limits_are_charged_all_or_none,
+            calendar_windows_give_the_cores_decisions,
+            calendar_windows_are_charged_together_with_others,
+            a_calendar_window_ends_when_its_day_does,
+            a_calendar_window_that_begins_elsewhere_is_a_new_one,
             many_charges_are_decided_in_one_step,
             charges_to_one_usage_are_summed,
             a_peek_changes_nothing,
             a_reset_makes_a_key_new,
             a_reservation_settles_up_and_down,
             an_overdraft_is_charged_in_full_and_paid_by_time,
+            a_maximum_debt_cuts_what_is_charged,
             a_look_denies_when_nothing_is_left_and_charges_nothing,
             usage_carries_over_when_a_limit_changes,
             keys_are_injective,
@@ -104,9 +116,17 @@ impl Random {
 
     fn kind(&mut self) -> ChargeKind {
         match self.below(8) {
-            0 => ChargeKind::Overdraft,
-            1 => ChargeKind::Look,
+            0 | 1 => ChargeKind::Overdraft,
+            2 => ChargeKind::Look,
             _ => ChargeKind::Full,
+        }
+    }
+
+    fn max_debt(&mut self) -> MaxDebt {
+        match self.below(3) {
+            0 => MaxDebt::of_units(self.below(100)),
+            1 => MaxDebt::of_units(self.next() >> self.below(64)),
+            _ => MaxDebt::NONE,
         }
     }
 }
@@ -177,6 +197,7 @@ async fn follow_the_core<S: Store>(
         let at = Micros::new(now);
         let key = random.pick(&["a", "b", "c"]);
         let charge = Charge::new(random.pick(limits), key).cost(cost(units)).kind(random.kind());
+        let charge = charge.max_debt(random.max_debt());
         let charged_at = Micros::new(now - random.below(5_000));
         let op = *random.pick(&[
             Op::Check,
@@ -352,6 +373,33 @@ pub async fn an_overdraft_is_charged_in_full_and_paid_by_time<S: Store>(store: &
     }
     let looked = one(store, Op::Check, reported.kind(ChargeKind::Look), 0).await;
     assert_eq!(wait(looked), 2_001 * 3_600, "all five reports count");
+}
+
+/// Responses of 600 units under 1000 an hour, with a debt of at most 100.
+pub async fn a_maximum_debt_cuts_what_is_charged<S: Store>(store: &S) {
+    let max: MaxDebt = "0.1x".parse().expect("a maximum debt");
+    for algorithm in ALGORITHMS {
+        let limit = limit(*algorithm, "1000/hour").named("bounded debt");
+        let charge = Charge::new(&limit, "k").cost(cost(600)).max_debt(max);
+        let overdraft = charge.kind(ChargeKind::Overdraft);
+        let first = one(store, Op::Check, overdraft, 0).await;
+        assert!(first.remaining() == 400 && !first.is_cut(), "{algorithm}");
+        let second = one(store, Op::Check, overdraft, 0).await;
+        assert!(second.allowed() && second.is_cut(), "{algorithm}: charged 500 of 600");
+        let report = one(store, Op::Charge, charge, 0).await;
+        assert!(report.is_cut(), "{algorithm}: no more is charged");
+        // 100 are owed: a refund of as much leaves nothing, and of one more leaves 1.
+        let refund =
+            async |units| one(store, Op::refund_latest(), charge.cost(cost(units)), 0).await;
+        assert_eq!(refund(100).await.remaining(), 0, "{algorithm}");
+        assert_eq!(refund(1).await.remaining(), 1, "{algorithm}");
+    }
+    let bucket = limit(Algorithm::TokenBucket, "1000/hour").named("bounded debt");
+    let charge = Charge::new(&bucket, "waits").cost(cost(5_000)).max_debt(max);
+    let _ = one(store, Op::Charge, charge, 0).await;
+    let look = one(store, Op::Check, charge.kind(ChargeKind::Look), 0).await;
+    let wait = look.retry_after().expect("in debt").as_millis();
+    assert_eq!(wait, 101 * 3_600, "100 owed, and 1 more");
 }
 
 /// A look takes part in all or nothing.

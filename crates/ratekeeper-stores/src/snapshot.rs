@@ -57,8 +57,8 @@ pub(crate) fn apply_to_cell(
     match op {
         UsageOp::Check => rule.check(cell, cost, now),
         UsageOp::Peek => rule.peek(*cell, cost, now),
-        UsageOp::Charge => rule.charge(cell, cost, now),
-        UsageOp::Overdraw => rule.overdraw(cell, cost, now),
+        UsageOp::Charge { debt_max } => rule.charge(cell, cost, debt_max, now),
+        UsageOp::Overdraw { debt_max } => rule.overdraw(cell, cost, debt_max, now),
         UsageOp::Refund { charged_at } => rule.refund(cell, cost, charged_at, now),
     }
 }
@@ -74,8 +74,8 @@ pub(crate) fn apply_to_log(
     match op {
         UsageOp::Check => rule.check(log, cost, now),
         UsageOp::Peek => rule.peek(log, cost, now),
-        UsageOp::Charge => rule.charge(log, cost, now),
-        UsageOp::Overdraw => rule.overdraw(log, cost, now),
+        UsageOp::Charge { debt_max } => rule.charge(log, cost, debt_max, now),
+        UsageOp::Overdraw { debt_max } => rule.overdraw(log, cost, debt_max, now),
         UsageOp::Refund { charged_at } => rule.refund(log, cost, charged_at, now),
     }
 }

@@ -44,8 +44,8 @@ pub enum Op {
 pub(crate) enum UsageOp {
     Check,
     Peek,
-    Charge,
-    Overdraw,
+    Charge { debt_max: u64 },
+    Overdraw { debt_max: u64 },
     Refund { charged_at: Micros },
 }
 
@@ -58,9 +58,9 @@ impl Op {
                 return (UsageOp::Peek, Cost::ONE);
             }
             (Self::Check, ChargeKind::Full) => UsageOp::Check,
-            (Self::Check, ChargeKind::Overdraft) => UsageOp::Overdraw,
+            (Self::Check, ChargeKind::Overdraft) => UsageOp::Overdraw { debt_max: charge.debt_max },
             (Self::Peek, ChargeKind::Full) => UsageOp::Peek,
-            (Self::Charge, _) => UsageOp::Charge,
+            (Self::Charge, _) => UsageOp::Charge { debt_max: charge.debt_max },
             (Self::Refund { charged_at }, _) => UsageOp::Refund { charged_at },
         };
         (op, charge.cost)

@@ -39,6 +39,7 @@ fn in_virtual_time<F: Future>(future: F) -> F::Output {
 const LEASABLE: [Algorithm; 3] =
     [Algorithm::FixedWindow, Algorithm::SlidingCounter, Algorithm::TokenBucket];
 const START: u64 = 1_700_000_000_000_000;
+const FULL_HOUR: u64 = 1_700_002_800_000_000;
 
 type Nodes = Vec<LeasedStore<Arc<MemoryStore>>>;
 
@@ -77,14 +78,15 @@ proptest! {
         count in prop_oneof![Just(7u64), Just(60), Just(500)],
         period_ms in prop_oneof![Just(10u64), Just(50), Just(700)],
     ) {
-        for algorithm in LEASABLE {
-            let rate = format!("{count}/{period_ms}ms").parse().unwrap();
-            let limit = Limit::new(rate, algorithm).unwrap();
+        let rate = |period: &str| format!("{count}/{period}").parse().unwrap();
+        let limit = |algorithm| Limit::new(rate(&format!("{period_ms}ms")), algorithm).unwrap();
+        let calendar = Limit::new(rate("calendar hour"), Algorithm::FixedWindow).unwrap();
+        for limit in LEASABLE.map(limit).into_iter().chain([calendar]) {
             in_virtual_time(async {
                 let shared = Arc::new(MemoryStore::with_capacity(100));
                 let mut nodes = nodes(3, &shared);
                 let mut model = Snapshot::fresh(&limit);
-                let mut now = START;
+                let mut now = FULL_HOUR - 100_000;
                 for event in &events {
                     match *event {
                         Event::Request { after_us, node, cost } => {
@@ -92,7 +94,7 @@ proptest! {
                             if is_admitted(&nodes[node], &limit, cost, now).await {
                                 let cost = Cost::new(cost).unwrap();
                                 let decision = model.check(&limit, cost, Micros::new(now));
-                                assert!(decision.allowed(), "{limit} at {}", now - START);
+                                assert!(decision.allowed(), "{limit} at {now}");
                             }
                         }
                         Event::Crash { node } => nodes[node] = LeasedStore::new(shared.clone()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ratekeeper_core::{Decision, Limit};
 use ratekeeper_policy::{Amount, AppliedLimit, Headers, LimitRule, MissingReason};
-use ratekeeper_stores::{Charge, ChargeKind, Op};
+use ratekeeper_stores::{Charge, Op};
 use smallvec::SmallVec;
 
 use crate::engine::{Engine, InFlightPermit, Receipt};
@@ -227,11 +227,11 @@ impl Admitted {
 /// Returns what a request is charged to a limit; `None` for a concurrency limit.
 pub(crate) fn charge_of(limit: &AppliedLimit) -> Option<Charge<'_>> {
     let charge = Charge::new(rate_of(limit)?, limit.key.as_bytes()).cost(limit.cost);
-    let kind = match limit.rule.is_overdraft() {
-        true => ChargeKind::Overdraft,
-        false => ChargeKind::Full,
+    let charge = match limit.rule.overdraft() {
+        Some(max_debt) => charge.overdraft(max_debt),
+        None => charge,
     };
-    Some(charge.kind(kind).on_failure(limit.rule.on_failure()))
+    Some(charge.on_failure(limit.rule.on_failure()))
 }
 
 pub(crate) fn rate_of(limit: &AppliedLimit) -> Option<&Limit> {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ratekeeper_core::{Cost, Decision, IntoCost, Limit};
-use ratekeeper_stores::{Charge, ChargeKind, Op};
+use ratekeeper_core::{Cost, Decision, IntoCost, Limit, MaxDebt};
+use ratekeeper_stores::{Charge, Op};
 
 use crate::clock::Clock;
 use crate::limiter::Limiter;
@@ -26,7 +26,7 @@ pub struct KeyRequest<'a, C> {
     pub(crate) limit: &'a Limit,
     pub(crate) key: &'a [u8],
     pub(crate) cost: Cost,
-    kind: ChargeKind,
+    overdraft: Option<MaxDebt>,
 }
 
 impl<C> Clone for KeyRequest<'_, C> {
@@ -40,8 +40,7 @@ impl<C> Copy for KeyRequest<'_, C> {}
 impl<'a, C: Clock> KeyRequest<'a, C> {
     #[inline]
     pub(crate) fn new(limiter: &'a Limiter<C>, key: &'a [u8]) -> Self {
-        let (cost, kind) = (Cost::ONE, ChargeKind::Full);
-        Self { limiter, limit: &limiter.limit, key, cost, kind }
+        Self { limiter, limit: &limiter.limit, key, cost: Cost::ONE, overdraft: None }
     }
 
     /// Sets the cost, which is 1 otherwise.
@@ -68,7 +67,25 @@ impl<'a, C: Clock> KeyRequest<'a, C> {
     #[inline]
     #[must_use]
     pub fn overdraft(self) -> Self {
-        Self { kind: ChargeKind::Overdraft, ..self }
+        Self { overdraft: self.overdraft.or(Some(MaxDebt::NONE)), ..self }
+    }
+
+    /// Sets the most that an overdraft or a charge may leave as a debt. What would exceed it is not charged, and
+    /// the decision says so ([`Decision::is_cut`]).
+    ///
+    /// ```
+    /// use ratekeeper::{Cost, Limiter};
+    ///
+    /// let limiter = Limiter::new("1000/hour")?;
+    /// let tokens = limiter.key("ann").cost(Cost::of(5_000)).max_debt("2x".parse()?);
+    /// let charged = tokens.check();
+    /// assert!(charged.allowed() && charged.is_cut(), "charged 3000 of 5000");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    #[must_use]
+    pub fn max_debt(self, max: MaxDebt) -> Self {
+        Self { overdraft: Some(max), ..self }
     }
 
     /// Decides by this limit instead of the limiter's.
@@ -167,7 +184,11 @@ impl<'a, C: Clock> KeyRequest<'a, C> {
 
     #[inline]
     pub(crate) fn charge(&self) -> Charge<'a> {
-        let charge = Charge::new(self.limit, self.key).cost(self.cost).kind(self.kind);
+        let charge = Charge::new(self.limit, self.key).cost(self.cost);
+        let charge = match self.overdraft {
+            Some(max_debt) => charge.overdraft(max_debt),
+            None => charge,
+        };
         charge.within(self.limiter.limit.scope())
     }
 }

@@ -34,6 +34,7 @@
 //! |---|---|
 //! | choose the algorithm | [`Limit::token_bucket`], [`Limit::fixed_window`], … ([`Algorithm`]) |
 //! | charge more than 1 | [`KeyRequest::cost`] |
+//! | count by the calendar, in a time zone | `Limiter::new("1000/calendar day in Europe/Berlin")` (feature `calendar`) |
 //! | use another limit for one key | [`KeyRequest::limit`] |
 //! | charge several limits, all or none | [`Limiter::check_all`] |
 //! | read without charging | [`KeyRequest::peek`] |
@@ -154,8 +155,9 @@ pub use policy_handle::{ActivePolicy, LoadStatus, PolicyHandle, PolicyLoadError}
 #[cfg(feature = "policy")]
 pub use policy_limiter::PolicyLimiter;
 pub use ratekeeper_core::{
-    ALGORITHMS, Algorithm, Cost, Decision, FailureMode, IntoCost, Key, Limit, LimitError, Micros,
-    Rate, RateError, Scope, Wait, ZeroCost,
+    ALGORITHMS, Algorithm, CalendarError, CalendarPeriod, CalendarUnit, Cost, Decision,
+    FailureMode, IntoCost, Key, Limit, LimitError, MaxDebt, MaxDebtError, Micros, Rate, RateError,
+    Scope, TimeZone, Wait, ZeroCost,
 };
 /// Policies, and the attributes of requests that they read.
 #[cfg(feature = "policy")]

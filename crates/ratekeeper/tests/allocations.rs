@@ -45,8 +45,11 @@ fn the_counter_counts() {
 
 #[test]
 fn a_check_allocates_nothing() {
-    for algorithm in ALGORITHMS.iter().filter(|algorithm| **algorithm != Algorithm::SlidingLog) {
-        let limit = Limit::new("5/s".parse().unwrap(), *algorithm).unwrap();
+    let algorithms = ALGORITHMS.iter().filter(|algorithm| **algorithm != Algorithm::SlidingLog);
+    let limits = algorithms.map(|one| Limit::new("5/s".parse().unwrap(), *one).unwrap());
+    // An error without the feature `calendar`.
+    let calendar = "5/calendar day in Europe/Berlin".parse::<Limit>();
+    for limit in limits.chain(calendar) {
         let limiter = Limiter::builder(limit.clone()).unwrap().capacity(1_000).build();
         let _ = limiter.check("the clock is set up by the first one");
         let checks = allocations_of(|| {
@@ -58,7 +61,7 @@ fn a_check_allocates_nothing() {
                 let _ = limiter.key("k").refund();
             }
         });
-        assert_eq!(checks, 0, "{algorithm}");
+        assert_eq!(checks, 0, "{limit}");
 
         let several = [Charge::new(&limit, "a"), Charge::new(&limit, "b")];
         let checks = allocations_of(|| {
@@ -66,7 +69,7 @@ fn a_check_allocates_nothing() {
                 let _ = limiter.check_all(&several).unwrap();
             }
         });
-        assert_eq!(checks, 0, "{algorithm}, several limits");
+        assert_eq!(checks, 0, "{limit}, several limits");
     }
 }
 

@@ -82,6 +82,23 @@ async fn statuses(limiter: &PolicyLimiter, line: &str, times: usize) -> Vec<u16>
     statuses
 }
 
+#[cfg(feature = "calendar")]
+#[tokio::test]
+async fn a_calendar_window_is_as_long_as_it_is() {
+    // 2026-03-29 at noon in Berlin, where the day has 23 hours.
+    let clock = ManualClock::at(ratekeeper::Micros::new(1_774_778_400_000_000));
+    let policy = Policy::one_line("2/calendar day in Europe/Berlin per ip").unwrap();
+    let limiter = PolicyLimiter::with_clock(policy, clock.clone()).unwrap();
+    let first = send(&limiter, "GET /").await;
+    assert_eq!(first.header("ratelimit-policy"), "\"default\";q=2;w=82800");
+    assert_eq!(first.header("ratelimit"), "\"default\";r=1;t=43200");
+    assert_eq!(statuses(&limiter, "GET /", 2).await, [200, 429]);
+    clock.advance(Duration::from_secs(12 * 3_600));
+    let next = send(&limiter, "GET /").await;
+    assert_eq!(next.header("ratelimit-policy"), "\"default\";q=2;w=86400");
+    assert_eq!(next.header("ratelimit"), "\"default\";r=1;t=86400");
+}
+
 const CHECKOUT: &str = "
 limits:
   - { name: checkout, match: { path: /checkout }, per: ip, rate: 5/s burst 10 }
@@ -124,6 +141,34 @@ limits:
     assert_eq!(denied.header("retry-after"), "724", "a debt of 200, and 1: 201 times 3.6 s");
     clock.advance(Duration::from_millis(201 * 3_600));
     assert_eq!(statuses(&limiter, "GET / x-tokens=5000", 1).await, [200], "more than it can hold");
+}
+
+#[tokio::test]
+async fn a_maximum_debt_is_a_multiple_of_the_limit_of_each_tier() {
+    let (limiter, clock) = limiter(
+        "
+identify: { key: { header: x-api-key } }
+tiers: { of: key, default: free, members: { ann: pro } }
+limits:
+  - name: tokens
+    per: key
+    rate: { free: 1000/hour, pro: 10000/hour }
+    cost: { request_header: x-tokens }
+    overdraft: { max: 0.5x }
+",
+    );
+    for (key, debt) in [("joe", 500), ("ann", 5_000)] {
+        let period = if key == "joe" { 3_600 } else { 360 };
+        assert_eq!(
+            send(&limiter, &format!("GET / x-api-key={key} x-tokens=99999")).await.status,
+            200
+        );
+        let request = format!("GET / x-api-key={key}");
+        clock.advance(Duration::from_millis((debt + 1) * period - 1));
+        assert_eq!(send(&limiter, &request).await.status, 429, "{key} owes {debt}");
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(send(&limiter, &request).await.status, 200, "{key}");
+    }
 }
 
 #[tokio::test]

@@ -74,6 +74,29 @@ async fn a_reservation_settles_in_the_store() {
     assert_eq!(limiter.key("k").peek().await.remaining(), 100);
 }
 
+#[cfg(feature = "calendar")]
+#[tokio::test]
+async fn a_calendar_quota_is_shared_settled_and_kept_by_the_fallback() {
+    let redis = RedisServer::start();
+    let limit: Limit = "100/calendar month from day 15 in Europe/Berlin".parse().unwrap();
+    let store = RedisConfig::new(&redis.url()).with_deadline(DEADLINE).open().unwrap();
+    let limiter = SharedLimiter::new(limit.clone(), store).unwrap();
+    let reserve = |n| limiter.key("k").cost(Cost::of(n)).reserve();
+    let reservation = reserve(60).await.unwrap_or_else(|_| panic!("within the quota"));
+    assert_eq!(reservation.settle(20).await.unwrap().remaining(), 80);
+    let _ = limiter.key("k").cost(Cost::of(150)).charge().await;
+    let denied = limiter.key("k").check().await;
+    assert!(!denied.allowed() && denied.degraded().is_none(), "a debt: {denied:?}");
+    limiter.key("k").reset().await.unwrap();
+    assert!(limiter.key("k").cost(Cost::of(70)).check().await.allowed());
+    redis.kill();
+    let denied = limiter.key("k").cost(Cost::of(31)).check().await;
+    assert!(denied.degraded().is_some() && !denied.allowed(), "{denied:?}");
+    assert_eq!(denied.remaining(), 30, "this node has admitted 70");
+    let wait = denied.retry_after().unwrap();
+    assert!(wait <= Duration::from_secs(31 * 86_400 + 3_600) && wait == denied.reset_after());
+}
+
 #[tokio::test]
 async fn an_open_breaker_spares_calls_the_deadline() {
     let redis = RedisServer::start();

@@ -29,9 +29,11 @@ pub trait CellAlgorithm {
     fn fits(&self, state: &Self::State, cost: u64) -> bool;
     /// How long until `cost`, which is at most the quota, is admitted; 0 if it is admitted now.
     fn wait_us(&self, state: &Self::State, cost: u64) -> u64;
+    /// Adds a cost that is admitted.
     fn add(&self, state: &mut Self::State, cost: u64);
-    /// Caps a debt, which is added without a check, at what a cell can hold.
-    fn cap_debt(&self, _state: &mut Self::State) {}
+    /// Adds a cost that may not be admitted, up to a debt of `debt_max` beyond the limit and to what a
+    /// cell can hold. Returns whether the maximum debt has cut it.
+    fn add_debt(&self, state: &mut Self::State, cost: u64, debt_max: u64) -> bool;
     fn refund(&self, state: &mut Self::State, cost: u64, charged_at: u64);
 
     fn remaining(&self, state: &Self::State) -> u64;
@@ -223,14 +225,14 @@ pub(super) fn charge<A: CellAlgorithm>(
     algorithm: &A,
     cell: &mut Cell,
     cost: Cost,
+    debt_max: u64,
     now: Micros,
 ) -> Decision {
     let mut state = algorithm.decode(*cell, algorithm.prepare(now.get()));
     let delay_us = algorithm.delay_us(&state);
-    algorithm.add(&mut state, cost.get());
-    algorithm.cap_debt(&mut state);
+    let is_cut = algorithm.add_debt(&mut state, cost.get(), debt_max);
     *cell = algorithm.encode(&state);
-    report(algorithm, &state, 0, delay_us)
+    report(algorithm, &state, 0, delay_us).with_cut(is_cut)
 }
 
 pub(super) fn refund<A: CellAlgorithm>(

@@ -1,20 +1,26 @@
 //! Fixed window counter: admits if `count + cost ≤ limit`, in windows that are aligned to the
-//! epoch.
+//! epoch, or in the windows of a calendar period.
 //!
 //! Around a window boundary, up to twice the limit can be admitted within one period.
 
+use core::time::Duration;
+
 use super::cell_algorithm::{CellAlgorithm, CellWord};
-use super::windows::{Age, WindowTime, Windows};
+use super::windows::{Age, WindowFunction, WindowTime, Windows};
+use crate::calendar::{CalendarPeriod, CalendarWindows};
 use crate::cell::{Cell, DATA_MASK};
 use crate::params::LimitParams;
 use crate::rate::Rate;
 
 /// The fixed window algorithm at one rate.
 #[derive(Clone, Debug)]
-pub struct FixedWindow {
-    windows: Windows,
+pub struct FixedWindow<W = Windows> {
+    windows: W,
     limit: u64,
 }
+
+/// The fixed window algorithm in the windows of a calendar period.
+pub type CalendarWindow = FixedWindow<CalendarWindows>;
 
 pub struct FixedWindowState {
     now: u64,
@@ -32,11 +38,30 @@ impl FixedWindow {
     pub(super) fn params(&self) -> LimitParams {
         let Self { windows, limit } = *self;
         let window_us = windows.length_us().get();
-        LimitParams::FixedWindow { window_us, limit, ttl_code: windows.ttl_code() }
+        LimitParams::FixedWindow { window_us, limit, ttl_code: windows.ttl().code() }
     }
 }
 
-impl CellAlgorithm for FixedWindow {
+impl CalendarWindow {
+    pub(super) fn of_calendar(count: u64, period: CalendarPeriod) -> Self {
+        Self { windows: CalendarWindows::new(period), limit: count }
+    }
+
+    pub(super) fn params(&self) -> LimitParams {
+        LimitParams::CalendarWindow { limit: self.limit, ttl_code: self.windows.ttl().code() }
+    }
+
+    pub(crate) fn last_length(&self) -> Duration {
+        self.windows.last_length()
+    }
+
+    /// Returns the starts of the previous, the current and the next window at a time, and the end of the last.
+    pub(crate) fn bounds_around(&self, now: u64) -> [u64; 4] {
+        self.windows.bounds_around(now)
+    }
+}
+
+impl<W: WindowFunction> CellAlgorithm for FixedWindow<W> {
     type Now = WindowTime;
     type State = FixedWindowState;
 
@@ -86,7 +111,14 @@ impl CellAlgorithm for FixedWindow {
 
     #[inline]
     fn add(&self, state: &mut FixedWindowState, cost: u64) {
-        state.count = state.count.saturating_add(cost).min(COUNT_MAX);
+        state.count += cost;
+    }
+
+    fn add_debt(&self, state: &mut FixedWindowState, cost: u64, debt_max: u64) -> bool {
+        let count_max = self.limit.saturating_add(debt_max).max(state.count);
+        let count = state.count.saturating_add(cost);
+        state.count = count.min(count_max).min(COUNT_MAX);
+        count > count_max
     }
 
     fn refund(&self, state: &mut FixedWindowState, cost: u64, charged_at: u64) {
@@ -102,7 +134,7 @@ impl CellAlgorithm for FixedWindow {
 
     #[inline]
     fn reset_after_us(&self, state: &FixedWindowState) -> u64 {
-        state.start + self.windows.length_us().get() - state.now
+        self.windows.end(state.start) - state.now
     }
 
     /// Within a window, only the count changes.

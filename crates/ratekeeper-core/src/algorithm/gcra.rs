@@ -107,6 +107,13 @@ impl Gcra {
         }
     }
 
+    /// Returns `τ + n·T`: how far ahead of now a debt of `n` may move the TAT. `None` if that is further
+    /// than any TAT is.
+    pub(super) fn debt_tolerance(&self, debt_max: u64) -> Option<FractionalMicros> {
+        let tolerance = self.plus(self.burst_tolerance, self.increment(debt_max));
+        (tolerance.us < TIME_MAX).then_some(tolerance)
+    }
+
     #[inline]
     fn frac_of(&self, cell: Cell) -> u64 {
         (cell.data() & FRAC_MASK).min(self.count - 1)
@@ -205,8 +212,16 @@ impl CellAlgorithm for Gcra {
         state.tat = self.plus(state.tat, self.increment(cost));
     }
 
-    fn cap_debt(&self, state: &mut GcraState) {
+    fn add_debt(&self, state: &mut GcraState, cost: u64, debt_max: u64) -> bool {
+        let before = state.tat;
+        self.add(state, cost);
+        let tat_max = self.debt_tolerance(debt_max).map(|tolerance| {
+            before.max(FractionalMicros { us: state.now + tolerance.us, frac: tolerance.frac })
+        });
+        let is_cut = tat_max.is_some_and(|tat_max| state.tat > tat_max);
+        state.tat = tat_max.map_or(state.tat, |tat_max| state.tat.min(tat_max));
         state.tat.us = state.tat.us.min(TIME_MAX);
+        is_cut
     }
 
     fn refund(&self, state: &mut GcraState, cost: u64, charged_at: u64) {

@@ -18,19 +18,22 @@ use crate::cell::Cell;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::limit::LimitError;
-use crate::params::LimitParams;
+use crate::params::{FractionalMicros, LimitParams};
 use crate::rate::Rate;
 use crate::time::Micros;
 
 pub(crate) use gcra::usage as gcra_usage;
 
 pub use cell_algorithm::{CellWord, CompareAndSwap};
-pub use fixed_window::FixedWindow;
+pub use fixed_window::{CalendarWindow, FixedWindow};
 pub use gcra::Gcra;
 pub use request_log::RequestLog;
 pub use scaled_gcra::ScaledGcra;
 pub use sliding_counter::SlidingCounter;
 pub use sliding_log::SlidingLog;
+#[cfg(feature = "calendar")]
+pub(crate) use windows::Age;
+pub(crate) use windows::{LocatedCounts, WindowFunction, WindowTime};
 
 /// A rate-limiting algorithm.
 ///
@@ -46,8 +49,8 @@ pub use sliding_log::SlidingLog;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// One counter per window, aligned to the epoch. Admits up to twice the count around a
-    /// boundary.
+    /// One counter per window, aligned to the epoch or to the calendar. Admits up to twice the count
+    /// around a boundary.
     FixedWindow,
     /// A log of every request in the last window. Exact.
     SlidingLog,
@@ -90,14 +93,28 @@ impl Algorithm {
         matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 
+    /// Returns the algorithm of a rate for which none is named: a token bucket or, for a calendar period,
+    /// which only that one can count, a fixed window.
+    #[must_use]
+    pub fn default_for(rate: &Rate) -> Self {
+        match rate.calendar() {
+            Some(_) => Self::FixedWindow,
+            None => Self::default(),
+        }
+    }
+
     pub(crate) fn compile(self, rate: Rate) -> Result<Evaluator, LimitError> {
+        if rate.calendar().is_some() && self != Self::FixedWindow {
+            return Err(LimitError::Calendar(self));
+        }
+        if rate.calendar().is_some() && rate.burst().is_some() {
+            return Err(LimitError::CalendarBurst);
+        }
         if rate.burst().is_some() && !self.has_burst() {
             return Err(LimitError::Burst(self));
         }
         Ok(match self {
-            Self::FixedWindow => {
-                Evaluator::Cell(CellEvaluator::FixedWindow(FixedWindow::new(rate)))
-            }
+            Self::FixedWindow => Evaluator::Cell(CellEvaluator::window(rate)),
             Self::SlidingCounter => {
                 Evaluator::Cell(CellEvaluator::SlidingCounter(SlidingCounter::new(rate)?))
             }
@@ -145,6 +162,8 @@ pub enum CellEvaluator {
     SlidingCounter(SlidingCounter),
     /// A token bucket or a leaky bucket, at the other rates.
     Gcra(Gcra),
+    /// A fixed window of the calendar.
+    CalendarWindow(CalendarWindow),
 }
 
 /// Calls a function of [`cell_algorithm`] with the algorithm that the evaluator holds.
@@ -155,11 +174,19 @@ macro_rules! with_algorithm {
             CellEvaluator::SlidingCounter($algorithm) => $call,
             CellEvaluator::ScaledGcra($algorithm) => $call,
             CellEvaluator::Gcra($algorithm) => $call,
+            CellEvaluator::CalendarWindow($algorithm) => $call,
         }
     };
 }
 
 impl CellEvaluator {
+    fn window(rate: Rate) -> Self {
+        match rate.calendar() {
+            Some(period) => Self::CalendarWindow(CalendarWindow::of_calendar(rate.count(), period)),
+            None => Self::FixedWindow(FixedWindow::new(rate)),
+        }
+    }
+
     fn gcra(rate: Rate, is_leaky: bool) -> Result<Self, LimitError> {
         Ok(match ScaledGcra::supports(rate) {
             true => Self::ScaledGcra(ScaledGcra::new(rate, is_leaky)?),
@@ -181,16 +208,30 @@ impl CellEvaluator {
         with_algorithm!(self, algorithm => cell_algorithm::peek(algorithm, cell, cost, now))
     }
 
-    /// Charges `cost` even if it exceeds the limit. The excess is a debt.
-    pub fn charge(&self, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
-        with_algorithm!(self, algorithm => cell_algorithm::charge(algorithm, cell, cost, now))
+    /// Charges `cost` even if it exceeds the limit. The excess is a debt, of `debt_max` at the most; what
+    /// would exceed that is not charged, and the decision says so ([`Decision::is_cut`]).
+    pub fn charge(&self, cell: &mut Cell, cost: Cost, debt_max: u64, now: Micros) -> Decision {
+        with_algorithm!(self, algorithm => {
+            cell_algorithm::charge(algorithm, cell, cost, debt_max, now)
+        })
     }
 
-    /// Charges `cost` in full if anything is left, also more than is left (overdraft). Otherwise charges
+    /// Charges `cost` as [`CellEvaluator::charge`] does if anything is left (overdraft). Otherwise charges
     /// nothing, and returns when something is left again.
-    pub fn overdraw(&self, cell: &mut Cell, cost: Cost, now: Micros) -> Decision {
+    pub fn overdraw(&self, cell: &mut Cell, cost: Cost, debt_max: u64, now: Micros) -> Decision {
         let any = self.peek(*cell, Cost::ONE, now);
-        if any.allowed() { self.charge(cell, cost, now) } else { any }
+        if any.allowed() { self.charge(cell, cost, debt_max, now) } else { any }
+    }
+
+    /// Returns how far ahead of now a debt of `debt_max` may move the TAT of a bucket. `None` if that
+    /// is further than any TAT is, or if this is no bucket.
+    #[must_use]
+    pub fn debt_tolerance(&self, debt_max: u64) -> Option<FractionalMicros> {
+        match self {
+            Self::ScaledGcra(gcra) => gcra.debt_tolerance(debt_max),
+            Self::Gcra(gcra) => gcra.debt_tolerance(debt_max),
+            Self::FixedWindow(_) | Self::SlidingCounter(_) | Self::CalendarWindow(_) => None,
+        }
     }
 
     pub(crate) fn params(&self, cost: Cost) -> LimitParams {
@@ -199,6 +240,7 @@ impl CellEvaluator {
             Self::SlidingCounter(counter) => counter.params(),
             Self::ScaledGcra(gcra) => gcra.params(cost),
             Self::Gcra(gcra) => gcra.params(cost),
+            Self::CalendarWindow(window) => window.params(),
         }
     }
 

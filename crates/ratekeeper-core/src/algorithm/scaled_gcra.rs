@@ -74,14 +74,28 @@ impl ScaledGcra {
     }
 
     pub(super) fn params(&self, cost: Cost) -> LimitParams {
-        let count = self.count.get();
-        let micros = |units: u64| FractionalMicros { us: units / count, frac: units % count };
         LimitParams::Gcra {
-            denominator: count,
+            denominator: self.count.get(),
             rate_code: self.rate_code.get(),
-            increment: micros(self.increment(cost.get())),
-            burst_tolerance: micros(self.burst_tolerance),
+            increment: self.to_micros(self.increment(cost.get())),
+            burst_tolerance: self.to_micros(self.burst_tolerance),
         }
+    }
+
+    /// Returns `τ + n·T`: how far ahead of now a debt of `n` may move the TAT. `None` if that is further
+    /// than any TAT is.
+    pub(super) fn debt_tolerance(&self, debt_max: u64) -> Option<FractionalMicros> {
+        self.debt_tolerance_units(debt_max).map(|units| self.to_micros(units))
+    }
+
+    fn debt_tolerance_units(&self, debt_max: u64) -> Option<u64> {
+        let tolerance = self.burst_tolerance.checked_add(self.increment(debt_max))?;
+        (tolerance < self.units_max()).then_some(tolerance)
+    }
+
+    fn to_micros(&self, units: u64) -> FractionalMicros {
+        let count = self.count.get();
+        FractionalMicros { us: units / count, frac: units % count }
     }
 
     /// Converts a cell that was made of parts ([`Cell::to_parts`]), if it was written at this rate.
@@ -188,10 +202,18 @@ impl CellAlgorithm for ScaledGcra {
         state.tat += self.increment(cost);
     }
 
-    fn cap_debt(&self, state: &mut ScaledGcraState) {
+    fn add_debt(&self, state: &mut ScaledGcraState, cost: u64, debt_max: u64) -> bool {
+        let before = state.tat;
+        self.add(state, cost);
+        let tolerance = self.debt_tolerance_units(debt_max);
+        let tat_max =
+            tolerance.map(|tolerance| before.max(state.now.units.saturating_add(tolerance)));
+        let is_cut = tat_max.is_some_and(|tat_max| state.tat > tat_max);
+        state.tat = tat_max.map_or(state.tat, |tat_max| state.tat.min(tat_max));
         // Only the whole microseconds are capped, as in `gcra` and in the Redis scripts.
         let frac = self.count.remainder(state.tat);
         state.tat = state.tat.min(self.units_max() + frac);
+        is_cut
     }
 
     fn refund(&self, state: &mut ScaledGcraState, cost: u64, charged_at: u64) {

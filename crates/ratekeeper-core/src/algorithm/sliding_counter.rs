@@ -9,7 +9,7 @@
 
 use super::arithmetic::{Divisor, div_floor, product};
 use super::cell_algorithm::{CellAlgorithm, CellWord};
-use super::windows::{Age, LocatedCounts, WindowTime, Windows};
+use super::windows::{Age, LocatedCounts, WindowFunction, WindowTime, Windows};
 use crate::cell::{Cell, DATA_BITS, DATA_MASK};
 use crate::limit::LimitError;
 use crate::params::LimitParams;
@@ -54,7 +54,7 @@ impl SlidingCounter {
     pub(super) fn params(&self) -> LimitParams {
         let Self { windows, limit, .. } = *self;
         let window_us = windows.length_us().get();
-        LimitParams::SlidingCounter { window_us, limit, ttl_code: windows.ttl_code() }
+        LimitParams::SlidingCounter { window_us, limit, ttl_code: windows.ttl().code() }
     }
 
     #[inline]
@@ -66,6 +66,13 @@ impl SlidingCounter {
     #[inline]
     fn weighted_previous_max(&self, current: u64, cost: u64) -> u128 {
         product(self.limit - current - cost, self.window_us().get())
+    }
+
+    /// Returns `p·(W − e)/W`, rounded up.
+    #[inline]
+    fn weighted_previous(&self, state: &SlidingCounterState) -> u64 {
+        // No shortcut for a previous count of 0: the branch is hard to predict.
+        self.window_us().div_ceil(product(state.counts.previous, state.overlap_us))
     }
 
     /// Returns when a cost is admitted that is not admitted now.
@@ -145,7 +152,20 @@ impl CellAlgorithm for SlidingCounter {
 
     #[inline]
     fn add(&self, state: &mut SlidingCounterState, cost: u64) {
-        state.counts.current = state.counts.current.saturating_add(cost).min(COUNT_MAX);
+        state.counts.current += cost;
+    }
+
+    fn add_debt(&self, state: &mut SlidingCounterState, cost: u64, debt_max: u64) -> bool {
+        let Counts { current, .. } = state.counts;
+        let charged = current.saturating_add(cost);
+        let usage_max = self.limit.saturating_add(debt_max);
+        if usage_max >= COUNT_MAX {
+            state.counts.current = charged.min(COUNT_MAX);
+            return false;
+        }
+        let current_max = usage_max.saturating_sub(self.weighted_previous(state)).max(current);
+        state.counts.current = charged.min(current_max);
+        charged > current_max
     }
 
     fn refund(&self, state: &mut SlidingCounterState, cost: u64, charged_at: u64) {
@@ -161,10 +181,7 @@ impl CellAlgorithm for SlidingCounter {
 
     #[inline]
     fn remaining(&self, state: &SlidingCounterState) -> u64 {
-        // No shortcut for a previous count of 0: the branch is hard to predict.
-        let weighted_previous =
-            self.window_us().div_ceil(product(state.counts.previous, state.overlap_us));
-        self.limit.saturating_sub(state.counts.current + weighted_previous)
+        self.limit.saturating_sub(state.counts.current + self.weighted_previous(state))
     }
 
     #[inline]

@@ -51,18 +51,28 @@ impl SlidingLog {
         self.report(log, self.wait_us(log, cost, now), cost, now)
     }
 
-    /// Charges `cost` even if it exceeds the limit. The excess is a debt.
-    pub fn charge(&self, log: &mut RequestLog, cost: Cost, now: Micros) -> Decision {
+    /// Charges `cost` even if it exceeds the limit. The excess is a debt, of `debt_max` at the most; what
+    /// would exceed that is not charged, and the decision says so ([`Decision::is_cut`]).
+    pub fn charge(&self, log: &mut RequestLog, cost: Cost, debt_max: u64, now: Micros) -> Decision {
         self.expire(log, now);
-        self.append(log, cost);
-        self.report(log, 0, cost, now)
+        let left = self.limit.saturating_add(debt_max).saturating_sub(log.total());
+        if let Some(charged) = Cost::new(cost.get().min(left)) {
+            self.append(log, charged);
+        }
+        self.report(log, 0, cost, now).with_cut(cost.get() > left)
     }
 
-    /// Charges `cost` in full if anything is left, also more than is left (overdraft). Otherwise charges
+    /// Charges `cost` as [`SlidingLog::charge`] does if anything is left (overdraft). Otherwise charges
     /// nothing, and returns when something is left again.
-    pub fn overdraw(&self, log: &mut RequestLog, cost: Cost, now: Micros) -> Decision {
+    pub fn overdraw(
+        &self,
+        log: &mut RequestLog,
+        cost: Cost,
+        debt_max: u64,
+        now: Micros,
+    ) -> Decision {
         let any = self.peek(log, Cost::ONE, now);
-        if any.allowed() { self.charge(log, cost, now) } else { any }
+        if any.allowed() { self.charge(log, cost, debt_max, now) } else { any }
     }
 
     /// Refunds `cost` that was charged at `charged_at`, as far as it still counts.

@@ -1,4 +1,5 @@
-//! Windows of one length, aligned to the epoch, and the age of the counts in a cell.
+//! Windows of one length, aligned to the epoch, and the age of the counts in a cell. Calendar windows are in
+//! [`crate::calendar`].
 //!
 //! The cell of a window counter holds the start of the window it counts in, and a code of the
 //! window length. So within a window, and under the same limit, only the counts change.
@@ -6,8 +7,36 @@
 use super::arithmetic::Divisor;
 use crate::cell::{Cell, Ttl};
 
+/// Divides time into windows, and finds the one that the counts of a cell are of.
+pub trait WindowFunction {
+    /// Returns the window of a time.
+    fn time(&self, us: u64) -> WindowTime;
+
+    /// Returns the end of the window that begins at `start`.
+    fn end(&self, start: u64) -> u64;
+
+    /// Returns the time-to-live of a cell. It also distinguishes cells of other windows.
+    fn ttl(&self) -> Ttl;
+
+    /// Returns the window to count in, and the age of the counts of a cell.
+    fn locate(&self, cell: Cell, now: WindowTime) -> LocatedCounts;
+
+    /// Returns the first word of a cell that counts in the window of `now`.
+    #[inline(always)]
+    fn first_word(&self, now: WindowTime) -> u64 {
+        Cell::first_word(now.start, self.ttl())
+    }
+
+    /// Returns the cell of a window's counts.
+    #[inline]
+    fn cell(&self, start: u64, counts: u64) -> Cell {
+        Cell::new(start, self.ttl(), counts)
+    }
+}
+
+/// Windows of one length, aligned to the epoch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Windows {
+pub struct Windows {
     length_us: Divisor,
     /// For how many windows a count matters: 1 if fixed, 2 if sliding.
     retained: u64,
@@ -18,26 +47,26 @@ pub(super) struct Windows {
 /// A time, and the window that it is in.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowTime {
-    pub(super) us: u64,
+    pub(crate) us: u64,
     /// The start of the window.
-    pub(super) start: u64,
+    pub(crate) start: u64,
     /// The time since then.
-    pub(super) elapsed_us: u64,
+    pub(crate) elapsed_us: u64,
 }
 
 /// The window to count in, and how old the counts of a cell are relative to it. It is the current
 /// window or, if the clock has gone back, the one that the cell counts in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LocatedCounts {
+pub struct LocatedCounts {
     /// The start of that window.
-    pub(super) start: u64,
-    pub(super) age: Age,
+    pub(crate) start: u64,
+    pub(crate) age: Age,
     /// Were they counted in windows of another length?
-    pub(super) is_from_other_limit: bool,
+    pub(crate) is_from_other_limit: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Age {
+pub(crate) enum Age {
     Current,
     Previous,
     Older,
@@ -54,34 +83,13 @@ impl Windows {
         self.length_us
     }
 
-    pub(super) fn ttl_code(self) -> u64 {
-        self.ttl.code()
-    }
-
-    #[inline(always)]
-    pub(super) fn time(self, us: u64) -> WindowTime {
-        let elapsed_us = self.length_us.remainder(us);
-        WindowTime { us, start: us - elapsed_us, elapsed_us }
-    }
-
     #[inline]
     fn start_of(self, at: u64) -> u64 {
         self.time(at).start
     }
 
-    /// Returns the first word of a cell that counts in the window of `now`.
-    #[inline(always)]
-    pub(super) fn first_word(self, now: WindowTime) -> u64 {
-        Cell::first_word(now.start, self.ttl)
-    }
-
     #[inline]
-    pub(super) fn cell(self, start: u64, counts: u64) -> Cell {
-        Cell::new(start, self.ttl, counts)
-    }
-
-    #[inline]
-    pub(super) fn locate(self, cell: Cell, now: WindowTime) -> LocatedCounts {
+    fn locate_counts(self, cell: Cell, now: WindowTime) -> LocatedCounts {
         let (start, cell_start) = (now.start, cell.time());
         let located = |age| LocatedCounts { start, age, is_from_other_limit: false };
         if cell.ttl() == self.ttl {
@@ -98,7 +106,7 @@ impl Windows {
         self.locate_slow(cell, now.us)
     }
 
-    /// [`Windows::locate`] after the clock went back, or after the window length changed.
+    /// [`Windows::locate_counts`] after the clock went back, or after the window length changed.
     #[cold]
     #[inline(never)]
     fn locate_slow(self, cell: Cell, now: u64) -> LocatedCounts {
@@ -125,5 +133,28 @@ impl Windows {
         } else {
             Age::Older
         }
+    }
+}
+
+impl WindowFunction for Windows {
+    #[inline(always)]
+    fn time(&self, us: u64) -> WindowTime {
+        let elapsed_us = self.length_us.remainder(us);
+        WindowTime { us, start: us - elapsed_us, elapsed_us }
+    }
+
+    #[inline]
+    fn end(&self, start: u64) -> u64 {
+        start + self.length_us.get()
+    }
+
+    #[inline]
+    fn ttl(&self) -> Ttl {
+        self.ttl
+    }
+
+    #[inline]
+    fn locate(&self, cell: Cell, now: WindowTime) -> LocatedCounts {
+        self.locate_counts(cell, now)
     }
 }

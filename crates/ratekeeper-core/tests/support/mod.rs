@@ -33,10 +33,14 @@ impl Key {
     }
 
     pub fn charge(&mut self, cost: u64, now: u64) -> Decision {
+        self.charge_up_to(cost, u64::MAX, now)
+    }
+
+    pub fn charge_up_to(&mut self, cost: u64, debt_max: u64, now: u64) -> Decision {
         let (cost, now) = (Cost::new(cost).unwrap(), Micros::new(now));
         match self.limit.evaluator() {
-            Evaluator::Cell(evaluator) => evaluator.charge(&mut self.cell, cost, now),
-            Evaluator::Log(evaluator) => evaluator.charge(&mut self.log, cost, now),
+            Evaluator::Cell(evaluator) => evaluator.charge(&mut self.cell, cost, debt_max, now),
+            Evaluator::Log(evaluator) => evaluator.charge(&mut self.log, cost, debt_max, now),
         }
     }
 

@@ -24,7 +24,7 @@ pub(super) fn rate(
             return None;
         }
     };
-    let algorithm = algorithm(limit, queue.is_some(), problems)?;
+    let algorithm = algorithm(rate, limit, queue.is_some(), problems)?;
     if let Some(queue) = queue {
         rate = match queue_of(rate, queue) {
             Ok(rate) => rate,
@@ -41,14 +41,19 @@ pub(super) fn rate(
     made.map_err(|error| problems.report(node.span, error.to_string())).ok()
 }
 
-fn algorithm(limit: &Node, is_queue: bool, problems: &mut Problems) -> Option<Algorithm> {
+fn algorithm(
+    rate: Rate,
+    limit: &Node,
+    is_queue: bool,
+    problems: &mut Problems,
+) -> Option<Algorithm> {
     let node = limit.get("algorithm");
     let named = node.and_then(Node::text).map(str::parse::<Algorithm>);
     let algorithm = match named {
         Some(Ok(algorithm)) => algorithm,
         Some(Err(_)) => return None,
         None if is_queue => Algorithm::LeakyBucket,
-        None => Algorithm::default(),
+        None => Algorithm::default_for(&rate),
     };
     if let Some(node) = node
         && is_queue
@@ -102,7 +107,7 @@ fn share_rate(limit: &Limit, parts: u16) -> Result<Rate, LimitError> {
     let (rate, parts) = (limit.rate(), u64::from(parts.max(1)));
     let part = |n: u64| (n.saturating_mul(parts) / 10_000).max(1);
     if !limit.algorithm().has_burst() {
-        return Ok(Rate::new(part(rate.count()), rate.period())?);
+        return Ok(rate.with_count(part(rate.count()))?);
     }
     // A longer period represents the share exactly; it is rounded down only if that overflows.
     let common = gcd(parts, 10_000);

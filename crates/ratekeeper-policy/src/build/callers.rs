@@ -276,7 +276,7 @@ fn proxy(node: &Node, problems: &mut Problems) -> Option<IpNet> {
 fn find(node: &Node, names: &[&str], problems: &mut Problems) -> Option<usize> {
     let found = names.iter().position(|name| Some(*name) == node.text());
     if found.is_none() {
-        report_unknown(node, "identity", names.iter().copied(), problems);
+        report_unknown(node, super::IDENTITY, names.iter().copied(), problems);
     }
     found
 }

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{Cost, FailureMode};
+use ratekeeper_core::{Cost, FailureMode, MaxDebt};
 
 use super::amounts::{rate, share};
 use super::callers::Callers;
 use super::conditions::{class, condition};
 use super::response;
 use super::values::{
-    boolean, cost, duration, end_to_end_header, failure_mode, header_name, integer, name,
+    cost, duration, end_to_end_header, failure_mode, header_name, integer, name, overdraft,
     percentage,
 };
 use crate::condition::Condition;
@@ -101,7 +101,7 @@ impl<'a> LimitsBuilder<'a> {
             per: self.callers.per(node.get("per"), problems),
             bounds,
             cost: self.cost(node.get("cost"), problems),
-            is_overdraft: is_overdraft(node, problems),
+            overdraft: limit_overdraft(node, problems),
             mode: mode(node.get("mode"), own, problems),
             on_failure: on_failure.unwrap_or(self.on_failure),
             when_limited: when_limited(node.get("when_limited"), problems),
@@ -253,15 +253,14 @@ fn report_inapplicable(limit: &Node, problems: &mut Problems) {
     }
 }
 
-fn is_overdraft(limit: &Node, problems: &mut Problems) -> bool {
-    let Some(node) = limit.get("overdraft").filter(|node| boolean(node) == Some(true)) else {
-        return false;
-    };
+fn limit_overdraft(limit: &Node, problems: &mut Problems) -> Option<MaxDebt> {
+    let node = limit.get("overdraft")?;
+    let max_debt = overdraft(node, problems)?;
     if limit.get("when_limited").and_then(|node| node.get("queue")).is_some() {
         let why = "a queue has no overdraft: a request waits until it fits; remove one of them";
         problems.report(node.span, why);
     }
-    true
+    Some(max_debt)
 }
 
 fn mode(node: Option<&Node>, own: &str, problems: &mut Problems) -> Mode {

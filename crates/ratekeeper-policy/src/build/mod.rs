@@ -174,9 +174,17 @@ fn report_unknown<'a>(
             let known = known.take(20).map(quoted).collect::<Vec<_>>();
             match known.is_empty() {
                 true => format!("unknown {what} {named}; none is defined"),
-                false => format!("unknown {what} {named}; known are {}", known.join(", ")),
+                false => {
+                    let hint = if what == IDENTITY { IDENTITY_HINT } else { "" };
+                    format!("unknown {what} {named}; known are {}{hint}", known.join(", "))
+                }
             }
         }
     };
     problems.report(node.span, message);
 }
+
+/// What an identity is called in messages.
+const IDENTITY: &str = "identity";
+const IDENTITY_HINT: &str =
+    "; to count by a header, define it first: identify: { key: { header: x-api-key } }";

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
-use ratekeeper_core::{Cost, FailureMode, parse_duration};
+use ratekeeper_core::{Cost, FailureMode, MaxDebt, MaxDebtError, parse_duration};
 
 use crate::client_ip::canonical_net;
 use crate::problems::{Problems, quoted};
@@ -43,6 +43,22 @@ pub(crate) fn duration(node: &Node, problems: &mut Problems) -> Option<Duration>
     let parsed = parsed
         .map_err(|error| problems.report(problems.span_of(node, error.span()), error.message()));
     parsed.ok()
+}
+
+/// Parses `overdraft`: true, or a section with the maximum debt. `None` if it is false or invalid.
+pub(crate) fn overdraft(node: &Node, problems: &mut Problems) -> Option<MaxDebt> {
+    let Some(max) = node.get("max") else {
+        return boolean(node).filter(|is_on| *is_on).map(|_| MaxDebt::NONE);
+    };
+    let text = max.text()?;
+    match text.parse() {
+        Ok(max_debt) => Some(max_debt),
+        Err(error) => {
+            let error: MaxDebtError = error;
+            problems.report(max.span, format!("{} is {error}", quoted(text)));
+            None
+        }
+    }
 }
 
 /// Parses a percentage into hundredths of a percent.

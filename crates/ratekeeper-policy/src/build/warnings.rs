@@ -50,7 +50,7 @@ struct Review<'a> {
 impl Review<'_> {
     /// Warns of costs that exceed what the limit can hold.
     fn warn_of_costs(&self, limit: &WrittenLimit<'_>, problems: &mut Problems) {
-        let Some(node) = limit.node.get("cost").filter(|_| !limit.rule.is_overdraft) else {
+        let Some(node) = limit.node.get("cost").filter(|_| limit.rule.overdraft.is_none()) else {
             return;
         };
         let Some((what, quota)) = self.smallest_quota(&limit.rule) else { return };
@@ -169,14 +169,14 @@ impl Review<'_> {
         if is_trial
             || limit.rule.group.is_some()
             || limit.node.get("count_rejected").is_some()
-            || limit.rule.is_overdraft
+            || limit.rule.overdraft.is_some()
         {
             return;
         }
         let mut others = self.limits.iter().enumerate().filter(|(other, _)| *other != index);
         let stricter = others.find(|(other, stricter)| {
             self.coverage.step()
-                && !stricter.rule.is_overdraft
+                && stricter.rule.overdraft.is_none()
                 && self.always_denies_first(&stricter.rule, &limit.rule)
                 // Of two equal limits, the second is reported.
                 && (*other < index || !self.always_denies_first(&limit.rule, &stricter.rule))
@@ -281,6 +281,11 @@ fn limit_is_at_most(strict: &Limit, loose: &Limit) -> bool {
     }
     let count = |limit: &Limit| u128::from(limit.rate().count());
     let period = |limit: &Limit| limit.rate().period().as_micros();
+    // Windows of the calendar are compared with the same windows only.
+    if strict.rate().calendar().is_some() || loose.rate().calendar().is_some() {
+        return strict.rate().calendar() == loose.rate().calendar()
+            && count(strict) <= count(loose);
+    }
     match strict.algorithm() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             strict.quota() <= loose.quota()

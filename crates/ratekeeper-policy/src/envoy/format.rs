@@ -1,6 +1,6 @@
 //! The format of rate limit files: every section and field. Extensions are marked as such.
 
-use crate::format::{DURATION, RATE, field, part, required};
+use crate::format::{DURATION, OVERDRAFT, RATE, field, part, required};
 use crate::schema::{Schema, Section};
 
 pub(super) static FILE: Section = Section {
@@ -65,13 +65,27 @@ static RATE_LIMIT: Section = Section {
         ),
         field("algorithm", ALGORITHM, "Extension: the algorithm that counts."),
         field("period", DURATION, "Extension: any period, instead of a unit."),
+        field(
+            "time_zone",
+            Schema::Text("a time zone such as Europe/Berlin"),
+            "Extension: counts per calendar hour, day, week or month in this time zone.",
+        ),
+        field(
+            "first_day",
+            Schema::Integer(1, 31),
+            "Extension: the day on which a calendar month begins.",
+        ),
         field("burst", Schema::Integer(1, u32::MAX as u64), "Extension: the burst size."),
         field(
             "overdraft",
-            Schema::Boolean,
+            OVERDRAFT,
             "Extension: charge hits in full whatever is left; the default once requests look with 0 hits.",
         ),
-        field("rate", RATE, "Extension: a complete rate such as 100/minute burst 20."),
+        field(
+            "rate",
+            RATE,
+            "Extension: a complete rate such as 100/minute burst 20 or 1000/calendar day.",
+        ),
     ],
 };
 

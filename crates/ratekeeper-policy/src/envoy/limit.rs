@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ratekeeper_core::{Algorithm, Limit, LimitError, Rate};
+use ratekeeper_core::{Algorithm, Limit, LimitError, MaxDebt, Rate};
 
 use super::unit::Unit;
 
@@ -21,8 +21,9 @@ pub struct DescriptorLimit {
 /// Whether hits are reports of what was used already.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overdraft {
-    /// What the file says.
+    /// What the file says; `None` if it says nothing.
     pub(super) configured: Option<bool>,
+    pub(super) max_debt: MaxDebt,
     /// Whether a request has looked at the limit, with 0 hits.
     pub(super) is_looked_at: Arc<AtomicBool>,
 }
@@ -77,6 +78,12 @@ impl DescriptorLimit {
 
     pub(super) fn is_looked_at(&self) -> bool {
         self.overdraft.is_looked_at.load(Ordering::Relaxed)
+    }
+
+    /// Returns the most that reports may leave as a debt.
+    #[must_use]
+    pub fn max_debt(&self) -> MaxDebt {
+        self.overdraft.max_debt
     }
 
     /// Returns the configured name; empty if there is none.

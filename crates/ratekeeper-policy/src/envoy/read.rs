@@ -1,14 +1,15 @@
 //! Builds a domain from the YAML tree of a file. The schema is checked first, then contradictions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{Algorithm, Limit, Rate, RateError};
+use ratekeeper_core::{Algorithm, CalendarError, CalendarPeriod, Limit, Rate, RateError, TimeZone};
 
 use super::format;
 use super::limit::{DescriptorLimit, DescriptorQuota, Overdraft, scope};
 use super::tree::{AddError, Branch, Level};
 use super::unit::Unit;
-use crate::build::values::{boolean, duration, integer};
+use crate::build::values::{boolean, duration, integer, overdraft};
 use crate::index::SEARCHES_MAX;
 use crate::problems::{Problems, quoted};
 use crate::schema::Schema;
@@ -106,11 +107,19 @@ impl Reader<'_> {
                 continue;
             };
             let label = if name.is_empty() { format!("{label}{tag}") } else { name.clone() };
-            let configured = node.get("overdraft").and_then(boolean);
-            let overdraft = Overdraft { configured, ..Overdraft::default() };
+            let overdraft = self.overdraft(node.get("overdraft"));
             limits.push(DescriptorLimit { name, label, quota, is_shadow, replaces, overdraft });
         }
         limits
+    }
+
+    fn overdraft(&mut self, node: Option<&Node>) -> Overdraft {
+        let max_debt = node.map(|node| overdraft(node, self.problems));
+        Overdraft {
+            configured: max_debt.map(|max_debt| max_debt.is_some()),
+            max_debt: max_debt.flatten().unwrap_or_default(),
+            is_looked_at: Arc::default(),
+        }
     }
 
     fn replaces(&mut self, limit: &Node, own: &str) -> Vec<String> {
@@ -131,20 +140,22 @@ impl Reader<'_> {
     fn quota(&mut self, limit: &Node, scope: &str) -> Option<DescriptorQuota> {
         if is_true(limit, "unlimited") {
             let why = "an unlimited limit has no rate; omit this field, or \"unlimited\"";
-            self.report_beside(limit, &["unit", "period", "rate", "burst", "algorithm"], why);
+            let names = [PERIOD_FIELDS, &["rate", "burst", "algorithm"]].concat();
+            self.report_beside(limit, &names, why);
             return Some(DescriptorQuota::Unlimited);
         }
         let rate = match limit.get("rate") {
             Some(node) => {
                 let why = "\"rate\" already sets this; omit this field";
-                self.report_beside(limit, &["unit", "period", "requests_per_unit", "burst"], why);
+                let names = [PERIOD_FIELDS, &["requests_per_unit", "burst"]].concat();
+                self.report_beside(limit, &names, why);
                 self.whole_rate(node)?
             }
             None => {
                 let (period, count) = (self.period(limit), self.count(limit));
                 let (period, count) = (period?, count?);
                 if count == 0 {
-                    return Some(DescriptorQuota::DenyAll(Unit::of(period)));
+                    return Some(DescriptorQuota::DenyAll(Unit::of(period.usual_length())));
                 }
                 let burst = limit.get("burst").and_then(integer);
                 self.ok_or_report(limit, rate_of(count, period, burst))?
@@ -153,7 +164,7 @@ impl Reader<'_> {
         let named = limit.get("algorithm").and_then(Node::text).map(str::parse);
         let algorithm = match named {
             Some(algorithm) => algorithm.ok()?,
-            None if rate.burst().is_some() => Algorithm::TokenBucket,
+            None if rate.burst().is_some() && rate.calendar().is_none() => Algorithm::TokenBucket,
             None => Algorithm::FixedWindow,
         };
         let made = self.ok_or_report(limit, Limit::new(rate, algorithm));
@@ -168,20 +179,55 @@ impl Reader<'_> {
         parsed.map_err(report).ok()
     }
 
-    fn period(&mut self, limit: &Node) -> Option<Duration> {
+    fn period(&mut self, limit: &Node) -> Option<Period> {
         match (limit.get("unit"), limit.get("period")) {
             (Some(_), Some(period)) => {
                 let why = "a rate limit has a \"unit\" or a \"period\", not both";
                 self.problems.report_also(period.span, why);
                 None
             }
-            (Some(unit), None) => self.unit(unit).map(Unit::period),
-            (None, Some(period)) => duration(period, self.problems),
+            (Some(node), None) => {
+                let unit = self.unit(node)?;
+                self.unit_period(limit, node, unit)
+            }
+            (None, Some(period)) => {
+                let why = "a \"period\" is the same in every time zone; use a \"unit\"";
+                self.report_beside(limit, CALENDAR_FIELDS, why);
+                duration(period, self.problems).map(Period::Fixed)
+            }
             (None, None) => {
                 let why =
                     "a rate limit needs a \"unit\" such as minute, or a \"period\" or \"rate\"";
                 self.report_missing(limit, "unit", why);
                 None
+            }
+        }
+    }
+
+    /// Returns the period of a unit: one of the calendar if the limit has a time zone or a first day.
+    fn unit_period(&mut self, limit: &Node, node: &Node, unit: Unit) -> Option<Period> {
+        let (zone, first_day) = (limit.get("time_zone"), limit.get("first_day"));
+        if zone.is_none() && first_day.is_none() {
+            return Some(Period::Fixed(unit.period()));
+        }
+        let calendar_unit = unit.of_calendar();
+        if calendar_unit.is_none() {
+            let why = format!(
+                "there is no calendar {}; \"time_zone\" and \"first_day\" are for hour, day, week and month",
+                unit.name()
+            );
+            self.problems.report(node.span, why);
+        }
+        let name = zone.map_or(Some("UTC"), Node::text)?;
+        let zone_span = zone.map_or(node.span, |zone| zone.span);
+        let mut report = |span, error: CalendarError| self.problems.report(span, error.to_string());
+        let found = TimeZone::named(name).map_err(|error| report(zone_span, error)).ok();
+        let period = CalendarPeriod::new(calendar_unit?, found?);
+        match first_day {
+            None => Some(Period::Calendar(period)),
+            Some(node) => {
+                let period = period.from_day(integer(node)?);
+                period.map_err(|error| report(node.span, error)).ok().map(Period::Calendar)
             }
         }
     }
@@ -245,8 +291,32 @@ impl Reader<'_> {
     }
 }
 
-fn rate_of(count: u64, period: Duration, burst: Option<u64>) -> Result<Rate, RateError> {
-    let rate = Rate::new(count, period)?;
+/// The fields that state a period.
+const PERIOD_FIELDS: &[&str] = &["unit", "period", "time_zone", "first_day"];
+/// The fields that make it one of the calendar.
+const CALENDAR_FIELDS: &[&str] = &["time_zone", "first_day"];
+
+/// The period of a limit.
+#[derive(Clone, Copy)]
+enum Period {
+    Fixed(Duration),
+    Calendar(CalendarPeriod),
+}
+
+impl Period {
+    fn usual_length(self) -> Duration {
+        match self {
+            Self::Fixed(length) => length,
+            Self::Calendar(period) => period.unit().usual_length(),
+        }
+    }
+}
+
+fn rate_of(count: u64, period: Period, burst: Option<u64>) -> Result<Rate, RateError> {
+    let rate = match period {
+        Period::Fixed(length) => Rate::new(count, length)?,
+        Period::Calendar(period) => Rate::per_calendar(count, period)?,
+    };
     burst.map_or(Ok(rate), |burst| rate.with_burst(burst))
 }
 

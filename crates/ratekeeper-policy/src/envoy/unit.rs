@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ratekeeper_core::CalendarUnit;
+
 const DAY_SECS: u64 = 86_400;
 
 /// A unit of time. A month has 30 days, a year 365.
@@ -60,6 +62,18 @@ impl Unit {
     #[must_use]
     pub fn of(period: Duration) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.period() == period)
+    }
+
+    /// Returns the unit of the calendar, if it is one whose length or start depends on the time zone.
+    #[must_use]
+    pub fn of_calendar(self) -> Option<CalendarUnit> {
+        match self {
+            Self::Hour => Some(CalendarUnit::Hour),
+            Self::Day => Some(CalendarUnit::Day),
+            Self::Week => Some(CalendarUnit::Week),
+            Self::Month => Some(CalendarUnit::Month),
+            Self::Second | Self::Minute | Self::Year => None,
+        }
     }
 
     /// Returns the protobuf enum value.

@@ -1,5 +1,6 @@
 //! An explanation as JSON.
 
+use ratekeeper::MaxDebt;
 use ratekeeper::policy::{AppliedLimit, Explanation, LimitOutcome};
 use serde_json::{Value as Json, json};
 
@@ -59,6 +60,10 @@ fn applied_limit(one: &AppliedLimit, counted: &str, state: Option<&LimitState>) 
         "mode": mode(one),
         "on_store_failure": failure_mode(one.rule.on_failure()),
     });
+    if let Some(max_debt) = one.rule.overdraft() {
+        json["overdraft"] =
+            json!({ "max": (max_debt != MaxDebt::NONE).then(|| max_debt.to_string()) });
+    }
     if let Some(state) = state {
         json["state"] = limit_state(state);
     }

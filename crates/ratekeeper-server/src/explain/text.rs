@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ratekeeper::FailureMode;
 use ratekeeper::policy::{Amount, AppliedLimit, Explanation, LimitOutcome};
+use ratekeeper::{FailureMode, MaxDebt};
 
 use super::request::ExplainedRequest;
 use super::state::{LimitState, LimitStates, applied};
@@ -123,7 +123,7 @@ fn applied_rows(rows: &[&AppliedLimit], states: &LimitStates) -> Vec<Vec<String>
             title(one),
             one.amount().to_string(),
             printable(&one.key.to_string()),
-            one.cost.get().to_string(),
+            cost(one),
             mode(one).into(),
             failure_mode(one.rule.on_failure()).into(),
         ];
@@ -131,6 +131,16 @@ fn applied_rows(rows: &[&AppliedLimit], states: &LimitStates) -> Vec<Vec<String>
         table.push(row);
     }
     table
+}
+
+/// Returns the cost, and whether it may exceed what is left.
+fn cost(one: &AppliedLimit) -> String {
+    let cost = one.cost.get();
+    match one.rule.overdraft() {
+        None => cost.to_string(),
+        Some(MaxDebt::NONE) => format!("{cost}, overdraft"),
+        Some(max) => format!("{cost}, overdraft up to {max}"),
+    }
 }
 
 /// Returns the name of the limit, or of a class's share of it.

@@ -49,7 +49,8 @@ impl From<RateError> for CallerLimitError {
 pub(crate) struct LimitSpec<'a> {
     /// A rate such as `100/minute`.
     pub(crate) rate: &'a str,
-    pub(crate) algorithm: Algorithm,
+    /// The one of the rate if `None`.
+    pub(crate) algorithm: Option<Algorithm>,
     pub(crate) name: Option<&'a str>,
 }
 
@@ -62,7 +63,8 @@ impl LimitSpec<'_> {
             return Err(CallerLimitError::RateTooLong);
         }
         let rate: Rate = self.rate.parse()?;
-        let limit = Limit::new(rate, self.algorithm)?;
+        let algorithm = self.algorithm.unwrap_or_else(|| Algorithm::default_for(&rate));
+        let limit = Limit::new(rate, algorithm)?;
         Ok(limit.named(checked_name(self.name.unwrap_or(DEFAULT_NAME))?))
     }
 }
@@ -70,8 +72,8 @@ impl LimitSpec<'_> {
 /// The limits that callers used recently, so that few requests have to build one. Each thread has its own.
 #[derive(Default)]
 pub(crate) struct LimitCache {
-    /// By the index of the algorithm.
-    limits: [HashMap<Box<str>, Arc<Limit>>; ALGORITHMS.len()],
+    /// By the index of the algorithm; last, those without a named one.
+    limits: [HashMap<Box<str>, Arc<Limit>>; ALGORITHMS.len() + 1],
     /// Reused to look up a limit with a name without allocating.
     lookup_key: String,
 }
@@ -91,7 +93,8 @@ impl LimitCache {
         spec: LimitSpec<'_>,
     ) -> Result<&Arc<Limit>, CallerLimitError> {
         let Self { limits, lookup_key } = self;
-        let limits = &mut limits[spec.algorithm as usize];
+        let index = spec.algorithm.map_or(ALGORITHMS.len(), |algorithm| algorithm as usize);
+        let limits = &mut limits[index];
         let key = match spec.name {
             None => spec.rate,
             Some(name) => {
@@ -131,10 +134,12 @@ mod tests {
     fn errors_are_one_line_and_keep_their_source() {
         let long = " ".repeat(RATE_MAX + 1);
         for (rate, algorithm, name) in [
-            ("5/fortnight", Algorithm::TokenBucket, None),
-            ("5/s burst 2", Algorithm::FixedWindow, None),
-            ("5/s", Algorithm::TokenBucket, Some("a b")),
-            (long.as_str(), Algorithm::TokenBucket, None),
+            ("5/fortnight", None, None),
+            ("5/calendar day in Europe/Berln", None, None),
+            ("5/s burst 2", Some(Algorithm::FixedWindow), None),
+            ("5/calendar day", Some(Algorithm::TokenBucket), None),
+            ("5/s", None, Some("a b")),
+            (long.as_str(), None, None),
         ] {
             let error = LimitSpec { rate, algorithm, name }.build().unwrap_err();
             assert_eq!(error.to_string().lines().count(), 1, "{error}");
@@ -145,7 +150,7 @@ mod tests {
     }
 
     fn spec(rate: &str) -> LimitSpec<'_> {
-        LimitSpec { rate, algorithm: Algorithm::default(), name: None }
+        LimitSpec { rate, algorithm: None, name: None }
     }
 
     #[test]
@@ -153,13 +158,15 @@ mod tests {
         let mut cache = LimitCache::default();
         let first = Arc::clone(cache.get_or_build(spec("5/s")).unwrap());
         assert!(Arc::ptr_eq(&first, cache.get_or_build(spec("5/s")).unwrap()));
-        let other = LimitSpec { algorithm: Algorithm::FixedWindow, ..spec("5/s") };
+        let other = LimitSpec { algorithm: Some(Algorithm::FixedWindow), ..spec("5/s") };
         assert_eq!(cache.get_or_build(other).unwrap().to_string(), "fixed_window 5/s");
         let named = LimitSpec { name: Some("fixed_window"), ..spec("5/s") };
         assert_eq!(cache.get_or_build(named).unwrap().name(), "fixed_window");
         assert_eq!(cache.get_or_build(spec("5/s")).unwrap().name(), DEFAULT_NAME);
         let burst = cache.get_or_build(spec("5/s burst 10")).unwrap();
         assert_eq!(burst.algorithm(), Algorithm::TokenBucket);
+        let calendar = cache.get_or_build(spec("5/Calendar Day")).unwrap();
+        assert_eq!(calendar.to_string(), "fixed_window 5/calendar day");
         for name in ["", "a b"] {
             assert!(cache.get_or_build(LimitSpec { name: Some(name), ..spec("5/s") }).is_err());
         }
@@ -168,7 +175,7 @@ mod tests {
     #[test]
     fn the_cache_is_bounded_and_holds_only_valid_limits() {
         let mut cache = LimitCache::default();
-        let cached = |cache: &LimitCache| cache.limits[Algorithm::default() as usize].len();
+        let cached = |cache: &LimitCache| cache.limits[ALGORITHMS.len()].len();
         for count in 1..=3 * CACHED_MAX {
             cache.get_or_build(spec(&format!("{count}/day"))).unwrap();
             assert!(cached(&cache) <= CACHED_MAX);

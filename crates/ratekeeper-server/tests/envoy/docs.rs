@@ -9,7 +9,7 @@ use crate::process::Server;
 const DOCS: &str = include_str!("../../../../docs/envoy.md");
 
 /// Returns the block of YAML that starts with this text.
-fn block(start: &str) -> &'static str {
+pub(crate) fn block(start: &str) -> &'static str {
     let mut blocks = DOCS.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
     blocks.find(|block| block.starts_with(start)).expect("the document has it")
 }
@@ -19,7 +19,7 @@ fn start_server() -> Server {
 }
 
 /// Starts Envoy with the printed configuration, for a rate limit service at this port.
-fn start(config: &str, app: &Backend, service: u16) -> Envoy {
+pub(crate) fn start(config: &str, app: &Backend, service: u16) -> Envoy {
     Envoy::start_with(|listen, admin| {
         let ports = [
             (10000, listen.port()),

@@ -15,3 +15,4 @@ mod proxy;
 mod reset;
 mod service;
 mod sidecar;
+mod stream_done;

@@ -96,7 +96,22 @@ fn an_overdraft_is_charged_in_full_over_http_and_resp() {
     assert!((700_000..=723_600).contains(&wait), "201 times 3.6 s: {wait}");
     let (status, error) =
         server.post("/v1/check", json!({"key": "k", "rate": "1/s", "overdraft": 1}));
-    assert_eq!((status, &error["message"]), (400, &json!("\"overdraft\" must be true or false")));
+    assert_eq!(
+        (status, &error["message"]),
+        (
+            400,
+            &json!(
+                "\"overdraft\" must be true, false, or an object such as {\"max\": 500} or {\"max\": \"2x\"}"
+            )
+        )
+    );
+    let bounded = |max: Value| json!({"key": "b", "rate": "1000/hour", "cost": 5000, "overdraft": {"max": max}});
+    let (status, cut) = server.post("/v1/check", bounded(json!("2x")));
+    assert_eq!((status, &cut["cut"], &cut["remaining"]), (200, &json!(true), &json!(0)));
+    let (_, denied) = server.post("/v1/check", bounded(json!(0)));
+    let wait = denied["retry_after_ms"].as_u64().unwrap();
+    assert!((7_100_000..=7_203_600).contains(&wait), "2001 times 3.6 s: {wait}");
+    assert_eq!(server.post("/v1/check", bounded(json!("two"))).0, 400);
     for (key, left) in [("1000/hour NAME tokens", 0), ("1000/hour NAME other", 1000)] {
         assert_eq!(remaining_over_resp(&server, key), left);
     }
@@ -258,6 +273,9 @@ fn the_id_of_a_permit_is_not_that_of_a_reservation() {
     let id = server.post("/v1/reserve", reserve).1["reservation"].clone();
     assert_eq!(server.post("/v1/release", json!({"permit": id})).0, 410);
     assert_eq!(server.post("/v1/settle", json!({"reservation": id, "cost": 0})).0, 200);
+    let bounded = json!({"key": "k", "rate": "5/s", "overdraft": {"max": 5}});
+    let (status, error) = server.post("/v1/reserve", bounded);
+    assert!(status == 400 && error["message"].to_string().contains("charged in full"), "{error}");
     let unnamed = json!({"key": "k", "max": 1, "name": "x".repeat(1_000)});
     assert_eq!(server.post("/v1/acquire", unnamed).0, 400);
 }

@@ -123,6 +123,7 @@ impl Lease {
             | LimitParams::SlidingCounter { window_us, .. } => {
                 Expiry::At(sent.saturating_add(window_us - verdict.at().get() % window_us))
             }
+            LimitParams::CalendarWindow { .. } => Expiry::At(sent.saturating_add(reset_us)),
             LimitParams::SlidingLog { .. } => Expiry::At(0),
         };
         self.charged_at = verdict.at();

@@ -51,6 +51,7 @@ impl MemoryStore {
             CellEvaluator::ScaledGcra(gcra) => check.check_word(gcra),
             CellEvaluator::FixedWindow(window) => check.check_word(window),
             CellEvaluator::SlidingCounter(counter) => check.check_word(counter),
+            CellEvaluator::CalendarWindow(window) => check.check_word(window),
             CellEvaluator::Gcra(_) => None,
         }
     }
@@ -72,6 +73,7 @@ impl MemoryStore {
             CellEvaluator::SlidingCounter(counter) => {
                 self.check_window(counter, address, cost, now)
             }
+            CellEvaluator::CalendarWindow(window) => self.check_window(window, address, cost, now),
             CellEvaluator::Gcra(gcra) => self.check_cell(gcra, address, cost, now),
         }
     }
@@ -175,7 +177,19 @@ mod tests {
 
     const START: u64 = 1_700_000_000_000_000;
 
+    /// The windows of [`trace`] begin and end around [`START`], which is 22:13:20 in UTC.
+    fn calendar_limit() -> impl Strategy<Value = Limit> {
+        let period =
+            proptest::sample::select(vec!["hour", "day in Asia/Kolkata", "month from day 15"]);
+        (1..2_000u64, period)
+            .prop_map(|(count, period)| format!("{count}/calendar {period}").parse().unwrap())
+    }
+
     fn limits() -> impl Strategy<Value = Limit> {
+        prop_oneof![8 => plain_limit(), 1 => calendar_limit()]
+    }
+
+    fn plain_limit() -> impl Strategy<Value = Limit> {
         let period_us = prop_oneof![1..5_000u64, Just(1_000_000), Just(86_400_000_000)];
         let burst = proptest::option::of(1..2_000u64);
         (proptest::sample::select(ALGORITHMS), 1..2_000u64, period_us, burst).prop_map(
@@ -232,6 +246,7 @@ mod tests {
             CellEvaluator::ScaledGcra(gcra) => check_word(gcra, cell, 0, check),
             CellEvaluator::FixedWindow(window) => check_word(window, cell, generation, check),
             CellEvaluator::SlidingCounter(counter) => check_word(counter, cell, generation, check),
+            CellEvaluator::CalendarWindow(window) => check_word(window, cell, generation, check),
             CellEvaluator::Gcra(_) => None,
         }
     }
@@ -284,6 +299,7 @@ mod tests {
                 Some(CellEvaluator::ScaledGcra(gcra)) => denies_marker(gcra, check),
                 Some(CellEvaluator::FixedWindow(window)) => denies_marker(window, check),
                 Some(CellEvaluator::SlidingCounter(counter)) => denies_marker(counter, check),
+                Some(CellEvaluator::CalendarWindow(window)) => denies_marker(window, check),
                 _ => true,
             };
             prop_assert!(is_denied, "{}", limit);
@@ -326,6 +342,7 @@ mod tests {
             (Limit::leaky_bucket("10/s").unwrap(), true),
             (Limit::fixed_window("10/s").unwrap(), true),
             (Limit::sliding_counter("10/s").unwrap(), true),
+            (Limit::fixed_window("10/calendar day in Europe/Berlin").unwrap(), true),
             (Limit::sliding_log("10/s").unwrap(), false),
             (Limit::token_bucket("1031/1001ms burst 10").unwrap(), false),
         ] {

@@ -427,7 +427,7 @@ mod tests {
     fn cell(limit: &Limit, cost: u64, now: u64) -> Cell {
         let mut cell = Cell::EMPTY;
         let evaluator = limit.cell_evaluator().unwrap();
-        let _ = evaluator.charge(&mut cell, Cost::new(cost).unwrap(), Micros::new(now));
+        let _ = evaluator.charge(&mut cell, Cost::new(cost).unwrap(), u64::MAX, Micros::new(now));
         cell
     }
 

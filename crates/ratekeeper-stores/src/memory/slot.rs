@@ -172,7 +172,7 @@ mod tests {
                     for cost in [1, 100, u64::MAX] {
                         let mut cell = Cell::EMPTY;
                         let cost = Cost::new(cost).unwrap();
-                        let _ = evaluator.charge(&mut cell, cost, Micros::new(now));
+                        let _ = evaluator.charge(&mut cell, cost, u64::MAX, Micros::new(now));
                         cells.push(cell);
                     }
                 }

@@ -2,12 +2,14 @@
 
 use ratekeeper_core::{Cost, Decision, Evaluator, Limit, LimitParams, Micros, RequestLog};
 
-use crate::charge::Charge;
+use crate::charge::{Charge, ChargeKind};
 use crate::snapshot::Snapshot;
-use crate::store::Op;
+use crate::store::{Op, UsageOp};
 
 /// No number in a script is larger.
 const NUMBER_MAX: u64 = (1 << 53) - 1;
+/// No count of a sliding counter is larger.
+const COUNTER_MAX: u64 = (1 << 26) - 1;
 
 /// Numbers of the given lengths in bytes, one after the other.
 fn pack(into: &mut Vec<u8>, numbers: &[(u64, usize)]) {
@@ -31,14 +33,81 @@ fn unpack<const N: usize>(mut bytes: &[u8], lens: [usize; N]) -> Option<[u64; N]
     bytes.is_empty().then_some(numbers)
 }
 
-/// Encodes the parameters of a charge: a letter for the algorithm, and its numbers.
-pub(super) fn encode_params(charge: &Charge<'_>) -> Vec<u8> {
+/// The letter of what a script does to a charge (`head.lua`, `mixed.lua`).
+pub(super) fn letter(op: Op, charge: &Charge<'_>) -> u8 {
+    match op.on(charge).0 {
+        UsageOp::Check => b'c',
+        UsageOp::Peek if charge.kind == ChargeKind::Full => b'p',
+        UsageOp::Peek => LOOK,
+        UsageOp::Charge { .. } if debt_params(charge).is_empty() => b'f',
+        UsageOp::Charge { .. } => CHARGE_UP_TO,
+        UsageOp::Overdraw { .. } if debt_params(charge).is_empty() => OVERDRAW,
+        UsageOp::Overdraw { .. } => OVERDRAW_UP_TO,
+        UsageOp::Refund { .. } => b'r',
+    }
+}
+
+const LOOK: u8 = b'l';
+const CHARGE_UP_TO: u8 = b'F';
+const OVERDRAW: u8 = b'o';
+const OVERDRAW_UP_TO: u8 = b'O';
+
+/// Whether a letter needs `mixed.lua`, also if all charges have it.
+pub(super) fn is_mixed(letter: u8) -> bool {
+    matches!(letter, LOOK | OVERDRAW | OVERDRAW_UP_TO)
+}
+
+/// Encodes the parameters of a charge under a letter, each part prefixed with its length.
+pub(super) fn encode_parts(into: &mut Vec<u8>, charge: &Charge<'_>, letter: u8, now: Micros) {
+    let mut push = |params: Vec<u8>| {
+        into.push(params.len() as u8);
+        into.extend(params);
+    };
+    if is_mixed(letter) {
+        push(encode_params(&charge.cost(Cost::ONE), b'p', now));
+    }
+    if letter != LOOK {
+        push(encode_params(charge, letter, now));
+    }
+}
+
+/// The numbers of a maximum debt: the highest usage that it allows. Empty if there is none, or if it
+/// exceeds all usage that a state can hold.
+fn debt_params(charge: &Charge<'_>) -> Vec<(u64, usize)> {
+    let usage_max = |limit: u64| limit.saturating_add(charge.debt_max);
+    match charge.limit.params(Cost::ONE) {
+        LimitParams::FixedWindow { limit, .. } | LimitParams::CalendarWindow { limit, .. }
+            if usage_max(limit) < NUMBER_MAX =>
+        {
+            vec![(usage_max(limit), 7)]
+        }
+        LimitParams::SlidingCounter { limit, .. } if usage_max(limit) < COUNTER_MAX => {
+            vec![(usage_max(limit), 7)]
+        }
+        LimitParams::Gcra { .. } => {
+            let rule = charge.limit.cell_evaluator();
+            let tolerance = rule.and_then(|rule| rule.debt_tolerance(charge.debt_max));
+            tolerance.map_or(Vec::new(), |tolerance| vec![(tolerance.us, 7), (tolerance.frac, 4)])
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Encodes the parameters of a charge: a letter for the algorithm, and its numbers. Under some letters a
+/// maximum debt follows. Windows of the calendar are those around `now`.
+pub(super) fn encode_params(charge: &Charge<'_>, letter: u8, now: Micros) -> Vec<u8> {
     let cost = charge.cost.get().min(NUMBER_MAX);
-    let mut packed = Vec::with_capacity(40);
+    let mut packed = Vec::with_capacity(48);
     match charge.limit.params(charge.cost) {
         LimitParams::FixedWindow { window_us, limit, ttl_code } => {
             packed.push(b'w');
             pack(&mut packed, &[(window_us, 7), (limit, 7), (cost, 7), (ttl_code, 2)]);
+        }
+        LimitParams::CalendarWindow { limit, ttl_code } => {
+            packed.push(b'd');
+            let bounds = charge.limit.calendar_bounds(now).unwrap_or_default();
+            pack(&mut packed, &bounds.map(|bound| (bound, 7)));
+            pack(&mut packed, &[(limit, 7), (cost, 7), (ttl_code, 2)]);
         }
         LimitParams::SlidingCounter { window_us, limit, ttl_code } => {
             let is_small = limit.checked_mul(window_us).is_some_and(|n| n <= NUMBER_MAX);
@@ -63,6 +132,9 @@ pub(super) fn encode_params(charge: &Charge<'_>) -> Vec<u8> {
             pack(&mut packed, &numbers);
         }
     }
+    if matches!(letter, CHARGE_UP_TO | OVERDRAW_UP_TO) {
+        pack(&mut packed, &debt_params(charge));
+    }
     packed
 }
 
@@ -84,7 +156,7 @@ pub(super) fn encode_state(state: &Snapshot, limit: &Limit) -> Vec<u8> {
     let [time, life, upper, lower] = cell.to_parts();
     let mut packed = Vec::with_capacity(20);
     match limit.params(Cost::ONE) {
-        LimitParams::FixedWindow { .. } => {
+        LimitParams::FixedWindow { .. } | LimitParams::CalendarWindow { .. } => {
             pack(&mut packed, &[(time, 7), (life, 2), (upper << 26 | lower, 7)]);
         }
         LimitParams::SlidingCounter { .. } => {
@@ -110,7 +182,7 @@ pub(super) fn decode_state(bytes: &[u8], limit: &Limit) -> Option<Snapshot> {
         return Some(Snapshot::fresh(limit));
     }
     let parts = match limit.params(Cost::ONE) {
-        LimitParams::FixedWindow { .. } => {
+        LimitParams::FixedWindow { .. } | LimitParams::CalendarWindow { .. } => {
             let [time, life, count] = unpack(bytes, [7, 2, 7])?;
             [time, life, count >> 26, count & ((1 << 26) - 1)]
         }
@@ -137,6 +209,8 @@ pub(super) enum ScriptOutcome {
     Fits,
     /// A state was written under another limit.
     OtherLimit,
+    /// The server's time is in no window of the calendar that the script was called with.
+    NoWindow,
 }
 
 /// Decodes the reply of a script: the outcome, the time, and the state of each charge.
@@ -147,6 +221,7 @@ pub(super) fn decode_reply(reply: &[u8]) -> Option<(ScriptOutcome, Micros, &[u8]
         0 => ScriptOutcome::Denied,
         1 => ScriptOutcome::Fits,
         2 => ScriptOutcome::OtherLimit,
+        3 => ScriptOutcome::NoWindow,
         _ => return None,
     };
     Some((outcome, Micros::new(now), states))
@@ -167,16 +242,16 @@ pub(super) fn decide(
     is_charged: bool,
     now: Micros,
 ) -> Option<Decision> {
-    let Charge { limit, cost, .. } = charge;
-    if let Evaluator::Log(rule) = limit.evaluator() {
-        let [used, newest, seen, wait_us] = unpack(states, [7, 7, 7, 7])?;
-        let (used, newest) = match is_charged {
-            true => (used.saturating_add(cost.get()), seen),
-            false => (used, newest),
-        };
-        return Some(rule.decision(used, newest, wait_us, *cost, now));
-    }
-    let mut state = decode_state(states, limit)?;
     let op = if is_charged { op } else { Op::Peek };
+    if let Evaluator::Log(rule) = charge.limit.evaluator() {
+        let [used, newest, seen, wait_us] = unpack(states, [7, 7, 7, 7])?;
+        let (usage_op, cost) = op.on(charge);
+        let (used, newest) = match usage_op {
+            UsageOp::Peek => (used, newest),
+            _ => (used.saturating_add(cost.get()), seen),
+        };
+        return Some(rule.decision(used, newest, wait_us, cost, now));
+    }
+    let mut state = decode_state(states, charge.limit)?;
     Some(state.apply(op, charge, now))
 }

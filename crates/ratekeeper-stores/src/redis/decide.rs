@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use ratekeeper_core::{Cost, Decision, Evaluator, Limit, Micros};
+use ratekeeper_core::{Decision, Evaluator, Limit, Micros};
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
 
 use super::codec::{self, ScriptOutcome};
 use super::connection::{CallFailure, LateCall, error_of};
 use super::script::{self, LuaScript};
+use super::script_call::ScriptCall;
 use super::slots::slot_of;
 use super::{RedisStore, invalid_response};
 use crate::charge::{Charge, ChargeKind};
@@ -114,35 +115,16 @@ impl<'s> Operation<'s> {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Decided, StoreError> {
-        let all = |kind| charges.iter().all(|charge| charge.kind == kind);
-        match op {
-            // Debts and refunds of a log are rare, and not in the script.
-            Op::Charge | Op::Refund { .. } if charges.iter().any(|c| is_log(c.limit)) => {
-                self.by_swap(op, charges, now).await
-            }
-            Op::Check if all(ChargeKind::Look) => self.peek_at_one(charges, now).await,
-            Op::Peek if !all(ChargeKind::Full) => self.peek_at_one(charges, now).await,
-            // The scripts have one operation for all charges, which checks what it charges.
-            Op::Check if !all(ChargeKind::Full) => self.by_swap(op, charges, now).await,
-            _ if charges.iter().any(Charge::is_look) => self.by_swap(op, charges, now).await,
-            _ => self.by_script(op, charges, now).await,
+        // Debts and refunds of a log are rare, and not in the script; so are looks that deny nothing.
+        let is_left_out = |charge: &Charge<'_>| match op {
+            Op::Peek => false,
+            Op::Check => is_log(charge.limit) && charge.kind == ChargeKind::Overdraft,
+            Op::Charge | Op::Refund { .. } => is_log(charge.limit) || charge.is_look(),
+        };
+        match charges.iter().any(is_left_out) {
+            true => self.by_swap(op, charges, now).await,
+            false => self.by_script(op, charges, now).await,
         }
-    }
-
-    /// Peeks at charges of which some need only that something is left.
-    async fn peek_at_one(
-        &self,
-        charges: &[Charge<'_>],
-        now: Micros,
-    ) -> Result<Decided, StoreError> {
-        let peeked: Vec<_> = charges
-            .iter()
-            .map(|charge| match charge.kind {
-                ChargeKind::Full => *charge,
-                _ => charge.cost(Cost::ONE).kind(ChargeKind::Full),
-            })
-            .collect();
-        self.by_script(Op::Peek, &peeked, now).await
     }
 
     async fn by_script(
@@ -177,51 +159,58 @@ impl<'s> Operation<'s> {
         now: Micros,
         guard: Option<&[u8]>,
     ) -> Result<Option<Decided>, StoreError> {
-        let letter = match op {
-            Op::Peek => b"p",
-            Op::Charge => b"f",
-            Op::Refund { .. } => b"r",
-            Op::Check => b"c",
-        };
-        let mut params = Vec::new();
-        for charge in charges {
-            let packed = codec::encode_params(charge);
-            if charges.len() > 1 {
-                params.push(packed.len() as u8);
-            }
-            params.extend(packed);
-        }
-        let mut args = vec![self.store.time(now), letter.to_vec(), params];
-        if let Op::Refund { charged_at } = op {
-            args.push(charged_at.get().to_string().into_bytes());
-        }
-        let script = match charges {
-            [one] => LuaScript::for_one(&one.limit.params(one.cost)),
-            [one, two] => {
-                LuaScript::for_two(&one.limit.params(one.cost), &two.limit.params(two.cost))
-            }
-            _ => LuaScript::for_several(
-                charges.iter().map(|charge| charge.limit.params(charge.cost)),
-            ),
-        };
-        let (script, mut keys) = (guard.map_or(script, |_| script.guarded()), self.keys(charges));
+        let mut call = ScriptCall::new(op, charges, now);
+        let (mut keys, time) = (self.keys(charges), self.store.time(now));
         keys.extend(guard.map(Vec::from));
-        let reply = match self.script(script, &keys, &args).await? {
-            Value::BulkString(reply) => reply,
-            Value::Nil if guard.is_some() => return Ok(None),
-            reply => return Err(invalid_response(&reply)),
+        let args = call.args(time.clone(), op);
+        let Some(mut reply) = self.script_reply(call.script, guard.is_some(), &keys, &args).await?
+        else {
+            return Ok(None);
         };
+        if let Some((ScriptOutcome::NoWindow, at, _)) = codec::decode_reply(&reply) {
+            // This node's clock is wrong by more than a window, but the server's decides.
+            call = ScriptCall::new(op, charges, at);
+            let args = call.args(time, op);
+            match self.script_reply(call.script, guard.is_some(), &keys, &args).await? {
+                Some(again) => reply = again,
+                None => return Ok(None),
+            }
+        }
         let invalid = || StoreError::InvalidResponse(format!("{reply:?}").into());
         let (outcome, at, states) = codec::decode_reply(&reply).ok_or_else(invalid)?;
-        if outcome == ScriptOutcome::OtherLimit {
+        if matches!(outcome, ScriptOutcome::OtherLimit | ScriptOutcome::NoWindow) {
             return self.by_guarded_swap(op, charges, now, guard).await;
         }
-        let decided = read_decisions(op, charges, outcome, at, states).ok_or_else(invalid)?;
+        let is_charged = op != Op::Peek && outcome == ScriptOutcome::Fits;
+        let mut states = states;
+        let decide = |charge: &Charge<'_>| {
+            let (own, rest) = call.split_state(states)?;
+            states = rest;
+            codec::decide(own, charge, op, is_charged, at)
+        };
+        let decisions = charges.iter().map(decide).collect::<Option<_>>().ok_or_else(invalid)?;
+        let decided = Decided { at, decisions };
         // The script and this code must agree; if they do not, neither is trusted.
         let decides = matches!(op, Op::Check | Op::Peek);
         match decides && decided.all_fit() != (outcome == ScriptOutcome::Fits) {
             true => Err(invalid()),
             false => Ok(Some(decided)),
+        }
+    }
+
+    /// Returns `None` if the script has a guard, which does not exist.
+    async fn script_reply(
+        &self,
+        script: &LuaScript,
+        is_guarded: bool,
+        keys: &[Vec<u8>],
+        args: &[Vec<u8>],
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let script = if is_guarded { script.guarded() } else { script };
+        match self.script(script, keys, args).await? {
+            Value::BulkString(reply) => Ok(Some(reply)),
+            Value::Nil if is_guarded => Ok(None),
+            other => Err(invalid_response(&other)),
         }
     }
 
@@ -435,27 +424,6 @@ pub(super) fn gather(charges: &[Charge<'_>], groups: &[GroupDecided<'_>], now: M
 
 fn is_log(limit: &Limit) -> bool {
     matches!(limit.evaluator(), Evaluator::Log(_))
-}
-
-/// Computes the decisions from the states as they were before.
-fn read_decisions(
-    op: Op,
-    charges: &[Charge<'_>],
-    outcome: ScriptOutcome,
-    at: Micros,
-    mut states: &[u8],
-) -> Option<Decided> {
-    let is_charged = op != Op::Peek && outcome == ScriptOutcome::Fits;
-    let decide = |charge: &Charge<'_>| {
-        let (own, rest) = match charges.len() {
-            1 => (states, &[][..]),
-            _ => codec::split_state(states)?,
-        };
-        states = rest;
-        codec::decide(own, charge, op, is_charged, at)
-    };
-    let decisions = charges.iter().map(decide).collect::<Option<_>>()?;
-    Some(Decided { at, decisions })
 }
 
 /// Parses the reply of `read.lua`: the time and the states.

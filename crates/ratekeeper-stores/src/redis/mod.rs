@@ -12,6 +12,7 @@ mod permits;
 mod reservation_codec;
 mod reservations;
 mod script;
+mod script_call;
 mod sentinel;
 mod shared_store;
 mod slots;

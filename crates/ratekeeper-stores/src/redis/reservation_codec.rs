@@ -117,7 +117,7 @@ mod tests {
                 limits.iter().map(|limit| Charge::new(limit, &key[..]).within(&scope)).collect();
             let bytes = ReservationRecord::new(&charges, estimate, Micros::new(at)).encode();
             let record = ReservationRecord::decode(&bytes).unwrap();
-            prop_assert_eq!((record.estimate, record.charged_at.get()), (estimate, at));
+            prop_assert_eq!((record.estimate, record.charged_at), (estimate, Micros::new(at)));
             prop_assert_eq!(record.charges.len(), charges.len());
             for (charge, read) in charges.iter().zip(&record.charges) {
                 let read = read.as_charge();
@@ -136,6 +136,17 @@ mod tests {
         fn no_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = ReservationRecord::decode(&bytes);
             let _ = ReservationRecord::decode(&[&[VERSION], &bytes[..]].concat());
+        }
+    }
+
+    #[test]
+    fn a_calendar_rate_is_in_the_record() {
+        for rate in ["1000/calendar day in Europe/Berlin", "5/calendar month", "1500/1500ms"] {
+            let limit = Limit::fixed_window(rate).unwrap().named("tokens");
+            let record =
+                ReservationRecord::new(&[Charge::new(&limit, "k")], Cost::ONE, Micros::new(1));
+            let read = ReservationRecord::decode(&record.encode()).unwrap();
+            assert_eq!(read.charges[0].as_charge().limit().rate(), limit.rate());
         }
     }
 

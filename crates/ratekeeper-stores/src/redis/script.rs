@@ -9,14 +9,20 @@ const HEAD: &str = include_str!("scripts/head.lua");
 const ONE: &str = include_str!("scripts/one.lua");
 const TWO: &str = include_str!("scripts/two.lua");
 const SEVERAL: &str = include_str!("scripts/several.lua");
+const MIXED: &str = include_str!("scripts/mixed.lua");
 
 /// The algorithms: the letter of their parameters, the name of their function, and its file.
-const PARTS: [(u8, &str, &str); 4] = [
+const PARTS: [(u8, &str, &str); 5] = [
     (b'w', "fixed_window", include_str!("scripts/fixed_window.lua")),
     (b'c', "sliding_counter", include_str!("scripts/sliding_counter.lua")),
     (b'b', "gcra", include_str!("scripts/gcra.lua")),
     (b'l', "sliding_log", include_str!("scripts/sliding_log.lua")),
+    (b'd', "calendar_window", include_str!("scripts/calendar_window.lua")),
 ];
+
+/// A script for each set of algorithms.
+type ScriptSets = [OnceLock<LuaScript>; SETS];
+const SETS: usize = 1 << PARTS.len();
 
 /// A script and its name on the server.
 pub(super) struct LuaScript {
@@ -72,13 +78,27 @@ impl LuaScript {
         })
     }
 
-    /// The script that decides on several charges, with only the algorithms that they need: a call
-    /// creates every function of its script.
+    /// The script that decides on several charges.
     pub(super) fn for_several(params: impl Iterator<Item = LimitParams>) -> &'static Self {
-        const SETS: usize = 1 << PARTS.len();
-        static SCRIPTS: [OnceLock<LuaScript>; SETS] = [const { OnceLock::new() }; SETS];
+        static SCRIPTS: ScriptSets = [const { OnceLock::new() }; SETS];
+        Self::of_set(&SCRIPTS, params, SEVERAL)
+    }
+
+    /// The script that decides on charges of different kinds, one or more.
+    pub(super) fn for_mixed(params: impl Iterator<Item = LimitParams>) -> &'static Self {
+        static SCRIPTS: ScriptSets = [const { OnceLock::new() }; SETS];
+        Self::of_set(&SCRIPTS, params, MIXED)
+    }
+
+    /// A script with only the algorithms that these charges need: a call creates every function of its
+    /// script.
+    fn of_set(
+        scripts: &'static ScriptSets,
+        params: impl Iterator<Item = LimitParams>,
+        body: &str,
+    ) -> &'static Self {
         let set = params.fold(0, |set, params| set | 1 << part_of(&params));
-        SCRIPTS[set].get_or_init(|| {
+        scripts[set].get_or_init(|| {
             let parts: Vec<_> = (0..PARTS.len()).filter(|part| set & 1 << part != 0).collect();
             let mut sources = vec![HEAD];
             sources.extend(parts.iter().map(|part| PARTS[*part].2));
@@ -88,7 +108,7 @@ impl LuaScript {
             });
             let choices = choices.collect::<Vec<_>>().join("\n");
             let choose = format!("local function choose(letter)\n{choices}\nend");
-            sources.extend([&choose, SEVERAL]);
+            sources.extend([&choose, body]);
             Self::new(&sources)
         })
     }
@@ -111,5 +131,6 @@ fn part_of(params: &LimitParams) -> usize {
         LimitParams::SlidingCounter { .. } => 1,
         LimitParams::Gcra { .. } => 2,
         LimitParams::SlidingLog { .. } => 3,
+        LimitParams::CalendarWindow { .. } => 4,
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use ratekeeper_core::{Cost, FailureMode, IntoCost, Limit, Micros};
-use ratekeeper_stores::{Charge, ChargeKind, Op, ReservationStore, SharedStore, StoreError};
+use ratekeeper_core::{Cost, FailureMode, IntoCost, Limit, MaxDebt, Micros};
+use ratekeeper_stores::{Charge, Op, ReservationStore, SharedStore, StoreError};
 
 use super::SharedLimiter;
-use crate::engine::{Applied, ReserveError, Reserved};
+use crate::engine::{Applied, ReserveError, Reserved, in_full};
 
 /// A request for one key, from [`SharedLimiter::key`].
 ///
@@ -23,14 +23,14 @@ pub struct SharedKeyRequest<'a, S> {
     limit: &'a Limit,
     key: &'a [u8],
     cost: Cost,
-    kind: ChargeKind,
+    overdraft: Option<MaxDebt>,
     on_failure: FailureMode,
 }
 
 impl<'a, S: SharedStore + Send + Sync + 'static> SharedKeyRequest<'a, S> {
     pub(super) fn new(limiter: &'a SharedLimiter<S>, key: &'a [u8]) -> Self {
         let (limit, on_failure) = (&limiter.limit, limiter.on_failure);
-        Self { limiter, limit, key, cost: Cost::ONE, kind: ChargeKind::Full, on_failure }
+        Self { limiter, limit, key, cost: Cost::ONE, overdraft: None, on_failure }
     }
 
     /// Sets the cost, which is 1 otherwise.
@@ -43,7 +43,13 @@ impl<'a, S: SharedStore + Send + Sync + 'static> SharedKeyRequest<'a, S> {
     /// [`KeyRequest::overdraft`](crate::KeyRequest::overdraft).
     #[must_use]
     pub fn overdraft(self) -> Self {
-        Self { kind: ChargeKind::Overdraft, ..self }
+        Self { overdraft: self.overdraft.or(Some(MaxDebt::NONE)), ..self }
+    }
+
+    /// Allows an overdraft up to a maximum debt. See [`KeyRequest::max_debt`](crate::KeyRequest::max_debt).
+    #[must_use]
+    pub fn max_debt(self, max: MaxDebt) -> Self {
+        Self { overdraft: Some(max), ..self }
     }
 
     /// Decides by this limit instead of the limiter's. The key's usage carries over.
@@ -126,14 +132,18 @@ impl<'a, S: SharedStore + Send + Sync + 'static> SharedKeyRequest<'a, S> {
     fn to_charge(&self) -> Charge<'a> {
         let scope = self.limiter.limit.scope();
         let charge = Charge::new(self.limit, self.key).cost(self.cost).within(scope);
-        charge.kind(self.kind).on_failure(self.on_failure)
+        let charge = match self.overdraft {
+            Some(max_debt) => charge.overdraft(max_debt),
+            None => charge,
+        };
+        charge.on_failure(self.on_failure)
     }
 }
 
 impl<S: ReservationStore + Send + Sync + 'static> SharedKeyRequest<'_, S> {
     /// Charges an estimate that can be settled within `valid` by its id, once, in every process that shares
     /// the store ([`SharedLimiter::settle`]). [`SharedKeyRequest::reserve`] needs one call to the store
-    /// less, but only this process can settle it.
+    /// less, but only this process can settle it. An overdraft has no maximum debt here.
     ///
     /// # Errors
     ///
@@ -155,7 +165,8 @@ impl<S: ReservationStore + Send + Sync + 'static> SharedKeyRequest<'_, S> {
     /// # }
     /// ```
     pub async fn reserve_for(self, valid: Duration) -> Result<Reserved, ReserveError> {
-        self.limiter.fallback.reserve(&[self.to_charge()], self.cost, valid).await
+        let charges = in_full(&[self.to_charge()], self.cost);
+        self.limiter.fallback.reserve(&charges, self.cost, valid).await
     }
 }
 

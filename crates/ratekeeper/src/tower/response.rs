@@ -85,9 +85,13 @@ pub fn set_headers_of(
     }
 }
 
-/// How long it takes until the whole quota is available again.
+/// How long it takes until the whole quota is available again. Windows of the calendar differ, so it is the length
+/// of the current one.
 fn window(limit: &Limit) -> Duration {
     let (rate, quota) = (limit.rate(), limit.quota());
+    if let Some(length) = limit.calendar_window_length() {
+        return length;
+    }
     if !limit.algorithm().has_burst() {
         return rate.period();
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ratekeeper::Cost;
 use ratekeeper::policy::json::check_unique_members;
+use ratekeeper::{Cost, MaxDebt};
 use serde_json::{Map, Value};
 
 use super::error::RequestError;
@@ -42,14 +42,23 @@ pub(super) fn string<'o>(
     }
 }
 
-pub(super) fn boolean(
-    object: &JsonObject,
-    field: &'static str,
-) -> Result<Option<bool>, RequestError> {
-    match object.get(field) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::Bool(value)) => Ok(Some(*value)),
-        Some(_) => Err(RequestError::FieldType { field, expected: "true or false" }),
+/// Returns `overdraft`, which is true, false or an object with the maximum debt.
+pub(super) fn overdraft(object: &JsonObject) -> Result<Option<MaxDebt>, RequestError> {
+    let expected = "true, false, or an object such as {\"max\": 500} or {\"max\": \"2x\"}";
+    let wrong = || RequestError::FieldType { field: "overdraft", expected };
+    let section = match object.get("overdraft") {
+        None | Some(Value::Null | Value::Bool(false)) => return Ok(None),
+        Some(Value::Bool(true)) => return Ok(Some(MaxDebt::NONE)),
+        Some(Value::Object(section)) => section,
+        Some(_) => return Err(wrong()),
+    };
+    check_known(section, &["max"])?;
+    match section.get("max") {
+        Some(Value::String(text)) => text.parse().map(Some).map_err(|_| wrong()),
+        Some(Value::Number(units)) => {
+            units.as_u64().map(MaxDebt::of_units).map(Some).ok_or_else(wrong)
+        }
+        _ => Err(wrong()),
     }
 }
 

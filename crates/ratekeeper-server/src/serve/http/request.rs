@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use ratekeeper::{Algorithm, Charge, ChargeKind, Cost, Limit};
+use ratekeeper::{Algorithm, Charge, Cost, Limit, MaxDebt};
 use serde::Deserialize;
 use serde_json::Value;
 use smallvec::{SmallVec, smallvec};
@@ -60,17 +60,22 @@ pub(super) struct RateCheck {
     pub(super) limit: Arc<Limit>,
     pub(super) key: String,
     pub(super) cost: Cost,
-    /// Whether more may be charged than is left.
-    is_overdraft: bool,
+    /// Whether more may be charged than is left, and how much more.
+    overdraft: Option<MaxDebt>,
 }
 
 impl RateCheck {
     pub(super) fn charge(&self) -> Charge<'_> {
         let charge = Charge::new(&self.limit, &self.key).cost(self.cost);
-        match self.is_overdraft {
-            true => charge.kind(ChargeKind::Overdraft),
-            false => charge,
+        match self.overdraft {
+            Some(max_debt) => charge.overdraft(max_debt),
+            None => charge,
         }
+    }
+
+    /// Returns whether an overdraft has a maximum debt.
+    pub(super) fn has_max_debt(&self) -> bool {
+        self.overdraft.is_some_and(|max| max != MaxDebt::NONE)
     }
 
     /// Parses a check from an object that may have `other_fields` too.
@@ -88,8 +93,8 @@ impl RateCheck {
             json_fields::string(object, "algorithm")?,
             json_fields::string(object, "name")?,
         );
-        let is_overdraft = json_fields::boolean(object, "overdraft")?.unwrap_or(false);
-        Ok(Self { limit: limit?, key, cost: json_fields::cost(object)?, is_overdraft })
+        let overdraft = json_fields::overdraft(object)?;
+        Ok(Self { limit: limit?, key, cost: json_fields::cost(object)?, overdraft })
     }
 
     /// Parses the body that most callers send: one valid check. Returns `None` for anything else.
@@ -101,7 +106,8 @@ impl RateCheck {
         let limit = cached_limit(&rate, algorithm.as_deref(), name.as_deref()).ok()?;
         let cost = Cost::new(cost.unwrap_or(1))?;
         let key = json_fields::checked_key(&key).ok()?;
-        Some(Self { limit, key, cost, is_overdraft: overdraft.unwrap_or(false) })
+        let overdraft = overdraft.filter(|is_on| *is_on).map(|_| MaxDebt::NONE);
+        Some(Self { limit, key, cost, overdraft })
     }
 }
 
@@ -114,7 +120,7 @@ fn cached_limit(
     algorithm: Option<&str>,
     name: Option<&str>,
 ) -> Result<Arc<Limit>, CallerLimitError> {
-    let algorithm = algorithm.map(str::parse::<Algorithm>).transpose()?.unwrap_or_default();
+    let algorithm = algorithm.map(str::parse::<Algorithm>).transpose()?;
     let spec = LimitSpec { rate, algorithm, name };
     LIMITS.with_borrow_mut(|limits| limits.get_or_build(spec).cloned())
 }
@@ -148,6 +154,11 @@ mod tests {
             ApiRequest::parse(br#"{"key":"k","rate":"5/s burst 10","cost":2,"algorithm":null}"#);
         let Ok(ApiRequest::Checks(checks)) = one else { panic!("{one:?}") };
         assert_eq!(checks[0].limit.to_string(), "token_bucket 5/s burst 10");
+        let calendar =
+            ApiRequest::parse(br#"{"key":"k","rate":"9/calendar day in Europe/Berlin"}"#);
+        let Ok(ApiRequest::Checks(checks)) = calendar else { panic!("{calendar:?}") };
+        let shown = checks[0].limit.to_string();
+        assert_eq!(shown, "fixed_window 9/calendar day in Europe/Berlin");
         let two = br#"{"checks":[{"key":"a","rate":"1/s"},{"key":"b","rate":"2/s","name":"n"}]}"#;
         let two = ApiRequest::parse(two);
         assert!(matches!(two, Ok(ApiRequest::Checks(checks)) if checks.len() == 2));
@@ -169,6 +180,10 @@ mod tests {
         assert!(error(r#"{"key":"k"}"#).contains("\"rate\" is missing; it is a rate such as"));
         assert!(error(r#"{"key":"k","rate":1}"#).contains("\"rate\" must be a string"));
         assert!(error(r#"{"key":"k","rate":"1/fortnight"}"#).contains("unknown period"));
+        assert!(
+            error(r#"{"key":"k","rate":"1/calendar day","algorithm":"sliding_log"}"#)
+                .contains("sliding_log has no calendar windows; use fixed_window")
+        );
         assert!(error(r#"{"key":"k","rate":"1/s","cots":1}"#).contains("did you mean \"cost\"?"));
         assert!(error(r#"{"key":"k","rate":"1/s","xyz":1}"#).contains("known fields: key, rate"));
         assert!(error(r#"{"key":"k","rate":"1/s","cost":0}"#).contains("/v1/peek"));

@@ -32,6 +32,9 @@ pub(super) struct DecisionBody<'a> {
     exceeds_capacity: bool,
     /// Whether it was decided without the store, which is unavailable.
     degraded: bool,
+    /// Whether less than the cost was charged, because of the maximum debt.
+    #[serde(skip_serializing_if = "is_false")]
+    cut: bool,
     /// The reason for a decision that no rate made.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
@@ -58,6 +61,7 @@ impl<'a> DecisionBody<'a> {
             limit_name: Some(limit.name()),
             exceeds_capacity: decision.exceeds_capacity(),
             degraded,
+            cut: decision.is_cut(),
             reason: None,
             decisions: Vec::new(),
             reservation: None,
@@ -76,6 +80,7 @@ impl<'a> DecisionBody<'a> {
             limit_name: None,
             exceeds_capacity: false,
             degraded: false,
+            cut: false,
             reason: Some(reason),
             decisions: Vec::new(),
             reservation: None,
@@ -108,6 +113,11 @@ impl<'a> DecisionBody<'a> {
         }
         response
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn millis_up(span: Duration) -> u64 {

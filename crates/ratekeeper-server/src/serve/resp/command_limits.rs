@@ -54,7 +54,7 @@ impl CommandLimits {
     pub(super) fn rate(
         &mut self,
         rate: &[u8],
-        algorithm: Algorithm,
+        algorithm: Option<Algorithm>,
         name: Option<&[u8]>,
     ) -> Result<&Arc<Limit>, CommandError> {
         let rate = std::str::from_utf8(rate).map_err(|_| CommandError::RateNotText)?;
@@ -92,15 +92,12 @@ mod tests {
     #[test]
     fn a_name_or_rate_that_is_not_text_is_invalid() {
         let mut limits = CommandLimits::default();
-        assert_eq!(
-            limits.rate(b"5/s", Algorithm::default(), Some(b"exports")).unwrap().name(),
-            "exports"
-        );
+        assert_eq!(limits.rate(b"5/s", None, Some(b"exports")).unwrap().name(), "exports");
         for name in [&b""[..], b"a b", b"\xff"] {
-            let error = limits.rate(b"5/s", Algorithm::default(), Some(name)).unwrap_err();
+            let error = limits.rate(b"5/s", None, Some(name)).unwrap_err();
             assert!(error.to_string().contains("a name is letters"), "{error}");
         }
-        assert!(limits.rate(b"5/\xff", Algorithm::default(), None).is_err());
+        assert!(limits.rate(b"5/\xff", None, None).is_err());
     }
 
     #[test]

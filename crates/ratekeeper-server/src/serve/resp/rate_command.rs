@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ratekeeper::{Applied, Charge, ChargeKind, ChargesError, Cost, Decision, Engine, HoldId};
-use ratekeeper::{Limit, MaybeReady, Micros, Op, StoreError, Wait};
+use ratekeeper::{Applied, Charge, ChargesError, Cost, Decision, Engine, HoldId, Limit, MaxDebt};
+use ratekeeper::{MaybeReady, Micros, Op, StoreError, Wait};
 
 use super::codec::ReplyWriter;
 use super::hold_command::write_id;
@@ -15,7 +15,7 @@ pub(super) struct RateCommand<'a> {
     pub(super) limit: &'a Arc<Limit>,
     pub(super) key: &'a [u8],
     pub(super) cost: Cost,
-    pub(super) kind: ChargeKind,
+    pub(super) overdraft: Option<MaxDebt>,
     pub(super) format: ReplyFormat,
 }
 
@@ -52,7 +52,11 @@ impl RateCommand<'_> {
     /// Applies the command at a time that was read from the engine's clock.
     #[inline]
     pub(super) fn run(&self, engine: &Engine, now: Micros) -> Running {
-        let charge = Charge::new(self.limit, self.key).cost(self.cost).kind(self.kind);
+        let charge = Charge::new(self.limit, self.key).cost(self.cost);
+        let charge = match self.overdraft {
+            Some(max_debt) => charge.overdraft(max_debt),
+            None => charge,
+        };
         match self.action {
             Action::Apply(op) => Running::Apply(engine.apply_at(op, &[charge], now)),
             Action::Reset => Running::Reset(engine.reset(&charge)),
@@ -149,7 +153,7 @@ pub(super) fn write_named(
     ids: &[(&str, Option<HoldId>)],
     reply: &mut ReplyWriter<'_>,
 ) {
-    reply.map(8 + ids.len());
+    reply.map(8 + usize::from(decision.is_cut()) + ids.len());
     reply.text("allowed");
     reply.boolean(decision.allowed());
     reply.text("limit");
@@ -169,6 +173,10 @@ pub(super) fn write_named(
     reply.boolean(decision.exceeds_capacity());
     reply.text("degraded");
     reply.boolean(is_degraded);
+    if decision.is_cut() {
+        reply.text("cut");
+        reply.boolean(true);
+    }
     for (name, id) in ids {
         reply.text(name);
         write_id(*id, reply);

@@ -16,6 +16,9 @@ local function fixed_window(state, now, params, from, op)
     if tonumber(ARGV[4]) >= start then count = math.max(count - cost, 0) end
   elseif op == 'f' then
     count = count + math.min(cost, 9007199254740991 - count)
+  elseif op == 'F' then
+    local count_max = struct.unpack('>I7', params, from + 23)
+    count = math.max(count, math.min(count + math.min(cost, 9007199254740991 - count), count_max))
   elseif cost <= limit - count then
     count = count + cost
   else

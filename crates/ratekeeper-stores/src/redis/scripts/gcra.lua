@@ -7,6 +7,17 @@
 --
 -- State: the microseconds, then rate_code*scale + fraction, where the rate code is that of the rate
 -- that the state was written under. Fractions that need fewer bits take fewer bytes.
+-- Moves the TAT by an increment, but not further ahead of now than a debt may.
+local function charge_up_to(now, tat, frac, increment, next_frac, tolerance, tolerance_frac)
+  local available = tolerance - (tat - now)
+  if increment < available or increment == available and next_frac <= tolerance_frac then
+    return tat + math.min(increment, 9007199254740991 - tat), next_frac
+  elseif available < 0 or available == 0 and frac >= tolerance_frac then
+    return tat, frac -- owes more already
+  end
+  return math.min(now + tolerance, 9007199254740991), tolerance_frac
+end
+
 local function gcra(state, now, params, from, op)
   local scale, rate_code, denominator, increment, increment_frac, tolerance, tolerance_frac =
     struct.unpack('>I4I4I4I7I4I7I4', params, from)
@@ -55,12 +66,15 @@ local function gcra(state, now, params, from, op)
     return true, struct.pack(form, tat, rate_code * scale + frac), tat - tat % STEP, kept, state or ''
   end
 
+  local frac_before = frac
   frac = frac + increment_frac
   if frac >= denominator then
     frac, increment = frac - denominator, increment + 1
   end
   if op == 'f' then
     tat = tat + math.min(increment, 9007199254740991 - tat)
+  elseif op == 'F' then
+    tat, frac = charge_up_to(now, tat, frac_before, increment, frac, struct.unpack('>I7I4', params, from + 34))
   else
     local available = now + tolerance - tat
     if increment > available or increment == available and frac > tolerance_frac then

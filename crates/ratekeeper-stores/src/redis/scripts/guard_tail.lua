@@ -1,5 +1,5 @@
 end
 local reply = guarded()
--- 2: the script has written nothing, because a state was written under another limit.
-if string.byte(reply) ~= 2 then redis.call('DEL', guard) end
+-- From 2 on the script has decided nothing, and is called in another way.
+if string.byte(reply) < 2 then redis.call('DEL', guard) end
 return reply

@@ -3,16 +3,19 @@
 --
 -- KEYS     the state of each charge
 -- ARGV[1]  the time in microseconds, or '' for the server's own
--- ARGV[2]  'c' to check, 'p' to peek, 'f' to charge without a check, 'r' to refund
--- ARGV[3]  the parameters of each charge: a letter for the algorithm and its numbers, packed
+-- ARGV[2]  'c' to check, 'p' to peek, 'f' to charge without a check, 'F' likewise up to a maximum debt,
+--          'r' to refund
+-- ARGV[3]  the parameters of each charge: a letter for the algorithm and its numbers, packed; behind them
+--          the maximum debt, if there is one
 -- ARGV[4]  when the refunded charge was made
 --
 -- All numbers are whole and below 2^53, where a double is exact.
 --
 -- An algorithm is a function of the state (false if there is none), the time, the parameters and the
 -- position of its numbers in them, and the operation. It returns
---   whether the charge fits; nil if the state was written under another limit, which the caller
---     converts;
+--   whether the charge fits; nil if the script cannot decide, then with the outcome that says why: 2
+--     or nil if the state was written under another limit, which the caller converts, 3 if the time is
+--     in no window of the calendar that the caller has computed;
 --   the next state, nil if it does not change;
 --   the time step until which to keep the next state, and the one of the state before;
 --   the state before, from which the caller computes waits and what remains.

@@ -1,5 +1,5 @@
 -- Several charges: all of them if all fit, and none otherwise. Returns the outcome (0 denied, 1 all
--- fit, 2 written under another limit), the time, and each state before. Parameters and states are
+-- fit, 2 written under another limit, 3 in no window of the caller), the time, and each state before. Parameters and states are
 -- prefixed with their lengths. `choose` returns the algorithm of a letter.
 local params, from, all_fit = ARGV[3], 1, 1
 local fitting, states, last, kept, reply = {}, {}, {}, {}, { '' }
@@ -8,7 +8,7 @@ for i = 1, #KEYS do
   local previous
   fitting[i], states[i], last[i], kept[i], previous =
     choose(letter)(redis.call('GET', KEYS[i]), now, params, from + 2, op)
-  if fitting[i] == nil then return struct.pack('>BI7', 2, now) end
+  if fitting[i] == nil then return struct.pack('>BI7', states[i] or 2, now) end
   if not fitting[i] then all_fit = 0 end
   reply[i + 1] = string.char(#previous) .. previous
   from = from + 1 + len

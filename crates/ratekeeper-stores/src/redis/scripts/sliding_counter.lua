@@ -9,6 +9,16 @@ local function product_le(a, b, c, d)
   return high < other_high or high == other_high and low_rest <= other_rest
 end
 
+-- The largest c with p*rest <= (usage_max - c)*W, by halving; 0 if there is none.
+local function current_max(p, rest, usage_max, W)
+  local fits, above = 0, usage_max + 1
+  while above - fits > 1 do
+    local c = math.floor((fits + above) / 2)
+    if product_le(p, rest, usage_max - c, W) then fits = c else above = c end
+  end
+  return fits
+end
+
 -- Sliding counter: p*(W - e) + (c + n)*W <= L*W, where p and c are the counts of the previous and
 -- the present window, e the time into the present one, and n the cost. Compared as
 -- p*(W - e) <= (L - c - n)*W.
@@ -38,6 +48,9 @@ local function sliding_counter(state, now, params, from, op)
     if charged_at + W >= start then p = math.max(p - rest, 0) end
   elseif op == 'f' then
     c = math.min(c + math.min(cost, 67108863), 67108863)
+  elseif op == 'F' then
+    local usage_max, rest = struct.unpack('>I7', params, from + 24), start + W - math.max(now, start)
+    c = math.max(c, math.min(c + math.min(cost, 67108863), current_max(p, rest, usage_max, W)))
   else
     local room, rest = limit - c - cost, start + W - math.max(now, start)
     if room < 0 then return false, nil, nil, nil, state or '' end

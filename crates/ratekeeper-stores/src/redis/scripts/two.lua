@@ -5,7 +5,8 @@ local second_from = string.byte(params) + 4
 local fits, state, last, kept, previous = first(redis.call('GET', KEYS[1]), now, params, 3, op)
 local fits_2, state_2, last_2, kept_2, previous_2 =
   second(redis.call('GET', KEYS[2]), now, params, second_from, op)
-if fits == nil or fits_2 == nil then return struct.pack('>BI7', 2, now) end
+if fits == nil then return struct.pack('>BI7', state or 2, now) end
+if fits_2 == nil then return struct.pack('>BI7', state_2 or 2, now) end
 local all_fit = fits and fits_2
 if op ~= 'p' then
   -- When denied, only what denies may change: a log that counts rejected attempts.

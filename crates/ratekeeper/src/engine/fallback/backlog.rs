@@ -297,6 +297,17 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn a_calendar_window_owes_until_its_end() {
+        let limit: Limit = "10/calendar hour".parse().unwrap();
+        let backlog = Backlog::default();
+        // 13:46:40 in UTC.
+        backlog.add(&Charge::new(&limit, "k").cost(Cost::of(3)), 2, at(0));
+        assert_eq!(owed(&backlog, &limit, 2, at(799_999)), 3);
+        assert_eq!(owed(&backlog, &limit, 2, at(800_000)), 0);
+    }
+
     #[test]
     fn what_was_charged_after_all_is_not_owed() {
         for limit in [

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use ratekeeper_core::{Cost, Decision, Limit, LimitError, LimitParams, Micros, Rate};
-use ratekeeper_stores::{Charge, MemoryStore, Op};
+use ratekeeper_stores::{Charge, ChargeKind, MemoryStore, Op};
 
 /// How many shares are cached. Beyond that they are computed each time.
 const SHARES_MAX: usize = 1_024;
@@ -48,8 +48,11 @@ impl LocalShare {
     /// Charges what the store has admitted, up to what remains of the share. A share is never in debt: the
     /// store may have granted this node more than its share.
     pub(super) fn charge_admitted(&self, charge: &Charge<'_>, nodes: u32, now: Micros) {
+        if charge.is_look() {
+            return;
+        }
         let share = self.share(charge.limit(), nodes);
-        let charge = charge.under(&share);
+        let charge = charge.under(&share).kind(ChargeKind::Full);
         let peek = |charge: &Charge<'_>| self.store.apply_now(Op::Peek, &[*charge], now);
         let is_rejection_counted =
             matches!(share.params(Cost::ONE), LimitParams::SlidingLog { count_rejected: true, .. });
@@ -105,7 +108,9 @@ fn share_of(limit: &Limit, nodes: u32) -> Limit {
 
 fn rate_share(limit: &Limit, nodes: u64) -> Result<Rate, LimitError> {
     let (rate, count) = (limit.rate(), limit.rate().count());
-    let stretched = |by: u64| rate.period().saturating_mul(u32::try_from(by).unwrap_or(u32::MAX));
+    // Several windows of the calendar are not one. They are at most this long.
+    let period = rate.calendar().map_or(rate.period(), |period| period.unit().greatest_length());
+    let stretched = |by: u64| period.saturating_mul(u32::try_from(by).unwrap_or(u32::MAX));
     if limit.algorithm().has_burst() {
         let burst = (limit.quota() / nodes).max(1);
         let slower = Rate::new(count, stretched(nodes));
@@ -116,7 +121,7 @@ fn rate_share(limit: &Limit, nodes: u64) -> Result<Rate, LimitError> {
     match count / nodes {
         0 => Ok(Rate::new(1, stretched(nodes.div_ceil(count)))
             .or_else(|_| Rate::new(1, Duration::from_secs(10 * 365 * 86_400)))?),
-        part => Ok(Rate::new(part, rate.period())?),
+        part => Ok(rate.with_count(part)?),
     }
 }
 
@@ -139,6 +144,15 @@ mod tests {
         assert_eq!(share(("sliding_counter", "100/minute"), 3), "33/m");
         assert_eq!(share(("fixed_window", "2/minute"), 5), "1/3m");
         assert_eq!(share(("sliding_log", "10/s"), 1), "10/s");
+    }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn a_share_of_a_calendar_window_is_of_the_same_window() {
+        let calendar = ("fixed_window", "100/calendar day in Europe/Berlin");
+        assert_eq!(share(calendar, 3), "33/calendar day in Europe/Berlin");
+        // Less than 1 a day: 1 in three of the longest days.
+        assert_eq!(share(("fixed_window", "2/calendar day"), 5), "1/4d");
     }
 
     #[test]

@@ -173,7 +173,7 @@ impl<'m> DescriptorCheck<'m> {
         Some(match self.hits {
             Hits::Charge(cost) | Hits::Refund(cost) => charge.cost(cost),
             Hits::Look => charge.kind(ChargeKind::Look),
-            Hits::Report(cost) => charge.cost(cost).kind(ChargeKind::Overdraft),
+            Hits::Report(cost) => charge.cost(cost).overdraft(self.limit.max_debt()),
         })
     }
 
@@ -203,11 +203,10 @@ pub(super) async fn decide(
     let denies_all = enforced.iter().any(|index| checks[*index].denies_all());
     let op = if denies_all { Op::Peek } else { Op::Check };
     let is_allowed = apply(limiter, op, checks, &enforced).await? && !denies_all;
+    let (reports, others): (Indices, Indices) =
+        others.into_iter().partition(|index| matches!(checks[*index].hits, Hits::Report(_)));
+    report(limiter, checks, &reports).await?;
     for index in others {
-        if let Hits::Report(_) = checks[index].hits {
-            report(limiter, checks, index).await?;
-            continue;
-        }
         let op = match checks[index].hits {
             Hits::Refund(_) if is_allowed => Op::refund_latest(),
             Hits::Charge(_) if is_allowed => Op::Check,
@@ -218,17 +217,20 @@ pub(super) async fn decide(
     Ok(())
 }
 
-/// Charges what was used. It is over the limit if nothing was left before.
+/// Charges what was used, whatever is left: most often in one step, or else without a check. A report is
+/// over the limit if nothing was left before it.
 async fn report(
     limiter: &PolicyLimiter,
     checks: &mut [DescriptorCheck<'_>],
-    index: usize,
+    reports: &[usize],
 ) -> Result<(), ChargesError> {
-    let was_left = apply(limiter, Op::Peek, checks, &[index]).await?;
-    apply(limiter, Op::Charge, checks, &[index]).await?;
-    if !was_left {
-        apply(limiter, Op::Peek, checks, &[index]).await?;
+    if apply(limiter, Op::Check, checks, reports).await? {
+        return Ok(());
     }
+    let over: Indices =
+        reports.iter().copied().filter(|index| checks[*index].is_over_limit()).collect();
+    apply(limiter, Op::Charge, checks, reports).await?;
+    apply(limiter, Op::Peek, checks, &over).await?;
     Ok(())
 }
 

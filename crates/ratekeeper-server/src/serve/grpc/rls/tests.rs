@@ -226,6 +226,11 @@ fn a_file_says_whether_hits_are_reports() {
     for expected in ["400", "0", "LIMITED over 0"] {
         fixture.check("tokens+600", expected);
     }
+    let fixture = with("{ max: 0.5x }");
+    for expected in ["0", "LIMITED over 0"] {
+        fixture.check("tokens+5000", expected);
+    }
+    fixture.check("tokens-501", "1"); // of 5000 reported twice, 1500 were charged
     let fixture = with("false");
     fixture.check("tokens+0", "1000");
     for expected in ["400", "LIMITED over 400"] {
@@ -461,4 +466,27 @@ fn a_duplicate_field_is_rejected() {
         let message = response["message"].as_str().unwrap();
         assert!(status == 400 && message.contains("is given twice"), "{body}: {status} {response}");
     }
+}
+
+#[test]
+fn a_unit_in_a_time_zone_ends_with_its_calendar_window() {
+    let fixture = fixture_of(
+        "
+domain: d
+descriptors:
+  - { key: k, rate_limit: { unit: day, requests_per_unit: 5, time_zone: Asia/Kolkata } }
+",
+        RateLimitSettings::default(),
+    );
+    // 2027-01-15 8:00:30 in UTC is 13:30:30 in Kolkata.
+    let request =
+        json!({ "domain": "d", "descriptors": [{ "entries": [{ "key": "k", "value": "v" }] }] });
+    let (_, response) = fixture.json(&request);
+    let status = &response["statuses"][0];
+    assert_eq!(status["currentLimit"]["unit"], "DAY", "{response}");
+    assert_eq!(
+        status["durationUntilReset"],
+        format!("{}s", 10 * 3_600 + 29 * 60 + 30),
+        "{response}"
+    );
 }

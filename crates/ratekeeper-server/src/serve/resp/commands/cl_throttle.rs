@@ -3,7 +3,7 @@
 //! A quantity above `max_burst + 1` can never be allowed: it is denied with a retry of -1, as in redis-cell.
 //! What differs: a negative quantity is an error, and rates that redis-cell rounds or rejects are exact.
 
-use ratekeeper::{ChargeKind, Cost, Op};
+use ratekeeper::{Cost, Op};
 
 use super::integer::parse_u64;
 use super::{CommandError, CommandSpec, Handler};
@@ -36,5 +36,5 @@ fn throttle<'a>(
         Some(cost) => (Action::Apply(Op::Check), cost, ReplyFormat::Throttle),
         None => (Action::Apply(Op::Peek), Cost::ONE, ReplyFormat::ThrottlePeek),
     };
-    Ok(RateCommand { action, limit, key: args.at(1), cost, kind: ChargeKind::Full, format })
+    Ok(RateCommand { action, limit, key: args.at(1), cost, overdraft: None, format })
 }

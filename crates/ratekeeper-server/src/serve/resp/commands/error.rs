@@ -61,6 +61,8 @@ pub(in super::super) enum CommandError {
     NoPermits,
     #[error(transparent)]
     ZeroCost(#[from] ZeroCost),
+    #[error("the maximum debt '{0}' is {error}", error = ratekeeper::MaxDebtError)]
+    MaxDebt(String),
     #[error(transparent)]
     UnknownAlgorithm(LimitError),
     #[error("the rate is not valid text; use one such as 100/minute or 5/s burst 10")]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ratekeeper::{Algorithm, ChargeKind, Cost, HoldId};
+use ratekeeper::{ChargeKind, Cost, HoldId};
 
 use super::integer::parse_u64;
 use super::rk::parse_algorithm;
@@ -51,7 +51,7 @@ pub(super) const RELEASE: CommandSpec = CommandSpec {
 };
 
 fn reserve(args: Args<'_>, limits: &mut CommandLimits) -> Result<HoldCommand, CommandError> {
-    let (mut algorithm, mut name, mut estimate) = (Algorithm::default(), None, Cost::ONE);
+    let (mut algorithm, mut name, mut estimate) = (None, None, Cost::ONE);
     let (mut kind, mut valid_ms) = (ChargeKind::Full, None);
     let mut index = 3;
     while let Some(option) = args.get(index) {
@@ -62,7 +62,7 @@ fn reserve(args: Args<'_>, limits: &mut CommandLimits) -> Result<HoldCommand, Co
         }
         let value = value_of(args, index)?;
         if option.eq_ignore_ascii_case(b"ALGORITHM") {
-            algorithm = parse_algorithm(value)?;
+            algorithm = Some(parse_algorithm(value)?);
         } else if option.eq_ignore_ascii_case(b"NAME") {
             name = Some(value);
         } else if option.eq_ignore_ascii_case(b"COST") {

@@ -1,6 +1,6 @@
 //! `RK.CHECK` and the other commands of Ratekeeper, which support every algorithm.
 
-use ratekeeper::{Algorithm, ChargeKind, Cost, Op};
+use ratekeeper::{Algorithm, Cost, MaxDebt, Op};
 
 use super::integer::parse_u64;
 use super::{CommandError, CommandSpec, Handler, quote};
@@ -8,10 +8,10 @@ use crate::serve::resp::codec::Args;
 use crate::serve::resp::command_limits::CommandLimits;
 use crate::serve::resp::rate_command::{Action, RateCommand, ReplyFormat};
 
-const USAGE: &str = "key rate [ALGORITHM name] [COST n] [NAME name] [OVERDRAFT]";
+const USAGE: &str = "key rate [ALGORITHM name] [COST n] [NAME name] [OVERDRAFT] [MAXDEBT n|nx]";
 
 const fn command(name: &'static str, summary: &'static str, handler: Handler) -> CommandSpec {
-    CommandSpec { name, args: 3..=10, usage: USAGE, summary, before_auth: false, handler }
+    CommandSpec { name, args: 3..=12, usage: USAGE, summary, before_auth: false, handler }
 }
 
 pub(super) const CHECK: CommandSpec = command(
@@ -53,30 +53,33 @@ fn parse<'a>(
     args: Args<'a>,
     limits: &'a mut CommandLimits,
 ) -> Result<RateCommand<'a>, CommandError> {
-    let (mut algorithm, mut name, mut cost) = (Algorithm::default(), None, Cost::ONE);
-    let mut kind = ChargeKind::Full;
+    let (mut algorithm, mut name, mut cost) = (None, None, Cost::ONE);
+    let mut overdraft = None;
     let mut index = 3;
     while let Some(option) = args.get(index) {
         if option.eq_ignore_ascii_case(b"OVERDRAFT") && action != Action::Reset {
-            kind = ChargeKind::Overdraft;
+            overdraft = overdraft.or(Some(MaxDebt::NONE));
             index += 1;
             continue;
         }
         let value = args.get(index + 1);
         let value = value.ok_or_else(|| CommandError::MissingValue(quote(option)))?;
         if option.eq_ignore_ascii_case(b"ALGORITHM") {
-            algorithm = parse_algorithm(value)?;
+            algorithm = Some(parse_algorithm(value)?);
         } else if option.eq_ignore_ascii_case(b"NAME") {
             name = Some(value);
         } else if option.eq_ignore_ascii_case(b"COST") && action != Action::Reset {
             cost = Cost::try_from(parse_u64("the cost", value)?)?;
+        } else if option.eq_ignore_ascii_case(b"MAXDEBT") && action != Action::Reset {
+            overdraft =
+                Some(quote(value).parse().map_err(|_| CommandError::MaxDebt(quote(value)))?);
         } else {
             return Err(unknown_option(action, option));
         }
         index += 2;
     }
     let limit = limits.rate(args.at(2), algorithm, name)?;
-    Ok(RateCommand { action, limit, key: args.at(1), cost, kind, format: ReplyFormat::Named })
+    Ok(RateCommand { action, limit, key: args.at(1), cost, overdraft, format: ReplyFormat::Named })
 }
 
 pub(super) fn parse_algorithm(text: &[u8]) -> Result<Algorithm, CommandError> {
@@ -87,7 +90,7 @@ pub(super) fn parse_algorithm(text: &[u8]) -> Result<Algorithm, CommandError> {
 fn unknown_option(action: Action, option: &[u8]) -> CommandError {
     let known = match action {
         Action::Reset => "ALGORITHM or NAME",
-        Action::Apply(_) => "ALGORITHM, COST, NAME or OVERDRAFT",
+        Action::Apply(_) => "ALGORITHM, COST, NAME, OVERDRAFT or MAXDEBT",
     };
     CommandError::UnknownOption { option: quote(option), known }
 }

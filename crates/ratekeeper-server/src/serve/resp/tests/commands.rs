@@ -193,11 +193,36 @@ fn every_algorithm_is_supported() {
 }
 
 #[test]
+fn a_calendar_period_is_a_fixed_window() {
+    let mut client = TestClient::new(&[]);
+    for line in [
+        "RK.CHECK k \"10/calendar day in Europe/Berlin\"",
+        "RK.CHECK k \"10/Calendar DAY in europe/berlin\" ALGORITHM fixed_window",
+        "RK.CHARGE k \"10/calendar day in Europe/Berlin\" COST 2",
+        "RK.CHECK k \"10/calendar day in Europe/Berlin\" OVERDRAFT",
+    ] {
+        assert!(client.send(line).0.starts_with("[allowed 1 limit 10 "), "{line}");
+    }
+    let left = client.send("RK.PEEK k \"10/calendar day in Europe/Berlin\"").0;
+    assert!(left.starts_with("[allowed 1 limit 10 remaining 5 "), "{left}");
+    check(&[
+        (
+            "RK.CHECK k \"10/calendar day\" ALGORITHM gcra",
+            "ERR token_bucket has no calendar windows; use fixed_window, or a period without \"calendar\"",
+        ),
+        (
+            "RK.CHECK k \"10/calendar day in Berlin\"",
+            "ERR unknown time zone \"Berlin\"; did you mean \"Europe/Berlin\"?",
+        ),
+    ]);
+}
+
+#[test]
 fn invalid_limits_are_errors() {
     check(&[
         (
             "RK.CHECK k",
-            "ERR wrong number of arguments for 'rk.check' command; usage: RK.CHECK key rate [ALGORITHM name] [COST n] [NAME name] [OVERDRAFT]",
+            "ERR wrong number of arguments for 'rk.check' command; usage: RK.CHECK key rate [ALGORITHM name] [COST n] [NAME name] [OVERDRAFT] [MAXDEBT n|nx]",
         ),
         ("RK.CHECK k 5/s COST", "ERR 'COST' needs a value"),
         (
@@ -206,7 +231,7 @@ fn invalid_limits_are_errors() {
         ),
         (
             "RK.CHECK k 5/s PRICE 1",
-            "ERR syntax error: unknown option 'PRICE'; use ALGORITHM, COST, NAME or OVERDRAFT",
+            "ERR syntax error: unknown option 'PRICE'; use ALGORITHM, COST, NAME, OVERDRAFT or MAXDEBT",
         ),
         ("RK.RESET k 5/s COST 1", "ERR syntax error: unknown option 'COST'; use ALGORITHM or NAME"),
         (
@@ -292,6 +317,15 @@ fn an_overdraft_charges_more_than_is_left_once() {
         ("RK.CHECK k 5/s COST 4 OVERDRAFT", &named(1, 1, -1, 800)),
         ("RK.CHECK k 5/s overdraft cost 4", &named(1, 0, -1, 1600)),
         ("RK.CHECK k 5/s COST 4 OVERDRAFT", &named(0, 0, 800, 1600)),
+        (
+            "RK.CHECK bounded 5/s COST 40 MAXDEBT 2x",
+            &named(1, 0, -1, 3000).replace(" degraded 0]", " degraded 0 cut 1]"),
+        ),
+        ("RK.CHECK bounded 5/s OVERDRAFT", &named(0, 0, 2200, 3000)),
+        (
+            "RK.CHECK bounded 5/s MAXDEBT two",
+            "ERR the maximum debt 'two' is not a maximum debt; use a number of units such as 500, or a multiple of the limit such as 2x or 0.5x",
+        ),
         (
             "RK.RESET k 5/s OVERDRAFT x",
             "ERR syntax error: unknown option 'OVERDRAFT'; use ALGORITHM or NAME",
