@@ -51,7 +51,16 @@ impl Reserved {
     }
 }
 
-/// A reservation that was settled, and what remains. See [`Reserved`].
+/// A reservation that was settled, and what remains.
+///
+/// ```
+/// use ratekeeper::Settled;
+///
+/// fn log(settled: &Settled) {
+///     let (limit, applied) = (settled.limit(), settled.applied());
+///     println!("{}: {} of {} left", limit.name(), applied.remaining(), limit.quota());
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Settled {
     pub(super) record: ReservationRecord,
