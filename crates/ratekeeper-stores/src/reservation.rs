@@ -58,7 +58,7 @@ impl ReservationRecord {
     }
 }
 
-/// A reservation that was settled, and what remains.
+/// A reservation that was settled, and what remains. See [`ReservationStore::settle_reservation`].
 #[derive(Clone, Debug)]
 pub struct SettledReservation {
     /// What it had charged.

@@ -23,7 +23,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Returns a limit of each algorithm, and as many keys, which are in different slots of a cluster.
 fn limits() -> Vec<(Limit, String)> {
     let limit = |algorithm| Limit::new("1000/day".parse().unwrap(), algorithm).unwrap();
-    ALGORITHMS.iter().map(|one| (limit(*one).named("tokens"), format!("user {one}"))).collect()
+    let each = ALGORITHMS.iter().map(|one| (limit(*one).named("tokens"), format!("user {one}")));
+    let calendar = Limit::fixed_window("1000/calendar month").unwrap().named("tokens");
+    each.chain([(calendar, "user calendar".to_string())]).collect()
 }
 
 fn charges<'a>(limits: &'a [(Limit, String)]) -> Vec<Charge<'a>> {

@@ -273,6 +273,9 @@ fn the_id_of_a_permit_is_not_that_of_a_reservation() {
     let id = server.post("/v1/reserve", reserve).1["reservation"].clone();
     assert_eq!(server.post("/v1/release", json!({"permit": id})).0, 410);
     assert_eq!(server.post("/v1/settle", json!({"reservation": id, "cost": 0})).0, 200);
+    let bounded = json!({"key": "k", "rate": "5/s", "overdraft": {"max": 5}});
+    let (status, error) = server.post("/v1/reserve", bounded);
+    assert!(status == 400 && error["message"].to_string().contains("charged in full"), "{error}");
     let unnamed = json!({"key": "k", "max": 1, "name": "x".repeat(1_000)});
     assert_eq!(server.post("/v1/acquire", unnamed).0, 400);
 }

@@ -146,6 +146,17 @@ mod tests {
     }
 
     #[test]
+    fn a_calendar_rate_is_in_the_record() {
+        for rate in ["1000/calendar day in Europe/Berlin", "5/calendar month", "1500/1500ms"] {
+            let limit = Limit::fixed_window(rate).unwrap().named("tokens");
+            let record =
+                ReservationRecord::new(&[Charge::new(&limit, "k")], Cost::ONE, Micros::new(1));
+            let read = ReservationRecord::decode(&record.encode()).unwrap();
+            assert_eq!(read.charges[0].as_charge().limit().rate(), limit.rate());
+        }
+    }
+
+    #[test]
     fn what_a_limit_counts_is_in_the_record() {
         let limit = Limit::sliding_log("5/s").unwrap().count_rejected().unwrap();
         let record = ReservationRecord::new(&[Charge::new(&limit, "k")], Cost::ONE, Micros::new(1));

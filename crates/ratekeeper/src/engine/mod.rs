@@ -31,4 +31,6 @@ pub use maybe_ready::MaybeReady;
 pub use permits::PermitError;
 #[cfg(feature = "policy")]
 pub(crate) use permits::{InFlightPermit, PermitRequest};
+#[cfg(feature = "redis")]
+pub(crate) use reservations::in_full;
 pub use reservations::{ReservationError, ReserveError, Reserved, Settled};

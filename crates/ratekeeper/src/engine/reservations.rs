@@ -1,6 +1,6 @@
 //! Reservations: an estimate is charged, and corrected to the actual cost once, by an id.
 
-use ratekeeper_core::Limit;
+use ratekeeper_core::{Cost, Limit, MaxDebt};
 use ratekeeper_stores::{Charge, ChargesError, OwnedCharge, ReservationRecord, StoreError};
 
 use super::applied::Applied;
@@ -10,7 +10,6 @@ use super::hold_table::TooManyHeld;
 #[cfg(feature = "policy")]
 use {
     super::apply::{Engine, EngineStore},
-    ratekeeper_core::Cost,
     ratekeeper_stores::{MemoryStore, Op},
     std::time::Duration,
 };
@@ -52,7 +51,16 @@ impl Reserved {
     }
 }
 
-/// A reservation that was settled, and what remains. See [`Reserved`].
+/// A reservation that was settled, and what remains.
+///
+/// ```
+/// use ratekeeper::Settled;
+///
+/// fn log(settled: &Settled) {
+///     let (limit, applied) = (settled.limit(), settled.applied());
+///     println!("{}: {} of {} left", limit.name(), applied.remaining(), limit.quota());
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Settled {
     pub(super) record: ReservationRecord,
@@ -74,6 +82,12 @@ impl Settled {
     pub fn limit(&self) -> &Limit {
         self.record.charges()[self.applied.binding()].as_charge().limit()
     }
+}
+
+/// Returns the charges at the estimate. It is charged in full, without a maximum debt: what is cut off could
+/// not be settled.
+pub(crate) fn in_full<'c>(charges: &[Charge<'c>], estimate: Cost) -> Vec<Charge<'c>> {
+    charges.iter().map(|charge| charge.cost(estimate).max_debt(MaxDebt::NONE)).collect()
 }
 
 /// Why nothing was reserved, other than a denial.
@@ -125,7 +139,8 @@ pub enum ReservationError {
 #[cfg(feature = "policy")]
 impl Engine {
     /// Charges an estimate under all limits or none, and returns an id by which it can be settled once,
-    /// within `valid`. A reservation that is not settled keeps its charge.
+    /// within `valid`. A reservation that is not settled keeps its charge. An overdraft has no maximum
+    /// debt here.
     ///
     /// In a shared store it can be settled by every process that shares the store. While the store is
     /// unavailable, the charge is made by this node's share, and only this process can settle it
@@ -140,7 +155,7 @@ impl Engine {
         estimate: Cost,
         valid: Duration,
     ) -> Result<Reserved, ReserveError> {
-        let charges: Vec<_> = charges.iter().map(|charge| charge.cost(estimate)).collect();
+        let charges = in_full(charges, estimate);
         match &self.store {
             EngineStore::Memory(store) => self.reserve_in(store, &charges, estimate, valid),
             #[cfg(feature = "redis")]

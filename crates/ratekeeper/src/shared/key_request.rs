@@ -6,7 +6,7 @@ use ratekeeper_core::{Cost, FailureMode, IntoCost, Limit, MaxDebt, Micros};
 use ratekeeper_stores::{Charge, Op, ReservationStore, SharedStore, StoreError};
 
 use super::SharedLimiter;
-use crate::engine::{Applied, ReserveError, Reserved};
+use crate::engine::{Applied, ReserveError, Reserved, in_full};
 
 /// A request for one key, from [`SharedLimiter::key`].
 ///
@@ -143,7 +143,7 @@ impl<'a, S: SharedStore + Send + Sync + 'static> SharedKeyRequest<'a, S> {
 impl<S: ReservationStore + Send + Sync + 'static> SharedKeyRequest<'_, S> {
     /// Charges an estimate that can be settled within `valid` by its id, once, in every process that shares
     /// the store ([`SharedLimiter::settle`]). [`SharedKeyRequest::reserve`] needs one call to the store
-    /// less, but only this process can settle it.
+    /// less, but only this process can settle it. An overdraft has no maximum debt here.
     ///
     /// # Errors
     ///
@@ -165,7 +165,8 @@ impl<S: ReservationStore + Send + Sync + 'static> SharedKeyRequest<'_, S> {
     /// # }
     /// ```
     pub async fn reserve_for(self, valid: Duration) -> Result<Reserved, ReserveError> {
-        self.limiter.fallback.reserve(&[self.to_charge()], self.cost, valid).await
+        let charges = in_full(&[self.to_charge()], self.cost);
+        self.limiter.fallback.reserve(&charges, self.cost, valid).await
     }
 }
 

@@ -73,6 +73,11 @@ impl RateCheck {
         }
     }
 
+    /// Returns whether an overdraft has a maximum debt.
+    pub(super) fn has_max_debt(&self) -> bool {
+        self.overdraft.is_some_and(|max| max != MaxDebt::NONE)
+    }
+
     /// Parses a check from an object that may have `other_fields` too.
     pub(super) fn parse(
         object: &JsonObject,

@@ -16,6 +16,10 @@ use super::response::{
 pub(super) async fn reserve(api: &HttpApi, body: &[u8]) -> Result<ApiResponse, RequestError> {
     let object = json_fields::parse_object(body)?;
     let check = RateCheck::parse(&object, &["valid_ms"])?;
+    if check.has_max_debt() {
+        let expected = "true or false in a reservation, which is charged in full";
+        return Err(RequestError::FieldType { field: "overdraft", expected });
+    }
     let valid = json_fields::hold_time(&object)?;
     let reserved = match api.engine().reserve(&[check.charge()], check.cost, valid).await {
         Ok(reserved) => reserved,

@@ -49,6 +49,7 @@ impl HoldCommand {
     /// Executes the command, and writes the reply.
     pub(super) async fn run(self, server: &RespServer, reply: &mut ReplyWriter<'_>) -> Outcome {
         let engine = server.limiter.engine();
+        let began = engine.now();
         let finished = match &self {
             Self::Reserve { limit, key, estimate, overdraft, valid } => {
                 let charge = Charge::new(limit, key);
@@ -66,7 +67,11 @@ impl HoldCommand {
             }
             Self::Release { id } => Finished::Released(engine.release(*id).await),
         };
+        let is_degraded = finished.is_degraded();
         let outcome = finished.write(reply);
+        if let Self::Reserve { limit, .. } = &self {
+            server.trace(limit, outcome, is_degraded, began);
+        }
         if let Self::Reserve { key, .. } | Self::Acquire { key, .. } = &self {
             server.count_name(self.limit_name(), key, outcome, engine.now());
         }
@@ -83,6 +88,10 @@ impl HoldCommand {
 }
 
 impl Finished {
+    fn is_degraded(&self) -> bool {
+        matches!(self, Self::Reserved(Ok(reserved)) if reserved.applied().is_degraded())
+    }
+
     fn write(self, reply: &mut ReplyWriter<'_>) -> Outcome {
         match self {
             Self::Reserved(Ok(reserved)) => {

@@ -210,8 +210,35 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
             return self.store.apply(op, charges, receipt.at()).await.map(Applied::by_store);
         };
         if let Op::Refund { charged_at } = op {
-            self.refund_owed(charges, charged_at).await?;
+            let OwedCharges { removed, reported } = self.remove_owed(charges, charged_at);
+            if !reported.is_empty()
+                && let Err(error) = self.store.apply(op, &reported, charged_at).await
+            {
+                let (nodes, now) = (self.membership.nodes(), self.clock.now());
+                for charge in &removed {
+                    self.backlog.add(charge, nodes, now);
+                }
+                return Err(error);
+            }
         }
+        Ok(self.correct_here(op, charges, degraded))
+    }
+
+    /// Removes charges that were made here from the backlog.
+    fn remove_owed<'c>(&self, charges: &[Charge<'c>], charged_at: Micros) -> OwedCharges<'c> {
+        let now = self.clock.now();
+        let mut owed = OwedCharges::default();
+        for charge in charges {
+            let reported = self.backlog.remove(charge, charged_at, now);
+            let removed = charge.amount().get() - reported.map_or(0, Cost::get);
+            owed.removed.extend(Cost::new(removed).map(|removed| charge.cost(removed)));
+            owed.reported.extend(reported.map(|reported| charge.cost(reported)));
+        }
+        owed
+    }
+
+    /// Corrects charges that were made here, apart from refunds of what was in the backlog.
+    fn correct_here(&self, op: Op, charges: &[Charge<'_>], degraded: &Degraded) -> Applied {
         let charges: Vec<_> =
             charges.iter().map(|charge| charge.on_failure(FailureMode::Local)).collect();
         let applied = self.verdict_here(op, &charges, degraded.reason.clone());
@@ -219,38 +246,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
             let (nodes, now) = (self.membership.nodes(), self.clock.now());
             self.add_to_backlog(op, &charges, &applied, nodes, now);
         }
-        Ok(applied)
-    }
-
-    /// Removes charges that were made here from the backlog. What the store has been charged meanwhile is
-    /// refunded there.
-    async fn refund_owed(
-        &self,
-        charges: &[Charge<'_>],
-        charged_at: Micros,
-    ) -> Result<(), StoreError> {
-        let (nodes, now) = (self.membership.nodes(), self.clock.now());
-        let mut reported = Vec::new();
-        let mut removed = Vec::new();
-        for charge in charges {
-            let rest = self.backlog.remove(charge, charged_at, now);
-            removed.extend(
-                Cost::new(charge.amount().get() - rest.map_or(0, Cost::get))
-                    .map(|owed| charge.cost(owed)),
-            );
-            reported.extend(rest.map(|rest| charge.cost(rest)));
-        }
-        if reported.is_empty() {
-            return Ok(());
-        }
-        let refund = Op::Refund { charged_at };
-        let refunded = self.store.apply(refund, &reported, charged_at).await;
-        if refunded.is_err() {
-            for charge in &removed {
-                self.backlog.add(charge, nodes, now);
-            }
-        }
-        refunded.map(drop)
+        applied
     }
 
     /// Deletes the state of a key, in the store and here. If the store fails, nothing changes.
@@ -370,6 +366,14 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
             }
         });
     }
+}
+
+/// Charges that were made here: those that were still in the backlog, and those that the store has been
+/// charged meanwhile.
+#[derive(Default)]
+struct OwedCharges<'c> {
+    removed: Vec<Charge<'c>>,
+    reported: Vec<Charge<'c>>,
 }
 
 fn mode(charge: &Charge<'_>) -> FailureMode {

@@ -3,13 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::Cost;
+use ratekeeper_core::{Cost, Micros};
 use ratekeeper_stores::{Charge, Op, ReservationRecord, ReservationStore, StoreError};
+use tokio::sync::Semaphore;
 
 use super::Fallback;
-use crate::engine::applied::{Applied, Receipt};
+use crate::engine::applied::{Applied, Degraded};
 use crate::engine::hold_id::HoldId;
 use crate::engine::reservations::{ReservationError, ReserveError, Reserved, Settled};
+
+/// How often a refund in the store is retried, and the first back-off. Each further one is twice as long, up to
+/// a bound: six minutes in all.
+const REFUND_TRIES: u32 = 40;
+const REFUND_PAUSE: Duration = Duration::from_millis(100);
+const REFUND_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// How long the store keeps what makes a refund happen once.
+const REFUND_VALID: Duration = Duration::from_secs(3_600);
+/// How many refunds are retried at a time.
+static REFUNDING: Semaphore = Semaphore::const_new(1_000);
 
 /// A reservation that is held in this process.
 pub(super) struct LocalReservation {
@@ -20,7 +31,7 @@ pub(super) struct LocalReservation {
 /// Where its charge was made.
 enum Made {
     /// Here, because the store was unavailable. It is corrected here.
-    Degraded(Receipt),
+    Degraded(Degraded),
     /// In the store, which then failed to keep the record. It is kept there before it is settled, because
     /// only that makes sure that a correction is not made twice.
     Unrecorded {
@@ -42,9 +53,9 @@ impl<S: ReservationStore + Send + Sync + 'static> Fallback<S> {
         }
         let (id, receipt) = (HoldId::random(), applied.receipt());
         let record = ReservationRecord::new(charges, estimate, receipt.at());
-        let made = match receipt.is_degraded() {
-            true => Made::Degraded(receipt.clone()),
-            false => match self.store.put_reservation(id.number(), &record, valid).await {
+        let made = match receipt.degraded() {
+            Some(degraded) => Made::Degraded(degraded.clone()),
+            None => match self.store.put_reservation(id.number(), &record, valid).await {
                 Ok(()) => return Ok(Reserved { id: Some(id), applied }),
                 Err(error) => {
                     self.counters.count_error(&error);
@@ -116,18 +127,59 @@ impl<S: ReservationStore + Send + Sync + 'static> Fallback<S> {
         actual: u64,
     ) -> Result<Result<Settled, ReservationError>, StoreError> {
         match &held.made {
-            Made::Degraded(receipt) => {
+            Made::Degraded(degraded) => {
                 let (op, charges) = held.record.correction(actual);
-                let applied = self.correct_all(op, &charges, receipt).await?;
-                return Ok(Ok(Settled { record: held.record.clone(), applied }));
+                if let Op::Refund { charged_at } = op {
+                    for reported in self.remove_owed(&charges, charged_at).reported {
+                        self.refund_once(reported, charged_at).await;
+                    }
+                }
+                let applied = self.correct_here(op, &charges, degraded);
+                Ok(Ok(Settled { record: held.record.clone(), applied }))
             }
-            Made::Unrecorded { valid } => {
-                self.store.put_reservation(id.number(), &held.record, *valid).await?;
-                held.made = Made::Recorded;
+            Made::Unrecorded { .. } | Made::Recorded => {
+                self.settle_recorded(id, held, actual).await
             }
-            Made::Recorded => {}
+        }
+    }
+
+    /// Settles a reservation that was charged in the store, after the store keeps it.
+    async fn settle_recorded(
+        &self,
+        id: HoldId,
+        held: &mut LocalReservation,
+        actual: u64,
+    ) -> Result<Result<Settled, ReservationError>, StoreError> {
+        if let Made::Unrecorded { valid } = held.made {
+            self.store.put_reservation(id.number(), &held.record, valid).await?;
+            held.made = Made::Recorded;
         }
         self.settle_in_store(id, actual).await
+    }
+
+    /// Refunds what the store was charged after an outage, in the background if it fails now. Also this
+    /// is a reservation in the store, so that no refund is made twice.
+    async fn refund_once(self: &Arc<Self>, charge: Charge<'_>, charged_at: Micros) {
+        let record = ReservationRecord::new(&[charge], charge.amount(), charged_at);
+        let made = Made::Unrecorded { valid: REFUND_VALID };
+        let (id, mut refund) = (HoldId::random(), LocalReservation { record, made });
+        if self.settle_recorded(id, &mut refund, 0).await.is_ok() {
+            return;
+        }
+        // Beyond the bound, it stays charged.
+        let Ok(slot) = REFUNDING.try_acquire() else { return };
+        let this = Arc::downgrade(self);
+        tokio::spawn(async move {
+            for attempt in 0..REFUND_TRIES {
+                tokio::time::sleep(REFUND_PAUSE_MAX.min(REFUND_PAUSE * 2_u32.pow(attempt.min(10))))
+                    .await;
+                let Some(this) = this.upgrade() else { break };
+                if this.settle_recorded(id, &mut refund, 0).await.is_ok() {
+                    break;
+                }
+            }
+            drop(slot);
+        });
     }
 
     /// Drops reservations that have expired.

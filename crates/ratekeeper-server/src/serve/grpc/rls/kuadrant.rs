@@ -169,9 +169,11 @@ impl RateLimitService {
         let config = self.config();
         let matched = config.resolve(&request.domain, &request.descriptors);
         let checks = self.checks_of(&request, &matched)?;
-        let charged = checks.iter().filter(|check| is_charged(check)).filter_map(charge_of);
         let Some(used) = Cost::new(used) else { return Ok(()) };
-        let charges: Vec<_> = charged.map(|charge| charge.cost(used)).collect();
+        let charged = checks.iter().filter(|check| is_charged(check));
+        let charges: Vec<_> = charged
+            .filter_map(|check| Some(charge_of(check)?.cost(used).max_debt(check.limit.max_debt())))
+            .collect();
         if !charges.is_empty() {
             let _applied = self.limiter.engine().apply(Op::Charge, &charges).await?;
         }
