@@ -149,9 +149,12 @@ impl Engine {
             EngineStore::Shared(fallback) => {
                 let (fallback, charge) = (Arc::clone(fallback), OwnedCharge::from(charge));
                 let receipt = receipt.clone();
-                tokio::spawn(async move {
-                    let _ = fallback.correct(op, charge.as_charge(), &receipt).await;
-                });
+                // A response may be dropped when its runtime is gone, and the charge then stays as it is.
+                if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                    runtime.spawn(async move {
+                        let _ = fallback.correct(op, charge.as_charge(), &receipt).await;
+                    });
+                }
             }
         }
     }
