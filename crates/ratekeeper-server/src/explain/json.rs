@@ -59,6 +59,9 @@ fn applied_limit(one: &AppliedLimit, counted: &str, state: Option<&LimitState>) 
         "mode": mode(one),
         "on_store_failure": failure_mode(one.rule.on_failure()),
     });
+    if let Some(format) = one.rule.usage_format() {
+        json["usage"] = format.to_string().into();
+    }
     if let Some(state) = state {
         json["state"] = limit_state(state);
     }

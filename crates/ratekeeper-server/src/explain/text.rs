@@ -123,7 +123,7 @@ fn applied_rows(rows: &[&AppliedLimit], states: &LimitStates) -> Vec<Vec<String>
             title(one),
             one.amount().to_string(),
             printable(&one.key.to_string()),
-            one.cost.get().to_string(),
+            cost(one),
             mode(one).into(),
             failure_mode(one.rule.on_failure()).into(),
         ];
@@ -131,6 +131,14 @@ fn applied_rows(rows: &[&AppliedLimit], states: &LimitStates) -> Vec<Vec<String>
         table.push(row);
     }
     table
+}
+
+/// Returns the cost of the request; an estimate, if the limit charges what the response states.
+fn cost(one: &AppliedLimit) -> String {
+    match one.rule.usage_format() {
+        Some(format) => format!("{}, then the usage ({format})", one.cost.get()),
+        None => one.cost.get().to_string(),
+    }
 }
 
 /// Returns the name of the limit, or of a class's share of it.
