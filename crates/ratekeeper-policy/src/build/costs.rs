@@ -112,7 +112,7 @@ fn weight(node: &Node, problems: &mut Problems) -> Option<Weight> {
     let text = node.text()?;
     text.parse()
         .map_err(|error| {
-            problems.report(node.span, format!("{} is no weight: {error}", quoted(text)))
+            problems.report(node.span, format!("{} is no weight: {error}", quoted(text)));
         })
         .ok()
 }

@@ -125,9 +125,7 @@ fn openai(fields: &JsonFields, at: &str) -> Option<TokenUsage> {
     let input = number("prompt_tokens").or_else(|| number("input_tokens"));
     let output = number("completion_tokens").or_else(|| number("output_tokens"));
     let total = number("total_tokens");
-    if input.or(output).or(total).is_none() {
-        return None;
-    }
+    input.or(output).or(total)?;
     let cached = number("prompt_tokens_details.cached_tokens")
         .or_else(|| number("input_tokens_details.cached_tokens"));
     let input = input.unwrap_or(0);
