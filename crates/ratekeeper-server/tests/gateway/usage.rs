@@ -5,6 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -20,7 +21,7 @@ use ratekeeper::policy::json_fields::JsonFields;
 use ratekeeper::policy::{NoSources, RequestAttributes, Resolution};
 use ratekeeper::{Policy, PolicyLimiter};
 use ratekeeper_testkit::llm::{self, Tokens};
-use ratekeeper_testkit::{RedisServer, TIMEOUT};
+use ratekeeper_testkit::{Fault, FaultProxy, RedisServer, TIMEOUT};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
@@ -128,9 +129,12 @@ async fn respond(
 
 /// Starts an upstream whose streams go on when so many have begun.
 async fn upstream(streams: usize) -> SocketAddr {
+    upstream_with(Gate::new(streams)).await
+}
+
+async fn upstream_with(gate: Arc<Gate>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let gate = Gate::new(streams);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let gate = Arc::clone(&gate);
@@ -266,14 +270,31 @@ async fn charged_in(limiter: &PolicyLimiter, path: &str, body: &Value) -> Vec<u6
     charged
 }
 
+/// Waits for what is settled in the background.
+async fn await_charged(limiter: &PolicyLimiter, expected: &[u64]) {
+    let mut now = Vec::new();
+    for _ in 0..500 {
+        now = charged_in(limiter, "/openai", &stream_of(0)).await;
+        if now == expected {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("charged {now:?}, used {expected:?}");
+}
+
+fn redis_policy(url: &str) -> (String, PolicyLimiter) {
+    let text = format!("{POLICY}store: {{ url: '{url}', deadline: 5s }}\n");
+    let policy = Policy::parse("policy.yaml", &text, &NoSources).unwrap();
+    (text, PolicyLimiter::new(policy).unwrap())
+}
+
 #[test]
 fn what_was_used_is_charged_in_redis_to_the_user_and_the_model() {
     run(async {
         let redis = RedisServer::start();
-        let policy = format!("{POLICY}store: {{ url: '{}', deadline: 5s }}\n", redis.url());
+        let (policy, limiter) = redis_policy(&redis.url());
         let (gateway, _policy) = start(upstream(STREAMS).await, &policy);
-        let limiter = Policy::parse("policy.yaml", &policy, &NoSources).unwrap();
-        let limiter = PolicyLimiter::new(limiter).unwrap();
         let mut clients = Vec::new();
         for _ in 0..5 {
             clients.push(http2_client(gateway.address()).await);
@@ -290,16 +311,31 @@ fn what_was_used_is_charged_in_redis_to_the_user_and_the_model() {
         let weighted: u64 =
             tokens.map(|t| (10 * t.input + t.cached + 40 * t.output).div_ceil(10)).sum();
         let expected = [used(STREAMS), weighted];
-        // Settled in the background.
-        let mut now = Vec::new();
-        for _ in 0..500 {
-            now = charged_in(&limiter, "/openai", &stream_of(0)).await;
-            if now == expected {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-        panic!("charged {now:?}, used {expected:?}");
+        await_charged(&limiter, &expected).await;
+    });
+}
+
+#[test]
+fn the_last_responses_before_a_shutdown_are_charged_too() {
+    run(async {
+        let redis = RedisServer::start();
+        let slow = FaultProxy::start(redis.port());
+        let (policy, _) = redis_policy(&slow.url());
+        let (_, limiter) = redis_policy(&redis.url());
+        let gate = Gate::new(2);
+        let (mut gateway, _policy) = start(upstream_with(gate.clone()).await, &policy);
+        let mut client = http1_client(gateway.address()).await;
+        let response = client.send_request(post("/openai", &stream_of(4))).await.unwrap();
+        slow.set(Fault::Delay(Duration::from_millis(500)));
+        gateway.signal("-TERM");
+        gateway.wait_for_log("shutting down");
+        gate.wait().await;
+        read(response).await;
+        assert!(gateway.wait().success());
+        let used = Tokens::of(4);
+        let weighted = (10 * used.input + used.cached + 40 * used.output).div_ceil(10);
+        let charged = charged_in(&limiter, "/openai", &stream_of(4)).await;
+        assert_eq!(charged, [used.total(), weighted]);
     });
 }
 
@@ -324,7 +360,7 @@ fn a_client_that_disconnects_is_charged_at_least_the_estimate() {
                 assert_eq!(charged(&gateway, "/anthropic").await, started.max(12));
                 return;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         panic!("the disconnect was not seen");
     });

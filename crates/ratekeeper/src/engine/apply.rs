@@ -13,6 +13,7 @@ use crate::histogram::{DurationCounts, SampledHistogram};
 
 #[cfg(feature = "redis")]
 use {
+    super::corrections::Corrections,
     super::fallback::{BreakerState, Fallback, FallbackStats, StoreState},
     super::fleet_store::FleetStore,
     ratekeeper_stores::{LeaseStats, OwnedCharge},
@@ -44,6 +45,8 @@ pub struct Engine {
     pub(super) permits: LocalPermits,
     /// How long calls of the memory store took. A shared store has a histogram of its own.
     memory_time: SampledHistogram,
+    #[cfg(feature = "redis")]
+    corrections: Corrections,
 }
 
 /// Where the state is.
@@ -67,6 +70,8 @@ impl Engine {
             on_failure: AtomicU8::default(),
             permits: LocalPermits::default(),
             memory_time: SampledHistogram::default(),
+            #[cfg(feature = "redis")]
+            corrections: Corrections::default(),
         }
     }
 
@@ -151,7 +156,9 @@ impl Engine {
                 let receipt = receipt.clone();
                 // A response may be dropped when its runtime is gone, and the charge then stays as it is.
                 if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                    let under_way = self.corrections.begin();
                     runtime.spawn(async move {
+                        let _under_way = under_way;
                         let _ = fallback.correct(op, charge.as_charge(), &receipt).await;
                     });
                 }
@@ -271,9 +278,10 @@ impl Engine {
         }
     }
 
-    /// Refunds what this node has charged ahead in a shared store and not used. For a node that is about to
-    /// exit.
+    /// Waits for the corrections of charges that are under way in a shared store, and refunds what this node has
+    /// charged ahead there and not used. For a node that is about to exit.
     pub async fn return_leases(&self) {
+        self.corrections.done().await;
         if let Some(fallback) = self.fallback() {
             fallback.store().return_leases(self.now()).await;
         }
