@@ -159,7 +159,7 @@ impl Engine {
                     let under_way = self.corrections.begin();
                     runtime.spawn(async move {
                         let _under_way = under_way;
-                        let _ = fallback.correct(op, charge.as_charge(), &receipt).await;
+                        fallback.correct_later(op, charge.as_charge(), &receipt).await;
                     });
                 }
             }
