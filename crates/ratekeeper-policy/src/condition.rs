@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use crate::attributes::{AttributeValues, header};
 use crate::context::RequestContext;
+use crate::json_fields::JsonPath;
 use crate::path::{Glob, PathPattern};
 
 /// A match condition. All fields that are set must match; in a list, any entry.
@@ -17,12 +18,13 @@ pub(crate) struct Condition {
     pub(crate) hosts: Vec<Glob>,
     pub(crate) headers: Vec<(String, FieldTest)>,
     pub(crate) query: Vec<(String, FieldTest)>,
+    pub(crate) request_json: Vec<(JsonPath, FieldTest)>,
     pub(crate) networks: Vec<IpNet>,
     pub(crate) tiers: Vec<usize>,
     pub(crate) not: Vec<Condition>,
 }
 
-/// The test of a header or query parameter.
+/// The test of a header, a query parameter or a field of the body.
 #[derive(Debug)]
 pub(crate) enum FieldTest {
     Present,
@@ -62,6 +64,8 @@ pub enum Mismatch<'p> {
     Header(&'p str),
     /// This query parameter does not match.
     Query(&'p str),
+    /// This field of the body does not match.
+    RequestJson(&'p JsonPath),
     /// The client is not in any of the networks.
     Network,
     /// The client has another tier.
@@ -78,6 +82,9 @@ impl fmt::Display for Mismatch<'_> {
             Self::Host => "another host",
             Self::Header(name) => return write!(f, "the header {name} does not match"),
             Self::Query(name) => return write!(f, "the query parameter {name} does not match"),
+            Self::RequestJson(path) => {
+                return write!(f, "the field {path} of the body does not match");
+            }
             Self::Network => "the client is in another network",
             Self::Tier => "another tier",
             Self::Excluded => "excluded by `not`",
@@ -136,13 +143,24 @@ impl Condition {
         if !self.matches_host(context, by) {
             return Some(Mismatch::Host);
         }
-        self.mismatch_of_fields(context, by).or_else(|| self.mismatch_of_caller(context)).or_else(
-            || {
+        self.mismatch_of_fields(context, by)
+            .or_else(|| self.mismatch_of_caller(context))
+            .or_else(|| self.mismatch_of_body(context, by))
+            .or_else(|| {
                 let is_excluded =
                     self.not.iter().any(|not| not.mismatch_by(context, by.other()).is_none());
                 is_excluded.then_some(Mismatch::Excluded)
-            },
-        )
+            })
+    }
+
+    /// Returns why the body does not match. It is tested late, because it is read only if it is needed.
+    fn mismatch_of_body<'p>(
+        &'p self,
+        context: &RequestContext<'_, '_>,
+        by: Quantifier,
+    ) -> Option<Mismatch<'p>> {
+        let fails = |(path, test): &&(JsonPath, FieldTest)| !test.holds(&context.json(path), by);
+        self.request_json.iter().find(fails).map(|(path, _)| Mismatch::RequestJson(path))
     }
 
     /// Whether the host matches. An invalid host matches any pattern, because upstreams may read it as

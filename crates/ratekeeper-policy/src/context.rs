@@ -1,15 +1,16 @@
 //! Derived values of one request, each computed once and only when needed.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::io::Write as _;
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
 use crate::attributes::query::Parameters;
-use crate::attributes::{HostError, canonical_host};
+use crate::attributes::{AttributeValues, HostError, canonical_host};
 use crate::identity::{Identity, IdentityValue, Key, MissingReason, Source, WhenMissing};
+use crate::json_fields::JsonPath;
 use crate::path;
 use crate::policy::Policy;
 use crate::request::RequestAttributes;
@@ -26,6 +27,7 @@ pub(crate) struct RequestContext<'p: 'r, 'r> {
     parameters: OnceCell<Parameters<'r>>,
     identities: SmallVec<[OnceCell<IdentityValue<'r>>; 6]>,
     tier: OnceCell<usize>,
+    has_read_json: Cell<bool>,
     #[cfg(feature = "jwt")]
     token: OnceCell<TokenClaims>,
 }
@@ -50,6 +52,7 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
             parameters: OnceCell::new(),
             identities: policy.identities.iter().map(|_| OnceCell::new()).collect(),
             tier: OnceCell::new(),
+            has_read_json: Cell::new(false),
             #[cfg(feature = "jwt")]
             token: OnceCell::new(),
         }
@@ -96,6 +99,17 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
     /// Returns whether anything has depended on the client's address so far.
     pub(crate) fn has_read_client(&self) -> bool {
         self.client.get().is_some()
+    }
+
+    /// Returns the values of a field of the body. If the body is not known, any value is possible.
+    pub(crate) fn json(&self, path: &JsonPath) -> AttributeValues<'r> {
+        self.has_read_json.set(true);
+        self.request.json.map_or_else(AttributeValues::unknown, |fields| fields.values(path))
+    }
+
+    /// Returns whether anything has depended on the body so far.
+    pub(crate) fn has_read_json(&self) -> bool {
+        self.has_read_json.get()
     }
 
     /// Returns the client's address, or its network, as a key.

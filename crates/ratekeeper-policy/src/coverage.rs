@@ -52,6 +52,7 @@ impl Coverage {
             && self.each_is_covered(&broad.paths, &narrow.paths, PathPattern::covers)
             && self.fields_are_covered(&broad.headers, &narrow.headers)
             && self.fields_are_covered(&broad.query, &narrow.query)
+            && self.fields_are_covered(&broad.request_json, &narrow.request_json)
             && broad.not.iter().all(is_excluded)
     }
 
@@ -60,7 +61,8 @@ impl Coverage {
     pub(crate) fn excludes(&self, excluded: &Condition, condition: &Condition) -> bool {
         let is_value = |(_, test): &(String, FieldTest)| matches!(test, FieldTest::AnyOf(_));
         let has_values = excluded.headers.iter().chain(&excluded.query).any(is_value);
-        !has_values && self.covers(excluded, condition)
+        // A body that is not known may match a condition, and never an exemption.
+        !has_values && !reads_body(excluded) && self.covers(excluded, condition)
     }
 
     /// Whether no request matches both.
@@ -74,7 +76,8 @@ impl Coverage {
                 || self.none_overlaps(&one.hosts, &other.hosts, Glob::is_disjoint)
                 || self.none_overlaps(&one.paths, &other.paths, PathPattern::is_disjoint)
                 || self.fields_contradict(&one.headers, &other.headers)
-                || self.fields_contradict(&one.query, &other.query))
+                || self.fields_contradict(&one.query, &other.query)
+                || self.fields_contradict(&one.request_json, &other.request_json))
     }
 
     /// Whether each of `narrow` is covered by any of `broad`. An empty list matches everything.
@@ -93,10 +96,10 @@ impl Coverage {
         !some.is_empty() && !others.is_empty() && some.iter().all(is_apart)
     }
 
-    fn fields_are_covered(
+    fn fields_are_covered<N: PartialEq>(
         &self,
-        broad: &[(String, FieldTest)],
-        narrow: &[(String, FieldTest)],
+        broad: &[(N, FieldTest)],
+        narrow: &[(N, FieldTest)],
     ) -> bool {
         broad.iter().all(|(name, test)| {
             let same = narrow.iter().filter(|(other, _)| self.step() && name == other);
@@ -117,10 +120,10 @@ impl Coverage {
 
     /// Whether one requires a field that the other forbids. Two values do not contradict each other, because
     /// a request may have both.
-    fn fields_contradict(
+    fn fields_contradict<N: PartialEq>(
         &self,
-        some: &[(String, FieldTest)],
-        others: &[(String, FieldTest)],
+        some: &[(N, FieldTest)],
+        others: &[(N, FieldTest)],
     ) -> bool {
         let is_absent = |test: &FieldTest| matches!(test, FieldTest::Absent);
         some.iter().any(|(name, test)| {
@@ -128,6 +131,10 @@ impl Coverage {
             same.any(|(_, other)| is_absent(test) != is_absent(other))
         })
     }
+}
+
+fn reads_body(condition: &Condition) -> bool {
+    !condition.request_json.is_empty() || condition.not.iter().any(reads_body)
 }
 
 #[cfg(test)]

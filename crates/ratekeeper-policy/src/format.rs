@@ -30,6 +30,9 @@ pub(crate) const OVERDRAFT: Schema =
 const NETWORK: Schema = Schema::Text("an address or network such as 10.0.0.0/8");
 const NAME: Schema = Schema::Text("a name");
 const HEADER: Schema = Schema::Text("the name of a header");
+const JSON_FIELD: Schema = Schema::Text("a field such as model, or usage.total_tokens");
+const WEIGHT: Schema =
+    Schema::Form { what: "a number such as 4 or 0.1", pattern: r"^[0-9]+(\.[0-9]{1,6})?$" };
 const STATUS: Schema =
     Schema::Form { what: "a status such as 304, or 5xx", pattern: "^[1-5]([0-9][0-9]|xx)$" };
 
@@ -170,6 +173,7 @@ static IDENTITY: Section = Section {
         "query",
         "path_segment",
         "jwt_claim",
+        "request_json",
         "client_ip",
         "constant",
         "custom",
@@ -185,6 +189,11 @@ static IDENTITY: Section = Section {
             "jwt_claim",
             NAME,
             "This claim of the verified token; dots select members of objects.",
+        ),
+        field(
+            "request_json",
+            JSON_FIELD,
+            "This field of the request's JSON body (gateway and tower layer).",
         ),
         field(
             "client_ip",
@@ -296,6 +305,14 @@ pub(crate) static MATCH: Section = Section {
                 Schema::OneOrMany(&Schema::Text("a value, with * for any run of characters")),
             ])),
             "All of these parameters, as for headers.",
+        ),
+        field(
+            "request_json",
+            Schema::Map(&Schema::Either(&[
+                Schema::Boolean,
+                Schema::OneOrMany(&Schema::Text("a value, with * for any run of characters")),
+            ])),
+            "All of these fields of the request's JSON body, as for headers (gateway and tower layer).",
         ),
         field("ip", Schema::OneOrMany(&NETWORK), "Clients in any of these networks."),
         field("tier", Schema::OneOrMany(&NAME), "Clients of any of these tiers."),
@@ -414,7 +431,7 @@ static LIMIT: Section = Section {
 
 static COST: Section = Section {
     what: "a cost",
-    one_of: &["request_header", "response_header", "routes"],
+    one_of: &["request_header", "response_header", "routes", "usage"],
     fields: &[
         field("request_header", HEADER, "The number in this header of the request."),
         field(
@@ -429,6 +446,74 @@ static COST: Section = Section {
         ),
         field("default", Schema::Integer(1, u32::MAX as u64), "The cost otherwise. 1 if absent."),
         field("max", Schema::Integer(1, u32::MAX as u64), "Maximum cost that a header can set."),
+        field(
+            "usage",
+            Schema::Either(&[
+                Schema::Choice(&[
+                    ("openai", "The tokens that a response of OpenAI's API states."),
+                    ("anthropic", "The tokens that a response of Anthropic's API states."),
+                ]),
+                Schema::Section(&USAGE),
+            ]),
+            "The usage that the body of the response states; until then, the estimate.",
+        ),
+        field(
+            "estimate",
+            Schema::Section(&ESTIMATE),
+            "What a request is charged until its usage is known. 1 if absent.",
+        ),
+        field(
+            "weights",
+            Schema::Section(&WEIGHTS),
+            "What a token of each kind costs. 1 if absent.",
+        ),
+    ],
+};
+
+static USAGE: Section = Section {
+    what: "a usage",
+    one_of: &[],
+    fields: &[required(
+        "json",
+        JSON_FIELD,
+        "The number in this field of the response, or of the last event that has it.",
+    )],
+};
+
+static ESTIMATE: Section = Section {
+    what: "an estimate",
+    one_of: &[],
+    fields: &[
+        field(
+            "request_json",
+            Schema::OneOrMany(&JSON_FIELD),
+            "The number of output tokens in this field of the request; of several, the largest.",
+        ),
+        field(
+            "default",
+            Schema::Integer(1, u32::MAX as u64),
+            "The estimate otherwise. 1 if absent.",
+        ),
+        field(
+            "max",
+            Schema::Integer(1, u32::MAX as u64),
+            "Maximum estimate that a request can set.",
+        ),
+    ],
+};
+
+static WEIGHTS: Section = Section {
+    what: "weights",
+    one_of: &[],
+    fields: &[
+        field("input", WEIGHT, "Input tokens. 1 if absent."),
+        field("cached", WEIGHT, "Input tokens that were read from a cache. As `input` if absent."),
+        field(
+            "cache_write",
+            WEIGHT,
+            "Input tokens that were written to a cache. As `input` if absent.",
+        ),
+        field("output", WEIGHT, "Output tokens. 1 if absent."),
     ],
 };
 

@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::attributes::{AttributeValues, cookie, header};
 use crate::context::RequestContext;
+use crate::json_fields::JsonPath;
 
 /// Longer values are replaced by their SHA-256 digest, which bounds the size of keys.
 const VALUE_MAX: usize = 128;
@@ -25,6 +26,7 @@ pub(crate) enum Source {
     Query(String),
     PathSegment(usize),
     Claim(String),
+    RequestJson(JsonPath),
     ClientIp,
     Constant(Vec<u8>),
     Custom,
@@ -60,6 +62,8 @@ pub enum MissingReason {
     Token(String),
     /// The token has no such claim.
     NoClaim,
+    /// The body of the request is not known: it is not JSON, is too large, or is not read here.
+    NoJson,
     /// None of the identities of a `first_of` is present.
     NoneOf,
 }
@@ -75,6 +79,7 @@ impl fmt::Display for MissingReason {
             Self::NotGiven => "the application supplied none",
             Self::Token(why) => return write!(f, "the token is not accepted: {why}"),
             Self::NoClaim => "the token has no such claim",
+            Self::NoJson => "the body is not JSON, is too large, or is not read here",
             Self::NoneOf => "none of them is present",
         })
     }
@@ -95,6 +100,7 @@ impl Source {
             Self::Query(name) => same(context.parameters().readings(name).into_iter()),
             Self::PathSegment(n) => path_segment(context.paths(), *n),
             Self::Claim(path) => context.claim(path),
+            Self::RequestJson(path) => request_json(context, path),
             Self::ClientIp => context.client_key().map(Cow::from).ok_or(MissingReason::NoAddress),
             Self::Constant(value) => Ok(value.into()),
             Self::Custom => Err(MissingReason::NotGiven),
@@ -109,6 +115,16 @@ impl Source {
             Self::Cookie(_) => cookie::identity(cookie::decoded(value.as_bytes())),
             _ => value.as_bytes().into(),
         }
+    }
+}
+
+/// The value of a field of the body. A value that is too long, an object or an array is no identity.
+fn request_json<'r>(context: &RequestContext<'_, 'r>, path: &JsonPath) -> IdentityValue<'r> {
+    let values = context.json(path);
+    match context.request.json {
+        None => Err(MissingReason::NoJson),
+        Some(_) if values.are_more => Err(MissingReason::Ambiguous),
+        Some(_) => one(values),
     }
 }
 

@@ -161,7 +161,9 @@ fn searches_of_limit(limit: &LimitRule) -> usize {
 /// Returns the number of patterns with text between two `*` in a condition.
 pub(crate) fn searches_of(condition: &Condition) -> usize {
     let of_globs = |globs: &[Glob]| globs.iter().filter(|glob| glob.needs_search()).count();
-    let tests = condition.headers.iter().chain(&condition.query).map(|(_, test)| match test {
+    let of_names = condition.headers.iter().chain(&condition.query).map(|(_, test)| test);
+    let tests = of_names.chain(condition.request_json.iter().map(|(_, test)| test));
+    let tests = tests.map(|test| match test {
         FieldTest::AnyOf(globs) => of_globs(globs),
         FieldTest::Present | FieldTest::Absent => 0,
     });

@@ -38,6 +38,7 @@ mod format;
 mod identity;
 mod index;
 pub mod json;
+pub mod json_fields;
 mod json_schema;
 #[cfg(feature = "jwt")]
 pub mod jwt;
@@ -54,6 +55,7 @@ mod schema;
 pub mod suggest;
 #[cfg(feature = "jwt")]
 mod token;
+pub mod usage;
 mod yaml;
 mod yaml_mistakes;
 

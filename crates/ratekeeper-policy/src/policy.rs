@@ -14,6 +14,7 @@ use crate::condition::Condition;
 use crate::format;
 use crate::identity::Identity;
 use crate::index::Index;
+use crate::json_fields::JsonPaths;
 use crate::json_schema::json_schema;
 use crate::problems::{PolicyErrors, Problem, Problems};
 use crate::read_headers::ReadHeaders;
@@ -52,6 +53,7 @@ pub struct Policy {
     pub(crate) limits: Vec<Arc<LimitRule>>,
     pub(crate) index: Index,
     pub(crate) read_headers: ReadHeaders,
+    pub(crate) request_json: JsonPaths,
     pub(crate) serves_stale: bool,
     pub(crate) response_settings: ResponseSettings,
     pub(crate) warnings: Vec<Problem>,
@@ -219,6 +221,12 @@ impl Policy {
     #[must_use]
     pub fn client_ip(&self) -> &ClientIp {
         &self.client_ip
+    }
+
+    /// Returns the fields of request bodies that the policy reads.
+    #[must_use]
+    pub fn request_json(&self) -> &JsonPaths {
+        &self.request_json
     }
 
     /// Whether any limit serves stale responses instead of denials.

@@ -1,9 +1,10 @@
-//! The headers that a policy reads. A proxy must forward them unchanged.
+//! The headers that a policy reads, which a proxy must forward unchanged, and the fields of the body.
 
 use std::collections::HashSet;
 
 use crate::condition::Condition;
 use crate::identity::Source;
+use crate::json_fields::JsonPath;
 use crate::policy::Policy;
 use crate::rule::CostRule;
 
@@ -38,7 +39,7 @@ impl ReadHeaders {
                 CostRule::Routes { routes, .. } => {
                     routes.iter().for_each(|(on, _)| read.add_condition(on));
                 }
-                CostRule::Fixed(_) | CostRule::ResponseHeader { .. } => {}
+                CostRule::Fixed(_) | CostRule::ResponseHeader { .. } | CostRule::Usage(_) => {}
             }
         }
         read
@@ -55,6 +56,39 @@ impl ReadHeaders {
             self.folded.insert(folded(name));
         }
     }
+}
+
+/// Returns the fields of request bodies that a policy reads, without duplicates.
+pub(crate) fn read_fields(policy: &Policy) -> Vec<JsonPath> {
+    let of_identities = policy.identities.iter().filter_map(|identity| match &identity.source {
+        Source::RequestJson(path) => Some(path),
+        _ => None,
+    });
+    let mut paths: Vec<&JsonPath> = of_identities.collect();
+    policy.exempt.iter().for_each(|on| add_fields(on, &mut paths));
+    policy.priorities.iter().for_each(|(_, on)| add_fields(on, &mut paths));
+    for limit in &policy.limits {
+        limit.conditions.iter().for_each(|on| add_fields(on, &mut paths));
+        match &limit.cost {
+            CostRule::Usage(usage) => paths.extend(&usage.estimate.request_json),
+            CostRule::Routes { routes, .. } => {
+                routes.iter().for_each(|(on, _)| add_fields(on, &mut paths));
+            }
+            _ => {}
+        }
+    }
+    let mut distinct: Vec<JsonPath> = Vec::new();
+    for path in paths {
+        if !distinct.contains(path) {
+            distinct.push(path.clone());
+        }
+    }
+    distinct
+}
+
+fn add_fields<'c>(on: &'c Condition, paths: &mut Vec<&'c JsonPath>) {
+    paths.extend(on.request_json.iter().map(|(path, _)| path));
+    on.not.iter().for_each(|not| add_fields(not, paths));
 }
 
 fn has_punctuation(name: &str) -> bool {

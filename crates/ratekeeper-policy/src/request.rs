@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
+use crate::json_fields::JsonFields;
+
 /// The attributes of a request that a policy reads.
 ///
 /// ```
@@ -31,6 +33,9 @@ pub struct RequestAttributes<'a> {
     pub query: Option<&'a str>,
     /// The headers.
     pub headers: &'a dyn Headers,
+    /// The fields of the body that the policy reads ([`Policy::request_json`](crate::Policy::request_json)), if
+    /// the body is valid JSON and was read.
+    pub json: Option<&'a JsonFields>,
     /// The peer address of the connection.
     pub peer: Option<IpAddr>,
     /// Returns the values of `custom` identities, by name, which the application supplies.
@@ -49,6 +54,7 @@ impl<'a> RequestAttributes<'a> {
             path,
             query: None,
             headers: &NoHeaders,
+            json: None,
             peer: None,
             custom: &|_| None,
             unix_secs: 0,

@@ -76,6 +76,17 @@ impl Policy {
         context.has_read_client()
     }
 
+    /// Returns whether the limits of a request depend on its body, so that it has to be read first.
+    #[must_use]
+    pub fn needs_request_json(&self, request: &RequestAttributes<'_>) -> bool {
+        if self.request_json.is_empty() {
+            return false;
+        }
+        let context = RequestContext::new(self, request);
+        let _ = self.resolve_in(&context);
+        context.has_read_json()
+    }
+
     fn resolve_in<'p>(&'p self, context: &RequestContext<'p, '_>) -> Resolution<'p> {
         if let Some(exempt) = self.exemption(context) {
             return Resolution::Exempt(exempt);

@@ -9,6 +9,7 @@ use ratekeeper_core::{Cost, FailureMode, Limit, MaxDebt};
 use crate::condition::Condition;
 use crate::context::RequestContext;
 use crate::request::Headers;
+use crate::usage::{TokenUsage, UsageCost, UsageFormat};
 
 /// A limit of a policy.
 #[derive(Debug)]
@@ -74,9 +75,11 @@ impl LimitRule {
     /// Returns the fields of the limit that depend on responses: without them, they have no effect.
     pub fn response_fields(&self) -> impl Iterator<Item = &'static str> {
         let cost = matches!(self.cost, CostRule::ResponseHeader { .. });
+        let usage = matches!(self.cost, CostRule::Usage(_));
         let stale = matches!(self.when_limited, LimitAction::ServeStale(_));
         let fields = [
             (cost, "cost: { response_header }"),
+            (usage, "cost: { usage }"),
             (!self.refund.is_empty(), "refund"),
             (stale, "when_limited: { serve_stale }"),
         ];
@@ -101,7 +104,25 @@ impl LimitRule {
         self.message.as_deref()
     }
 
-    /// Returns the actual cost of a request if the response determines it: 0 for a refunded status, or
+    /// Returns where the body of a response states the usage that the limit charges.
+    #[must_use]
+    pub fn usage_format(&self) -> Option<&UsageFormat> {
+        match &self.cost {
+            CostRule::Usage(usage) => Some(&usage.format),
+            _ => None,
+        }
+    }
+
+    /// Returns the cost of this usage, if the limit charges usage.
+    #[must_use]
+    pub fn usage_cost(&self, usage: &TokenUsage) -> Option<u64> {
+        match &self.cost {
+            CostRule::Usage(rule) => Some(rule.of(usage)),
+            _ => None,
+        }
+    }
+
+    /// Returns the actual cost of a request if the head of the response determines it: 0 for a refunded status, or
     /// the number in a response header.
     #[must_use]
     pub fn response_cost(&self, status: u16, headers: &dyn Headers) -> Option<u64> {
@@ -237,9 +258,22 @@ impl StatusRange {
 #[derive(Debug)]
 pub(crate) enum CostRule {
     Fixed(Cost),
-    RequestHeader { name: String, default: Cost, max: Cost },
-    ResponseHeader { name: String, default: Cost, max: Cost },
-    Routes { routes: Vec<(Condition, Cost)>, default: Cost },
+    RequestHeader {
+        name: String,
+        default: Cost,
+        max: Cost,
+    },
+    ResponseHeader {
+        name: String,
+        default: Cost,
+        max: Cost,
+    },
+    Routes {
+        routes: Vec<(Condition, Cost)>,
+        default: Cost,
+    },
+    /// What the body of the response states.
+    Usage(Box<UsageCost>),
 }
 
 impl CostRule {
@@ -247,6 +281,7 @@ impl CostRule {
         match self {
             Self::Fixed(cost) => *cost,
             Self::ResponseHeader { default, .. } => *default,
+            Self::Usage(usage) => usage.estimate(context),
             Self::Routes { routes, default } => cost_of_routes(routes, *default, context),
             Self::RequestHeader { name, default, max } => {
                 let values = context.request.headers.all(name);

@@ -41,6 +41,10 @@ fn a_cost_above_the_quota_is_always_denied() {
         "limits: [{ name: a, rate: 10/s, cost: 11 }]",
         &[&format!("2:39: a cost of 11 is more than the limit can hold, 10: {denied}")],
     );
+    warns(
+        "limits: [{ name: a, rate: 10/s, cost: { usage: openai, estimate: { default: 11 } } }]",
+        &[&format!("2:78: a cost of 11 is more than the limit can hold, 10: {denied}")],
+    );
     is_silent("limits: [{ name: a, rate: 10/s, cost: 10 }]");
     is_silent("limits: [{ name: a, rate: 1/s burst 20, cost: 20 }]");
     warns(

@@ -63,13 +63,17 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    /// Fails if the body says that it is too large.
-    pub(crate) fn new(body: B, limits: BodyLimits) -> Result<Self, BodyError> {
-        if body.size_hint().lower() > limits.bytes_max {
-            return Err(BodyError::TooLarge);
-        }
+    pub(crate) fn new(body: B, limits: BodyLimits) -> Self {
         let allowance = TimeAllowance::new(limits);
-        Ok(Self { body, bytes_left: limits.bytes_max, allowance, wait: None })
+        Self { body, bytes_left: limits.bytes_max, allowance, wait: None }
+    }
+
+    /// Fails if the body says that what is left of it is too large.
+    pub(crate) fn check_size(&self) -> Result<(), BodyError> {
+        match self.body.size_hint().lower() > self.bytes_left {
+            true => Err(BodyError::TooLarge),
+            false => Ok(()),
+        }
     }
 
     fn wait(&mut self, cx: &mut Context<'_>) -> Poll<BodyError> {
@@ -148,7 +152,8 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let body = pin!(body);
-    let mut body = BoundedBody::new(body, limits)?;
+    let mut body = BoundedBody::new(body, limits);
+    body.check_size()?;
     // Most have one frame, which is not copied.
     let (mut first, mut more) = (Bytes::new(), BytesMut::new());
     while let Some(frame) = body.frame().await {

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use ratekeeper::policy::envoy::{EnvoyConfig, RequestDescriptor};
 use ratekeeper::policy::jwt::{JwtKey, JwtVerifier};
 use ratekeeper::policy::path::{Glob, PathIndex, PathPattern, normalize};
+use ratekeeper::policy::usage::{UsageFormat, UsageMeter};
 use ratekeeper::policy::{NoSources, RequestAttributes};
 use ratekeeper::{ALGORITHMS, Limit, ManualClock, Micros, Policy, PolicyLimiter, Rate};
 
@@ -24,6 +25,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     ("requests", requests),
     ("resp", resp),
     ("tokens", tokens),
+    ("usage", usage),
 ];
 
 /// The time of all requests.
@@ -131,6 +133,22 @@ pub fn requests(bytes: &[u8]) {
     }
     let glob = Glob::new(path);
     assert!(!glob.matches(query.as_bytes()) || glob.matches_ignoring_case(query.as_bytes()));
+}
+
+/// Reads the usage of a response body: the same, however it is cut into pieces. The first byte says how.
+pub fn usage(bytes: &[u8]) {
+    let Some((size, body)) = bytes.split_first() else { return };
+    let field = "usage.total_tokens".parse().expect("a field");
+    for format in [UsageFormat::OpenAi, UsageFormat::Anthropic, UsageFormat::Json(field)] {
+        for content_type in [&b"text/event-stream"[..], b"application/json"] {
+            let read = |size: usize| {
+                let mut meter = UsageMeter::new(format.clone(), Some(content_type));
+                body.chunks(size).for_each(|piece| meter.feed(piece));
+                meter.finish(true)
+            };
+            assert_eq!(read(usize::from(*size).max(1)), read(usize::MAX), "{format}");
+        }
+    }
 }
 
 /// Verifies tokens, and parses keys.

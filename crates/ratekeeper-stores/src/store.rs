@@ -172,6 +172,17 @@ pub trait SharedStore: Store {
         now: Micros,
     ) -> impl Future<Output = Result<Verdict, ApplyFailure>> + Send;
 
+    /// [`try_apply`](Self::try_apply) for an operation that no request waits for, so that the store may take
+    /// longer than for a decision.
+    fn try_apply_later(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> impl Future<Output = Result<Verdict, ApplyFailure>> + Send {
+        self.try_apply(op, charges, now)
+    }
+
     /// Returns how many shards there are: parts that fail independently of each other, numbered from 0.
     fn shards(&self) -> usize {
         1

@@ -10,6 +10,7 @@ mod cluster;
 mod envoy;
 pub mod evasion;
 pub mod http1;
+pub mod llm;
 mod nginx;
 mod port;
 mod process;

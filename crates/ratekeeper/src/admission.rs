@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ratekeeper_core::{Decision, Limit};
+use ratekeeper_policy::usage::UsageFormat;
 use ratekeeper_policy::{Amount, AppliedLimit, Headers, LimitRule, MissingReason};
 use ratekeeper_stores::{Charge, Op};
 use smallvec::SmallVec;
@@ -213,7 +214,19 @@ impl Admitted {
         self.correct(|_| Some(actual));
     }
 
-    fn correct(&mut self, actual: impl Fn(&AppliedLimit) -> Option<u64>) {
+    /// Returns where the limits whose charge still depends on the body of the response expect its usage.
+    pub(crate) fn usage_formats(&self) -> impl Iterator<Item = &UsageFormat> {
+        let unsettled = self.limits.iter().zip(&self.receipts).filter(|(_, slot)| slot.is_some());
+        unsettled.filter_map(|(limit, _)| limit.rule.usage_format())
+    }
+
+    /// Returns whether the charge of a limit depends on the body of the response.
+    pub(crate) fn is_metered(&self) -> bool {
+        self.usage_formats().next().is_some()
+    }
+
+    /// Corrects the charges that have not been settled to these costs.
+    pub(crate) fn correct(&mut self, actual: impl Fn(&AppliedLimit) -> Option<u64>) {
         for (limit, slot) in self.limits.iter().zip(&mut self.receipts) {
             let Some(actual) = slot.as_ref().and_then(|_| actual(limit)) else { continue };
             let (Some(receipt), Some(charge)) = (slot.take(), charge_of(limit)) else { continue };

@@ -188,6 +188,8 @@ mod documentation {
     mod axum {}
     #[doc = include_str!("../../../docs/fleet.md")]
     mod fleet {}
+    #[doc = include_str!("../../../docs/llm-tokens.md")]
+    mod llm_tokens {}
 }
 
 /// Everything that a program shares between threads can be shared.

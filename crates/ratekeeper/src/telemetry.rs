@@ -39,6 +39,42 @@ pub struct LimitStats {
     pub denied: u64,
     /// Requests that it would have denied, but for shadow mode.
     pub shadow_denied: u64,
+    /// Responses whose usage it charges (`cost: { usage }`); all 0 for other limits.
+    pub metered: MeteredStats,
+}
+
+/// How often the usage that a limit charges was known.
+///
+/// ```
+/// use ratekeeper::telemetry::MeteredStats;
+///
+/// fn is_blind(stats: &MeteredStats) -> bool {
+///     stats.unstated + stats.encoded > stats.settled
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MeteredStats {
+    /// The response stated its usage, which was charged.
+    pub settled: u64,
+    /// The response was complete and stated no usage. The estimate stays charged.
+    pub unstated: u64,
+    /// The response was cut before its usage was known. At least the estimate is charged.
+    pub interrupted: u64,
+    /// The response was compressed, so that it could not be read. The estimate stays charged.
+    pub encoded: u64,
+    /// The response was an error without usage. The estimate was refunded.
+    pub refunded: u64,
+}
+
+/// What became of the charge of a response whose usage a limit charges. See [`MeteredStats`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MeteredOutcome {
+    Settled,
+    Unstated,
+    Interrupted,
+    Encoded,
+    Refunded,
 }
 
 /// The decision of one limit on one request.
@@ -115,9 +151,35 @@ pub(crate) struct LimitCounters {
     near_limit: AtomicU64,
     denied: AtomicU64,
     shadow_denied: AtomicU64,
+    /// By [`MeteredOutcome`].
+    metered: [AtomicU64; 5],
 }
 
 impl LimitCounters {
+    /// Counts a response whose usage the limit charges.
+    #[cfg(feature = "tower")]
+    pub(crate) fn count_metered(&self, outcome: MeteredOutcome, limit: &str) {
+        let before = self.metered[outcome as usize].fetch_add(1, Ordering::Relaxed);
+        if outcome == MeteredOutcome::Encoded && before == 0 {
+            tracing::warn!(
+                limit,
+                "a response is compressed although that was not accepted, so its usage is not known and the \
+                 estimate stays charged"
+            );
+        }
+    }
+
+    fn metered(&self) -> MeteredStats {
+        let count = |of: MeteredOutcome| self.metered[of as usize].load(Ordering::Relaxed);
+        MeteredStats {
+            settled: count(MeteredOutcome::Settled),
+            unstated: count(MeteredOutcome::Unstated),
+            interrupted: count(MeteredOutcome::Interrupted),
+            encoded: count(MeteredOutcome::Encoded),
+            refunded: count(MeteredOutcome::Refunded),
+        }
+    }
+
     pub(crate) fn count_denied(&self) {
         self.denied.fetch_add(1, Ordering::Relaxed);
     }
@@ -139,6 +201,7 @@ impl Telemetry {
             near_limit: read(&counters.near_limit),
             denied: read(&counters.denied),
             shadow_denied: read(&counters.shadow_denied),
+            metered: counters.metered(),
         };
         self.lock().iter().map(stats).collect()
     }

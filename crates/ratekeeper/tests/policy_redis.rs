@@ -7,7 +7,7 @@ use ratekeeper::policy::{NoSources, RequestAttributes};
 use ratekeeper::shared::{BreakerState, StoreState};
 use ratekeeper::{Admission, RefusalReason};
 use ratekeeper::{Policy, PolicyLimiter};
-use ratekeeper_testkit::RedisServer;
+use ratekeeper_testkit::{Fault, FaultProxy, RedisServer};
 
 fn limiter(url: &str, rest: &str) -> PolicyLimiter {
     let text = format!("version: 1\nstore: {{ url: '{url}', deadline: 2s }}\n{rest}");
@@ -167,4 +167,55 @@ async fn store_calls_breaker_and_leases_are_reported() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("the breaker never opened");
+}
+
+/// Returns what the limit of `/` has charged, by the store.
+async fn charged(limiter: &PolicyLimiter) -> Option<u64> {
+    let active = limiter.policy().active();
+    let request = RequestAttributes {
+        peer: Some([192, 0, 2, 1].into()),
+        ..RequestAttributes::new("GET", "/")
+    };
+    let ratekeeper::policy::Resolution::Charged(limits) = active.policy().resolve(&request) else {
+        panic!("not limited");
+    };
+    let state = limiter.peek(&limits[0]).await.unwrap();
+    (!state.is_degraded()).then(|| state.limit() - state.remaining())
+}
+
+#[tokio::test]
+async fn what_was_used_is_charged_although_the_store_is_slow_or_unavailable_just_then() {
+    let redis = RedisServer::start();
+    let proxy = FaultProxy::start(redis.port());
+    let limits = "
+limits: [{ name: tokens, per: ip, rate: 1000000/day, algorithm: fixed_window, cost: 10 }]
+";
+    let text =
+        format!("version: 1\nstore: {{ url: '{}', deadline: 100ms }}\n{limits}", proxy.url());
+    let policy = Policy::parse("policy.yaml", &text, &NoSources).unwrap();
+    let one = PolicyLimiter::new(policy).unwrap();
+    let other = limiter(&redis.url(), limits);
+    let mut expected = 0;
+    for fault in [Fault::Delay(Duration::from_millis(300)), Fault::BlackHole, Fault::Cut] {
+        let is_by_store = |admission: &Admission| matches!(admission, Admission::Admitted(admitted) if !admitted.is_degraded);
+        let before = charged(&other).await.expect("it is up");
+        let Admission::Admitted(mut admitted) = until(&one, "/", is_by_store).await else {
+            panic!()
+        };
+        // What was admitted while the store was not back yet is charged to it too.
+        expected += charged(&other).await.unwrap() - before + 40;
+        proxy.set(fault);
+        admitted.settle_as(50);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        proxy.set(Fault::None);
+        let mut now = None;
+        for _ in 0..1_000 {
+            now = charged(&other).await;
+            if now == Some(expected) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(now, Some(expected), "{fault:?}");
+    }
 }

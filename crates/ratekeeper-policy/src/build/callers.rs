@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 
 use super::report_unknown;
-use super::values::{boolean, end_to_end_header, integer, name, network};
+use super::values::{boolean, end_to_end_header, integer, json_path, name, network};
 use crate::client_ip::{ClientIp, ForwardedBy};
 use crate::identity::{Identity, Source, WhenMissing};
 use crate::policy::{Sources, Tiers};
@@ -107,6 +107,9 @@ impl Callers {
             let name = end_to_end_header(node, problems)?;
             warn_of_addresses(node, &name, problems);
             return Some(Source::Header(name));
+        }
+        if let Some(node) = value.get("request_json") {
+            return json_path(node, problems).map(Source::RequestJson);
         }
         if let Some(node) = value.get("client_ip") {
             self.read_client_ip(node, problems);

@@ -2,9 +2,10 @@
 
 use super::callers::Callers;
 use super::report_unknown;
-use super::values::{bare_boolean, is_token, matched_header, name, network};
+use super::values::{bare_boolean, is_token, json_path, matched_header, name, network};
 use crate::attributes::{header, host_pattern};
 use crate::condition::{Condition, FieldTest};
+use crate::json_fields::JsonPath;
 use crate::path::{Glob, PathPattern};
 use crate::problems::{Problems, quoted};
 use crate::suggest::closest;
@@ -69,6 +70,7 @@ pub(super) fn condition(node: &Node, callers: &Callers, problems: &mut Problems)
         paths: items("path").iter().filter_map(|node| pattern(node, problems)).collect(),
         headers: tests(node.get("header"), true, problems),
         query: tests(node.get("query"), false, problems),
+        request_json: json_tests(node.get("request_json"), problems),
         networks: items("ip").iter().filter_map(|node| network(node, problems)).collect(),
         tiers: items("tier").iter().filter_map(|node| callers.tier(node, problems)).collect(),
         not: items("not").iter().map(|node| condition(node, callers, problems)).collect(),
@@ -121,16 +123,24 @@ fn tests(
             true => Glob::new(&header::canonical_pattern(&name, text)),
             false => Glob::new(text),
         };
-        let test = match bare_boolean(value) {
-            Some(true) => FieldTest::Present,
-            Some(false) => FieldTest::Absent,
-            None => {
-                FieldTest::AnyOf(value.items().iter().filter_map(Node::text).map(glob).collect())
-            }
-        };
-        tests.push((name, test));
+        tests.push((name.clone(), test(value, glob)));
     }
     tests
+}
+
+fn test(value: &Node, glob: impl Fn(&str) -> Glob) -> FieldTest {
+    match bare_boolean(value) {
+        Some(true) => FieldTest::Present,
+        Some(false) => FieldTest::Absent,
+        None => FieldTest::AnyOf(value.items().iter().filter_map(Node::text).map(glob).collect()),
+    }
+}
+
+fn json_tests(node: Option<&Node>, problems: &mut Problems) -> Vec<(JsonPath, FieldTest)> {
+    let entries = node.map_or(&[][..], Node::entries).iter();
+    entries
+        .filter_map(|(key, value)| Some((json_path(key, problems)?, test(value, Glob::new))))
+        .collect()
 }
 
 /// Builds the priority classes, and the conditions of each.

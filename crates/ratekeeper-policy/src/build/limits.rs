@@ -4,19 +4,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{Cost, FailureMode, MaxDebt};
+use ratekeeper_core::{FailureMode, MaxDebt};
 
 use super::amounts::{rate, share};
 use super::callers::Callers;
 use super::conditions::{class, condition};
+use super::costs::cost_rule;
 use super::response;
-use super::values::{
-    cost, duration, end_to_end_header, failure_mode, header_name, integer, name, overdraft,
-    percentage,
-};
+use super::values::{duration, failure_mode, integer, name, overdraft, percentage};
 use crate::condition::Condition;
 use crate::problems::{Problems, quoted};
-use crate::rule::{Amount, Bound, Bounds, CostRule, LimitAction, LimitRule, Mode, StatusRange};
+use crate::rule::{Amount, Bound, Bounds, LimitAction, LimitRule, Mode, StatusRange};
 use crate::suggest::closest;
 use crate::yaml::{Node, Span, Value};
 
@@ -100,7 +98,7 @@ impl<'a> LimitsBuilder<'a> {
             group,
             per: self.callers.per(node.get("per"), problems),
             bounds,
-            cost: self.cost(node.get("cost"), problems),
+            cost: cost_rule(node.get("cost"), self.callers, problems),
             overdraft: limit_overdraft(node, problems),
             mode: mode(node.get("mode"), own, problems),
             on_failure: on_failure.unwrap_or(self.on_failure),
@@ -199,40 +197,6 @@ impl<'a> LimitsBuilder<'a> {
             }
         }
         Bound { amount, shares }
-    }
-
-    fn cost(&self, node: Option<&Node>, problems: &mut Problems) -> CostRule {
-        let Some(node) = node else { return CostRule::Fixed(Cost::ONE) };
-        if let Some(cost) = cost(Some(node)) {
-            return CostRule::Fixed(cost);
-        }
-        let default = cost(node.get("default")).unwrap_or(Cost::ONE);
-        let max = cost(node.get("max")).unwrap_or(Cost::of(u64::from(u32::MAX)));
-        if let Some(at) = node.get("max").filter(|_| node.get("routes").is_some()) {
-            problems.report(
-                at.span,
-                "\"max\" applies to costs from a header; the costs of routes are fixed",
-            );
-        } else if let Some(at) = node.get("default").filter(|_| default > max) {
-            problems.report(at.span, "\"default\" is greater than \"max\"");
-        }
-        if let Some(routes) = node.get("routes") {
-            let routes = routes.items().iter().filter_map(|node| {
-                Some((
-                    condition(node.get("match")?, self.callers, problems),
-                    cost(node.get("cost"))?,
-                ))
-            });
-            return CostRule::Routes { routes: routes.collect(), default };
-        }
-        let request = node.get("request_header").and_then(|node| end_to_end_header(node, problems));
-        if let Some(name) = request {
-            return CostRule::RequestHeader { name, default, max };
-        }
-        match node.get("response_header").and_then(|node| header_name(node, problems)) {
-            Some(name) => CostRule::ResponseHeader { name, default, max },
-            None => CostRule::Fixed(default),
-        }
     }
 }
 

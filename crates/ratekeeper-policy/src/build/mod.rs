@@ -4,6 +4,7 @@
 mod amounts;
 mod callers;
 mod conditions;
+mod costs;
 mod limits;
 mod response;
 pub(crate) mod values;
@@ -11,9 +12,10 @@ mod warnings;
 
 use crate::client_ip::ClientIp;
 use crate::index::{Index, SEARCHES_MAX, searches_of};
+use crate::json_fields::{JsonPaths, PATHS_MAX};
 use crate::policy::{Policy, Sources, StoreSettings};
 use crate::problems::{Problems, quoted};
-use crate::read_headers::ReadHeaders;
+use crate::read_headers::{ReadHeaders, read_fields};
 use crate::rule::LimitAction;
 use crate::suggest::closest;
 use crate::yaml::Node;
@@ -72,8 +74,22 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
         response_settings: response::response_settings(root.get("responses"), problems),
         warnings: Vec::new(),
         read_headers: ReadHeaders::default(),
+        request_json: JsonPaths::default(),
     };
+    let request_json = request_json(root, &policy, problems);
+    let policy = Policy { request_json, ..policy };
     Policy { read_headers: ReadHeaders::of(&policy), ..policy }
+}
+
+/// Returns the fields of request bodies that a policy reads.
+fn request_json(root: &Node, policy: &Policy, problems: &mut Problems) -> JsonPaths {
+    let paths = read_fields(policy);
+    if paths.len() > PATHS_MAX {
+        let why = format!("a policy reads at most {PATHS_MAX} fields of request bodies");
+        problems.report(root.span, why);
+        return JsonPaths::default();
+    }
+    JsonPaths::new(paths)
 }
 
 /// Reports a policy whose patterns would let a hostile request take too much CPU time.

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use ratekeeper_core::{Cost, FailureMode, MaxDebt, MaxDebtError, parse_duration};
 
 use crate::client_ip::canonical_net;
+use crate::json_fields::JsonPath;
 use crate::problems::{Problems, quoted};
 use crate::yaml::{Node, Value};
 
@@ -151,6 +152,16 @@ pub(super) fn matched_header(node: &Node, problems: &mut Problems) -> Option<Str
         problems.warn(node.span, why);
     }
     Some(name)
+}
+
+/// Parses the path of a field in a JSON document.
+pub(super) fn json_path(node: &Node, problems: &mut Problems) -> Option<JsonPath> {
+    let text = node.text()?;
+    text.parse()
+        .map_err(|error| {
+            problems.report(node.span, format!("{} is not a field: {error}", quoted(text)));
+        })
+        .ok()
 }
 
 /// Parses a user-defined name, which becomes part of keys and metrics.

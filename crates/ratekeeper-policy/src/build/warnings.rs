@@ -230,6 +230,10 @@ fn costs<'n>(node: &'n Node, rule: &CostRule) -> impl Iterator<Item = (Span, Cos
         CostRule::RequestHeader { default, .. } | CostRule::ResponseHeader { default, .. } => {
             (node.get("default").map(|node| (node.span, *default)), Vec::new())
         }
+        CostRule::Usage(usage) => {
+            let node = node.get("estimate").and_then(|node| node.get("default"));
+            (node.map(|node| (node.span, usage.estimate.default)), Vec::new())
+        }
         CostRule::Routes { routes, default } => {
             let nodes = node.get("routes").map_or(&[][..], Node::items);
             let nodes = nodes.iter().filter_map(|node| node.get("cost"));
@@ -245,7 +249,7 @@ fn least_cost(rule: &CostRule) -> u64 {
     match rule {
         CostRule::Fixed(cost) => cost.get(),
         CostRule::RequestHeader { .. } => 1,
-        CostRule::ResponseHeader { .. } => 0,
+        CostRule::ResponseHeader { .. } | CostRule::Usage(_) => 0,
         CostRule::Routes { routes, default } => {
             routes.iter().map(|(_, cost)| cost.get()).fold(default.get(), u64::min)
         }
@@ -256,6 +260,7 @@ fn least_cost(rule: &CostRule) -> u64 {
 fn greatest_cost(rule: &CostRule) -> u64 {
     match rule {
         CostRule::Fixed(cost) => cost.get(),
+        CostRule::Usage(_) => u64::MAX,
         CostRule::RequestHeader { default, max, .. }
         | CostRule::ResponseHeader { default, max, .. } => default.get().max(max.get()),
         CostRule::Routes { routes, default } => {

@@ -54,6 +54,10 @@ pub(crate) struct Explain {
     #[arg(long = "header", value_name = "NAME: VALUE", value_parser = request::header)]
     headers: Vec<(String, String)>,
 
+    /// JSON body, for policies with request_json
+    #[arg(long, value_name = "JSON")]
+    body: Option<String>,
+
     /// Address of the peer: the client, or the nearest proxy
     #[arg(long, value_name = "IP")]
     peer: Option<IpAddr>,
@@ -74,7 +78,7 @@ pub(crate) struct Explain {
 impl Explain {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let policy = policy_input::read(&self.file).map_err(Failure::input)?;
-        let request = ExplainedRequest::new(&self)?;
+        let request = ExplainedRequest::new(&self, &policy)?;
         request.check_identities(&policy)?;
         if !self.state {
             let explanation = policy.explain(&request.attributes());

@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 
 use ratekeeper::policy::RequestAttributes;
 use ratekeeper::policy::attributes::{Target, request_host};
+use ratekeeper::policy::json_fields::JsonFields;
 use ratekeeper::{Clock, Policy, SystemClock};
 
 use super::Explain;
@@ -18,13 +19,14 @@ pub(super) struct ExplainedRequest<'a> {
     pub(super) query: Option<&'a str>,
     pub(super) host: Option<&'a str>,
     options: &'a Explain,
+    json: Option<JsonFields>,
     custom: Box<Custom<'a>>,
     now: OnceCell<u64>,
 }
 
 impl<'a> ExplainedRequest<'a> {
     /// Fails if the host of the request is ambiguous: a server would reject it.
-    pub(super) fn new(options: &'a Explain) -> Result<Self, Failure> {
+    pub(super) fn new(options: &'a Explain, policy: &Policy) -> Result<Self, Failure> {
         let Target { authority, path, query } = Target::parse(&options.path);
         let named = options.headers.iter().filter(|(name, _)| name == "host");
         let lines = named.map(|(_, value)| value.as_bytes());
@@ -39,6 +41,10 @@ impl<'a> ExplainedRequest<'a> {
             query,
             host: host.map_err(Failure::input)?,
             options,
+            json: options
+                .body
+                .as_ref()
+                .and_then(|body| JsonFields::of(body.as_bytes(), policy.request_json())),
             custom: Box::new(custom),
             now: OnceCell::new(),
         })
@@ -50,6 +56,7 @@ impl<'a> ExplainedRequest<'a> {
             host: self.host,
             query: self.query,
             headers: &self.options.headers,
+            json: self.json.as_ref(),
             peer: self.options.peer,
             custom: &*self.custom,
             unix_secs: *now,

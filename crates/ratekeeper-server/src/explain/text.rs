@@ -133,11 +133,15 @@ fn applied_rows(rows: &[&AppliedLimit], states: &LimitStates) -> Vec<Vec<String>
     table
 }
 
-/// Returns the cost, and whether it may exceed what is left.
+/// Returns the cost of the request, an estimate if the limit charges what the response states, and whether it
+/// may exceed what is left.
 fn cost(one: &AppliedLimit) -> String {
-    let cost = one.cost.get();
+    let cost = match one.rule.usage_format() {
+        Some(format) => format!("{}, then the usage ({format})", one.cost.get()),
+        None => one.cost.get().to_string(),
+    };
     match one.rule.overdraft() {
-        None => cost.to_string(),
+        None => cost,
         Some(MaxDebt::NONE) => format!("{cost}, overdraft"),
         Some(max) => format!("{cost}, overdraft up to {max}"),
     }

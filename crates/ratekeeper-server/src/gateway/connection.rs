@@ -7,7 +7,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -20,6 +19,7 @@ use super::client_io::ClientIo;
 use super::error::chain;
 use super::options::BoundOptions;
 use super::request;
+use super::request_body::RequestBody;
 use super::state::WorkerState;
 use crate::listener::{
     Accepted, ConnState, ConnectionHandler, GracefulShutdown, Stage, Timeouts, drive,
@@ -77,7 +77,7 @@ impl<S> GatewayHandler<S> {
 
 impl<S, B> GatewayHandler<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Into<BoxError>,
     B: Body<Data = Bytes> + Send + 'static,
@@ -134,7 +134,7 @@ where
 
 impl<S, B> ConnectionHandler for GatewayHandler<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
     S::Future: Send,
     S::Error: Into<BoxError>,
     B: Body<Data = Bytes> + Send + 'static,

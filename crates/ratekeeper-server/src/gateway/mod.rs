@@ -119,7 +119,9 @@ impl Gateway {
         let limiter = gateway.policy.limiter();
         // Outside of the limits, because it responds to what they deny.
         let stale = StaleLayer::new(gateway.ticks);
-        let layers = Stack::new(RatekeeperLayer::new(limiter.clone()), stale);
+        let limits = RatekeeperLayer::new(limiter.clone());
+        let bodies = limits.request_json().with_max_bytes(self.bounds.max_request_json as usize);
+        let layers = Stack::new(Stack::new(limits, bodies), stale);
         let (connections, descriptors) = (&gateway.connections, &gateway.descriptors.connections);
         let config = ListenerConfig::new(Arc::clone(connections), descriptors, &gateway.drain);
         let config = config.with_tls(tls.cloned()).with_handshake_timeout(self.timeouts.header);

@@ -180,6 +180,10 @@ pub(super) struct BoundOptions {
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "100m")]
     pub(super) max_body: u64,
 
+    /// Read request bodies up to this size where the policy has request_json; its fields of larger bodies are missing
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1m")]
+    pub(super) max_request_json: u64,
+
     /// Reject requests with more headers with 431
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) max_headers: u16,

@@ -15,7 +15,7 @@ use hyper::upgrade::OnUpgrade;
 use super::client::Client;
 use super::error::{ProxyError, chain};
 use super::headers;
-use super::request_body::RequestBody;
+use super::request_body::ForwardedBody;
 use super::response_body::{ResponseBody, UpstreamBody};
 use super::state::{GatewayState, Overload, WorkerState};
 use super::tunnel;
@@ -36,7 +36,7 @@ impl Proxy {
     }
 }
 
-impl tower_service::Service<Request<Incoming>> for Proxy {
+impl tower_service::Service<Request<ForwardedBody>> for Proxy {
     type Response = Response<ResponseBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
@@ -45,7 +45,7 @@ impl tower_service::Service<Request<Incoming>> for Proxy {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, mut request: Request<ForwardedBody>) -> Self::Future {
         let Some(client) = request.extensions_mut().remove::<Arc<Client>>() else {
             let error = ProxyError::Internal("a request without its client".to_string());
             return Box::pin(ready(Ok(error.into_response(true))));
@@ -69,7 +69,7 @@ struct UpstreamResponse {
 async fn exchange(
     worker: Arc<WorkerState>,
     client: Arc<Client>,
-    mut request: Request<Incoming>,
+    mut request: Request<ForwardedBody>,
 ) -> Result<Response<ResponseBody>, ProxyError> {
     let is_upgrade = request.version() == Version::HTTP_11
         && *request.method() == Method::GET
@@ -84,12 +84,12 @@ async fn exchange(
 fn prepare(
     worker: &WorkerState,
     client: &Client,
-    request: Request<Incoming>,
+    request: Request<ForwardedBody>,
     is_upgrade: bool,
-) -> Result<Request<RequestBody>, ProxyError> {
+) -> Result<Request<ForwardedBody>, ProxyError> {
     let gateway = &worker.gateway;
     let (mut parts, body) = request.into_parts();
-    let body = RequestBody::new(body, gateway.bounds.max_body, &gateway.timeouts, gateway.ticks)?;
+    body.get_ref().check_size()?;
     headers::strip_request(&mut parts.headers, is_upgrade, &gateway.request_id_header);
     take_authority(&mut parts.uri);
     // `check` has made sure that there is one.
@@ -111,7 +111,7 @@ fn take_authority(uri: &mut Uri) {
 /// Tries one upstream after the other until one has received something of the request.
 async fn send_to_any(
     worker: &WorkerState,
-    mut request: Request<RequestBody>,
+    mut request: Request<ForwardedBody>,
 ) -> Result<UpstreamResponse, ProxyError> {
     let start = worker.next_start();
     let (mut tried, mut why, mut overload) = (Tried::default(), String::new(), None);
@@ -146,9 +146,9 @@ async fn send_to_any(
 
 enum SendFailure {
     /// Nothing was sent: it can be sent to another upstream.
-    Unsent(Box<Request<RequestBody>>, String),
+    Unsent(Box<Request<ForwardedBody>>, String),
     /// The limit of connections to it, or of file descriptors, is reached.
-    Overloaded(Box<Request<RequestBody>>, Overload),
+    Overloaded(Box<Request<ForwardedBody>>, Overload),
     Failed(ProxyError),
 }
 
@@ -156,7 +156,7 @@ enum SendFailure {
 async fn send_to(
     worker: &WorkerState,
     upstream: usize,
-    mut request: Request<RequestBody>,
+    mut request: Request<ForwardedBody>,
 ) -> Result<UpstreamResponse, SendFailure> {
     let GatewayState { timeouts, upstreams, descriptors, .. } = &*worker.gateway;
     let Some(in_use) = upstreams[upstream].in_use.try_acquire_owned() else {

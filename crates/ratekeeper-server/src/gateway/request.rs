@@ -20,6 +20,7 @@ use super::check::{CheckRules, check};
 use super::client::Client;
 use super::error::ProxyError;
 use super::proxy::ServedBy;
+use super::request_body::RequestBody;
 use super::state::{Overload, WorkerState};
 use crate::listener::OwnedInFlightPermit;
 
@@ -33,7 +34,7 @@ pub(super) async fn handle<S, B>(
     mut request: Request<Incoming>,
 ) -> Result<Response<ClientBody<B>>, Infallible>
 where
-    S: Service<Request<Incoming>, Response = Response<B>>,
+    S: Service<Request<RequestBody>, Response = Response<B>>,
     S::Error: Into<BoxError>,
 {
     let gateway = &worker.gateway;
@@ -63,7 +64,11 @@ where
             gateway.note_overload(Overload::InFlight);
             Err(ProxyError::Overloaded(Overload::InFlight))
         }
-        Ok(()) => call(service, client, request).await,
+        Ok(()) => {
+            let (bytes_max, ticks) = (gateway.bounds.max_body, gateway.ticks);
+            let bounded = |body| RequestBody::new(body, bytes_max, &gateway.timeouts, ticks);
+            call(service, client, request.map(bounded)).await
+        }
         Err(error) => Err(error),
     };
     in_flight.client.note_response();
@@ -84,10 +89,10 @@ where
 async fn call<S, B>(
     mut service: S,
     client: Arc<Client>,
-    mut request: Request<Incoming>,
+    mut request: Request<RequestBody>,
 ) -> Result<Response<Content<B>>, ProxyError>
 where
-    S: Service<Request<Incoming>, Response = Response<B>>,
+    S: Service<Request<RequestBody>, Response = Response<B>>,
     S::Error: Into<BoxError>,
 {
     let failed = |error: S::Error| ProxyError::Internal(error.into().to_string());

@@ -9,12 +9,16 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use ratekeeper::tower::ReplayedBody;
 use tokio::time::Instant;
 
 use super::error::ProxyError;
 use super::options::TimeoutOptions;
 use crate::body::{BodyError, BodyLimits, BoundedBody};
 use crate::listener::Ticks;
+
+/// The body of a request, as the limits of the gateway see it. What they have read of it is sent first.
+pub(super) type ForwardedBody = ReplayedBody<RequestBody>;
 
 pub(super) enum RequestBody {
     Empty,
@@ -54,15 +58,24 @@ impl RequestBody {
         bytes_max: u64,
         timeouts: &TimeoutOptions,
         ticks: Ticks,
-    ) -> Result<Self, ProxyError> {
+    ) -> Self {
         if incoming.is_end_stream() {
-            return Ok(Self::Empty);
+            return Self::Empty;
         }
         let (pause_max, rate_min) = (timeouts.body, timeouts.min_body_rate);
-        let body = BoundedBody::new(incoming, BodyLimits { bytes_max, pause_max, rate_min })
-            .map_err(|error| proxy_error(&error))?;
+        let body = BoundedBody::new(incoming, BodyLimits { bytes_max, pause_max, rate_min });
         let observed = ObservedBody { body, progress: Progress::new(ticks) };
-        Ok(Self::Bounded(Box::new(observed)))
+        Self::Bounded(Box::new(observed))
+    }
+
+    /// Fails if the body says that it is too large.
+    pub(super) fn check_size(&self) -> Result<(), ProxyError> {
+        match self {
+            Self::Empty => Ok(()),
+            Self::Bounded(observed) => {
+                observed.body.check_size().map_err(|error| proxy_error(&error))
+            }
+        }
     }
 
     pub(super) fn progress(&self) -> Option<Progress> {

@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::error::ProxyError;
-use super::request_body::{RequestBody, exchange_error};
+use super::request_body::{ForwardedBody, exchange_error};
 use super::state::Upstream;
 use super::stream::{UpstreamIo, UpstreamStream};
 use crate::listener::{KEEP_ALIVE, OwnedInFlightPermit};
@@ -29,8 +29,8 @@ use crate::listener::{KEEP_ALIVE, OwnedInFlightPermit};
 const BUFFER_MAX: usize = 64 * 1024;
 
 pub(super) struct UpstreamConnection {
-    sender: SendRequest<RequestBody>,
-    connection: Connection<TokioIo<UpstreamIo>, RequestBody>,
+    sender: SendRequest<ForwardedBody>,
+    connection: Connection<TokioIo<UpstreamIo>, ForwardedBody>,
     /// One timer for all requests: resetting it is cheaper than creating another.
     deadline: Pin<Box<Sleep>>,
     is_done: bool,
@@ -47,7 +47,7 @@ pub(super) struct UpstreamPermits {
 /// Why a request got no response.
 pub(super) enum SendError {
     /// Nothing of the request was sent; this is the request.
-    Unsent(Box<Request<RequestBody>>),
+    Unsent(Box<Request<ForwardedBody>>),
     Failed(ProxyError),
 }
 
@@ -90,10 +90,10 @@ impl UpstreamConnection {
     /// request's body was sent.
     pub(super) async fn send(
         &mut self,
-        request: Request<RequestBody>,
+        request: Request<ForwardedBody>,
         response_timeout: Duration,
     ) -> Result<Response<Incoming>, SendError> {
-        let progress = request.body().progress();
+        let progress = request.body().get_ref().progress();
         let Self { sender, connection, deadline, is_done, .. } = self;
         deadline.as_mut().reset(Instant::now() + response_timeout);
         let mut response = pin!(sender.try_send_request(request));

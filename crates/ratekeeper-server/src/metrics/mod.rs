@@ -3,6 +3,7 @@
 mod page;
 
 use ratekeeper::shared::{BreakerState, StoreState};
+use ratekeeper::telemetry::LimitStats;
 use ratekeeper::{Engine, PolicyLimiter};
 
 pub(crate) use page::{CONTENT_TYPE, Labels, Page};
@@ -41,11 +42,35 @@ fn decisions(page: &mut Page, limiter: &PolicyLimiter) {
     let near = stats.iter().map(|limit| (Labels(vec![("limit", &*limit.name)]), limit.near_limit));
     let help = "Requests that a limit allowed when it was nearly used up.";
     page.counter("ratekeeper_near_limit_total", help, near);
+    metered(page, limiter, &stats);
     page.counter(
         "ratekeeper_exempt_total",
         "Requests that are exempt from all limits.",
         one(limiter.telemetry().exempt()),
     );
+}
+
+/// Adds the metrics of limits that charge the usage of responses.
+fn metered(page: &mut Page, limiter: &PolicyLimiter, stats: &[LimitStats]) {
+    let active = limiter.policy().active();
+    let rules = active.policy().limits().iter().filter(|rule| rule.usage_format().is_some());
+    // They are sorted by name.
+    let found = rules.filter_map(|rule| {
+        let index = stats.binary_search_by(|limit| (*limit.name).cmp(rule.name())).ok()?;
+        Some(&stats[index])
+    });
+    let responses = found.flat_map(|limit| {
+        let counts = [
+            ("settled", limit.metered.settled),
+            ("unstated", limit.metered.unstated),
+            ("interrupted", limit.metered.interrupted),
+            ("encoded", limit.metered.encoded),
+            ("refunded", limit.metered.refunded),
+        ];
+        counts.map(|(outcome, n)| (Labels(vec![("limit", &*limit.name), ("outcome", outcome)]), n))
+    });
+    let help = "Responses whose usage a limit charges, by whether the usage was known.";
+    page.counter("ratekeeper_metered_responses_total", help, responses);
 }
 
 fn policy(page: &mut Page, limiter: &PolicyLimiter) {

@@ -44,6 +44,12 @@ impl Program {
         if self == Self::Gateway {
             return;
         }
+        if !policy.request_json().is_empty() {
+            tracing::warn!(
+                "request_json has no effect here: this server sees no bodies of requests, so such an identity is \
+                 missing, and such a match applies to every request; use the gateway or the tower layer"
+            );
+        }
         for rule in policy.limits() {
             let limit = rule.name();
             if rule.is_concurrency() {

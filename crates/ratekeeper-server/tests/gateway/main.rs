@@ -14,3 +14,4 @@ mod process;
 mod streaming;
 mod tls;
 mod upstreams;
+mod usage;

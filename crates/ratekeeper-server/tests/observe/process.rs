@@ -17,6 +17,7 @@ const LIMITS: &str = "
 limits:
   - { name: checkout, match: { path: /checkout }, rate: 5/hour }
   - { name: shadowed, match: { path: /checkout }, rate: 2/hour, mode: shadow }
+  - { name: tokens, match: { path: /tokens }, rate: 1000/hour, cost: { usage: openai } }
 exempt: [ { path: /healthz } ]
 ";
 

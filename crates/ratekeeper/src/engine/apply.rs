@@ -17,6 +17,7 @@ use crate::histogram::{DurationCounts, SampledHistogram};
 
 #[cfg(feature = "redis")]
 use {
+    super::corrections::Corrections,
     super::fallback::{BreakerState, Fallback, FallbackStats, StoreState},
     super::fleet_store::FleetStore,
     ratekeeper_stores::{LeaseStats, OwnedCharge},
@@ -52,6 +53,8 @@ pub struct Engine {
     pub(super) reservations: HoldTable<ReservationRecord>,
     /// How long calls of the memory store took. A shared store has a histogram of its own.
     memory_time: SampledHistogram,
+    #[cfg(feature = "redis")]
+    corrections: Corrections,
 }
 
 /// Where the state is.
@@ -77,6 +80,8 @@ impl Engine {
             held_permits: HoldTable::default(),
             reservations: HoldTable::default(),
             memory_time: SampledHistogram::default(),
+            #[cfg(feature = "redis")]
+            corrections: Corrections::default(),
         }
     }
 
@@ -159,9 +164,14 @@ impl Engine {
             EngineStore::Shared(fallback) => {
                 let (fallback, charge) = (Arc::clone(fallback), OwnedCharge::from(charge));
                 let receipt = receipt.clone();
-                tokio::spawn(async move {
-                    let _ = fallback.correct(op, charge.as_charge(), &receipt).await;
-                });
+                // A response may be dropped when its runtime is gone, and the charge then stays as it is.
+                if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                    let under_way = self.corrections.begin();
+                    runtime.spawn(async move {
+                        let _under_way = under_way;
+                        fallback.correct_later(op, charge.as_charge(), &receipt).await;
+                    });
+                }
             }
         }
     }
@@ -304,9 +314,10 @@ impl Engine {
         }
     }
 
-    /// Refunds what this node has charged ahead in a shared store and not used. For a node that is about to
-    /// exit.
+    /// Waits for the corrections of charges that are under way in a shared store, and refunds what this node has
+    /// charged ahead there and not used. For a node that is about to exit.
     pub async fn return_leases(&self) {
+        self.corrections.done().await;
         if let Some(fallback) = self.fallback() {
             fallback.store().return_leases(self.now()).await;
         }

@@ -79,6 +79,15 @@ impl SharedStore for FleetStore {
         delegate!(self, store => store.try_apply(op, charges, now).await)
     }
 
+    async fn try_apply_later(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Verdict, ApplyFailure> {
+        delegate!(self, store => store.try_apply_later(op, charges, now).await)
+    }
+
     fn shards(&self) -> usize {
         delegate!(self, store => store.shards())
     }

@@ -6,6 +6,8 @@
 mod applied;
 #[cfg(feature = "policy")]
 mod apply;
+#[cfg(all(feature = "policy", feature = "redis"))]
+mod corrections;
 #[cfg(feature = "redis")]
 pub(crate) mod fallback;
 #[cfg(all(feature = "policy", feature = "redis"))]

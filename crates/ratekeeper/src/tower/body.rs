@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use super::metering::Metering;
 use crate::admission::Admitted;
 
 pin_project! {
@@ -15,7 +16,47 @@ pin_project! {
     pub struct ResponseBody<B> {
         #[pin]
         body: Either<B>,
-        in_flight: Option<Box<Admitted>>,
+        held: Held,
+    }
+}
+
+/// What is kept until the body has been read.
+#[derive(Debug)]
+pub(super) enum Held {
+    Nothing,
+    /// The permits of the request.
+    InFlight {
+        _admitted: Box<Admitted>,
+    },
+    /// The charges of the request, which depend on the body.
+    Metered(Box<Metering>),
+}
+
+impl Held {
+    /// Reads a frame, which is the last if `is_last`.
+    fn read(&mut self, frame: &Frame<Bytes>, is_last: bool) {
+        let Self::Metered(metering) = self else { return };
+        if let Some(bytes) = frame.data_ref() {
+            metering.feed(bytes);
+        }
+        if is_last {
+            self.end();
+        }
+    }
+
+    /// Ends with the body.
+    pub(super) fn end(&mut self) {
+        if let Self::Metered(metering) = self {
+            metering.complete();
+        }
+        *self = Self::Nothing;
+    }
+
+    /// Ends with an error of the body. Permits are kept until the body is dropped.
+    fn fail(&mut self) {
+        if let Self::Metered(_) = self {
+            *self = Self::Nothing;
+        }
     }
 }
 
@@ -29,13 +70,13 @@ pin_project! {
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn of_service(body: B, in_flight: Option<Box<Admitted>>) -> Self {
-        Self { body: Either::Service { body }, in_flight }
+    pub(super) fn of_service(body: B, held: Held) -> Self {
+        Self { body: Either::Service { body }, held }
     }
 
     pub(super) fn own(bytes: Bytes) -> Self {
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
-        Self { body: Either::Own { bytes }, in_flight: None }
+        Self { body: Either::Own { bytes }, held: Held::Nothing }
     }
 }
 
@@ -55,12 +96,18 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.project();
-        let frame = match this.body.project() {
-            EitherPinned::Service { body } => ready!(body.poll_frame(context)),
-            EitherPinned::Own { bytes } => bytes.take().map(|bytes| Ok(Frame::data(bytes))),
+        let mut body = match this.body.project() {
+            EitherPinned::Service { body } => body,
+            EitherPinned::Own { bytes } => {
+                return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
+            }
         };
-        if frame.is_none() {
-            *this.in_flight = None;
+        let frame = ready!(body.as_mut().poll_frame(context));
+        match &frame {
+            // Not every server reads on after the last frame.
+            Some(Ok(frame)) => this.held.read(frame, body.is_end_stream()),
+            Some(Err(_)) => this.held.fail(),
+            None => this.held.end(),
         }
         Poll::Ready(frame)
     }

@@ -12,8 +12,9 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::ActualCost;
-use super::body::ResponseBody;
+use super::body::{Held, ResponseBody};
 use super::layer::InMap;
+use super::metering::{Metering, request_plain_response};
 use super::response::{refuse, set_limit_headers};
 use crate::admission::{Admission, Admitted};
 use crate::policy_handle::ActivePolicy;
@@ -101,11 +102,7 @@ where
                 }
                 CallStatePinned::Calling { response, admitted } => {
                     let response = ready!(response.poll(context))?;
-                    return Poll::Ready(Ok(finish(
-                        response,
-                        admitted.take(),
-                        this.policy.as_deref(),
-                    )));
+                    return Poll::Ready(Ok(finish(response, admitted.take(), this.policy.take())));
                 }
                 CallStatePinned::Deciding { waiting } => {
                     let pending = waiting.as_mut().expect("polled after it was ready");
@@ -122,7 +119,7 @@ where
                             return Poll::Ready(Ok(refused.map(ResponseBody::own)));
                         }
                     };
-                    let response = service.call(request);
+                    let response = forward(&mut service, request, admitted.as_deref());
                     this.state.set(CallState::Calling { response, admitted });
                 }
             }
@@ -130,27 +127,46 @@ where
     }
 }
 
+/// Calls the service with a request that was admitted.
+pub(super) fn forward<S: Service<Request<Q>>, Q>(
+    service: &mut S,
+    mut request: Request<Q>,
+    admitted: Option<&Admitted>,
+) -> S::Future {
+    if admitted.is_some_and(Admitted::is_metered) {
+        request_plain_response(request.headers_mut());
+    }
+    service.call(request)
+}
+
 /// Settles the charge by the response, and adds the rate limit headers.
 fn finish<R: Body<Data = Bytes>>(
     response: Response<R>,
     admitted: Option<Box<Admitted>>,
-    policy: Option<&ActivePolicy>,
+    policy: Option<Arc<ActivePolicy>>,
 ) -> Response<ResponseBody<R>> {
     let (mut parts, body) = response.into_parts();
-    let in_flight = admitted.map(|mut admitted| {
-        admitted.settle(parts.status.as_u16(), &InMap(&parts.headers));
-        if let Some(ActualCost(actual)) = parts.extensions.get() {
-            admitted.settle_as(*actual);
-        }
-        let settings = policy.map(|policy| policy.policy().response_settings());
-        if let (Some(settings), Some(binding)) = (settings, admitted.binding())
-            && settings.on_allowed
-        {
-            set_limit_headers(settings, binding, &mut parts.headers);
-        }
-        admitted
-    });
-    // A request is in flight until the body of its response has been read.
-    let in_flight = in_flight.filter(|held| held.holds_permits() && !body.is_end_stream());
-    Response::from_parts(parts, ResponseBody::of_service(body, in_flight))
+    let (Some(mut admitted), Some(policy)) = (admitted, policy) else {
+        return Response::from_parts(parts, ResponseBody::of_service(body, Held::Nothing));
+    };
+    admitted.settle(parts.status.as_u16(), &InMap(&parts.headers));
+    if let Some(ActualCost(actual)) = parts.extensions.get() {
+        admitted.settle_as(*actual);
+    }
+    let settings = policy.policy().response_settings();
+    if let Some(binding) = admitted.binding()
+        && settings.on_allowed
+    {
+        set_limit_headers(settings, binding, &mut parts.headers);
+    }
+    let mut held = match admitted.is_metered() {
+        true => Held::Metered(Box::new(Metering::new(admitted, policy, &parts))),
+        // A request is in flight until the body of its response has been read.
+        false if admitted.holds_permits() => Held::InFlight { _admitted: admitted },
+        false => Held::Nothing,
+    };
+    if body.is_end_stream() {
+        held.end();
+    }
+    Response::from_parts(parts, ResponseBody::of_service(body, held))
 }

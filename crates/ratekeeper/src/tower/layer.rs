@@ -7,14 +7,16 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, header};
 use http_body::Body;
+use ratekeeper_core::Micros;
 use ratekeeper_policy::attributes::{HostError, request_host};
-use ratekeeper_policy::{Headers, Policy, PolicyErrors};
-use tower_layer::Layer;
+use ratekeeper_policy::{Headers, Policy, PolicyErrors, RequestAttributes};
+use tower_layer::{Layer, Stack};
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::future::ResponseFuture;
+use super::future::{ResponseFuture, forward};
 use super::peer::peer;
+use super::request_json::{BodyFields, RequestJsonLayer};
 use super::response::{bad_request, misconfigured, refuse};
 use crate::admission::Admission;
 use crate::engine::MaybeReady;
@@ -71,7 +73,7 @@ pub struct RatekeeperLayer {
     config: Arc<LayerConfig>,
 }
 
-struct LayerConfig {
+pub(super) struct LayerConfig {
     limiter: PolicyLimiter,
     custom: Vec<(String, Arc<CustomIdentity>)>,
     logged: Once,
@@ -169,6 +171,30 @@ impl RatekeeperLayer {
                 IdentifyError::Unknown { name, custom }
             }
         })
+    }
+
+    /// Returns the layer that reads the bodies of requests for this one, where the policy has `request_json`.
+    /// It goes outside of this layer.
+    pub fn request_json(&self) -> RequestJsonLayer {
+        RequestJsonLayer::new(Arc::clone(&self.config))
+    }
+
+    /// Returns this layer together with the one that reads the bodies of requests, where the policy has
+    /// `request_json`. Without it, a request whose limits depend on its body gets 500 and an explanation.
+    ///
+    /// ```no_run
+    /// # fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// use axum::{Router, routing::post};
+    /// use ratekeeper::RatekeeperLayer;
+    ///
+    /// let app: Router = Router::new()
+    ///     .route("/v1/chat/completions", post(|| async { "…" }))
+    ///     .layer(RatekeeperLayer::open("policy.yaml")?.with_request_json());
+    /// # Ok(()) }
+    /// ```
+    pub fn with_request_json(self) -> Stack<RatekeeperLayer, RequestJsonLayer> {
+        let request_json = self.request_json();
+        Stack::new(self, request_json)
     }
 
     /// Returns the limiter, to replace its policy or to read its counters.
@@ -277,7 +303,8 @@ where
                 ResponseFuture::refused(refused.map(ResponseBody::own))
             }
             Ok(Admission::Admitted(admitted)) if admitted.delay.is_zero() => {
-                ResponseFuture::calling(self.inner.call(request), policy, Some(admitted))
+                let response = forward(&mut self.inner, request, Some(&admitted));
+                ResponseFuture::calling(response, policy, Some(admitted))
             }
             Ok(admission) => {
                 let admission = std::future::ready(admission);
@@ -301,39 +328,64 @@ impl<S: Clone> Ratekeeper<S> {
 impl LayerConfig {
     /// Returns the policy that an outer layer has put into the extensions of the request, so that all layers
     /// see the same; otherwise the active one.
-    fn active_policy(&self, parts: &Parts) -> Arc<ActivePolicy> {
+    pub(super) fn active_policy(&self, parts: &Parts) -> Arc<ActivePolicy> {
         let known = parts.extensions.get::<Arc<ActivePolicy>>().cloned();
         known.unwrap_or_else(|| self.limiter.policy().active())
     }
 
-    /// Decides about a request, unless it is unknown which host it is for, or from which client it comes.
+    /// Returns whether the limits of a request depend on its body.
+    pub(super) fn needs_request_json(&self, policy: &ActivePolicy, parts: &Parts) -> bool {
+        let now = self.limiter.engine().now();
+        let needs = |request: &RequestAttributes<'_>| policy.policy().needs_request_json(request);
+        // A request with an invalid host is rejected.
+        self.with_attributes(parts, now, needs).unwrap_or(false)
+    }
+
+    /// Decides about a request, unless it is unknown which host it is for, from which client it comes, or what
+    /// its body is.
     fn decide(
         &self,
         policy: Arc<ActivePolicy>,
         parts: &Parts,
     ) -> Result<MaybeReady<Admission>, UndecidedError> {
+        let now = self.limiter.engine().now();
+        self.with_attributes(parts, now, |request| {
+            if request.peer.is_none() && policy.policy().needs_client_ip(request) {
+                return Err(UndecidedError::UnknownPeer);
+            }
+            let is_read = parts.extensions.get::<BodyFields>().is_some();
+            if !is_read && policy.policy().needs_request_json(request) {
+                return Err(UndecidedError::UnreadBody);
+            }
+            Ok(self.limiter.decide_under(policy, request, now))
+        })?
+    }
+
+    /// Calls `act` with the attributes of a request.
+    fn with_attributes<T>(
+        &self,
+        parts: &Parts,
+        now: Micros,
+        act: impl FnOnce(&RequestAttributes<'_>) -> T,
+    ) -> Result<T, HostError> {
         let custom = |name: &str| {
             let (_, find) = self.custom.iter().find(|(known, _)| known == name)?;
             find(parts)
         };
-        let peer = peer(&parts.extensions);
-        let now = self.limiter.engine().now();
+        let fields = parts.extensions.get::<BodyFields>().and_then(|BodyFields(it)| it.as_deref());
         let host_lines = parts.headers.get_all(header::HOST).iter().map(|host| host.as_bytes());
         let authority = parts.uri.authority().map(|authority| authority.as_str());
-        let request = ratekeeper_policy::RequestAttributes {
+        Ok(act(&RequestAttributes {
             method: parts.method.as_str(),
             host: request_host(authority, host_lines)?,
             path: parts.uri.path(),
             query: parts.uri.query(),
             headers: &InMap(&parts.headers),
-            peer,
+            json: fields,
+            peer: peer(&parts.extensions),
             custom: &custom,
             unix_secs: now.get() / 1_000_000,
-        };
-        if peer.is_none() && policy.policy().needs_client_ip(&request) {
-            return Err(UndecidedError::UnknownPeer);
-        }
-        Ok(self.limiter.decide_under(policy, &request, now))
+        }))
     }
 
     #[cold]
@@ -355,6 +407,11 @@ enum UndecidedError {
     Setup(Arc<str>),
     #[error("{UNKNOWN_PEER}")]
     UnknownPeer,
+    #[error(
+        "a limit depends on the body of this request, which was not read: use RatekeeperLayer::with_request_json, \
+         or put RatekeeperLayer::request_json outside of the layer"
+    )]
+    UnreadBody,
 }
 
 #[cfg(feature = "axum")]

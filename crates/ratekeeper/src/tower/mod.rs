@@ -3,13 +3,18 @@
 mod body;
 mod future;
 mod layer;
+mod metering;
 mod peer;
+mod replayed_body;
+mod request_json;
 mod response;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
 pub use layer::{IdentifyError, Ratekeeper, RatekeeperLayer, layer};
 pub use peer::PeerAddr;
+pub use replayed_body::ReplayedBody;
+pub use request_json::{RequestJson, RequestJsonFuture, RequestJsonLayer};
 pub use response::{RATELIMIT_HEADERS, RefusedBy, refuse, set_headers_of, set_limit_headers};
 
 /// The actual cost of a request, which a handler puts into the extensions of its response. The charge is

@@ -44,14 +44,12 @@ impl HttpApi {
 impl DescribedRequest {
     pub(super) fn attributes(&self, now_us: u64) -> RequestAttributes<'_> {
         RequestAttributes {
-            method: &self.method,
             host: self.host.as_deref(),
-            path: &self.path,
             query: self.query.as_deref(),
             headers: &self.headers,
             peer: self.peer,
-            custom: &|_| None,
             unix_secs: now_us / 1_000_000,
+            ..RequestAttributes::new(&self.method, &self.path)
         }
     }
 

@@ -8,6 +8,8 @@
 mod background;
 mod backlog;
 mod breaker;
+#[cfg(feature = "policy")]
+mod correction;
 mod local_share;
 mod membership;
 #[cfg(test)]
