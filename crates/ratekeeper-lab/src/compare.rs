@@ -1,8 +1,8 @@
 //! Comparison of several limits over the same arrivals.
 
-use std::time::Duration;
+use std::ops::Range;
 
-use ratekeeper_core::{ALGORITHMS, Algorithm, Decision, Limit, LimitError, Rate};
+use ratekeeper_core::{ALGORITHMS, Algorithm, Decision, Limit, LimitError, Micros, Rate};
 
 use crate::arrival::Arrival;
 use crate::releases::Releases;
@@ -173,8 +173,7 @@ impl Report {
 
 /// Runs all `limits` over the same arrivals, in memory, each with capacity for `keys_max` keys.
 ///
-/// The report covers `span` from time 0 on, or without a span the time from the first to the last
-/// arrival.
+/// The report covers the `span`, or without one the time from the first to the last arrival.
 ///
 /// # Errors
 ///
@@ -182,7 +181,7 @@ impl Report {
 pub fn compare(
     limits: &[Limit],
     arrivals: impl Iterator<Item = Result<Arrival, TraceError>>,
-    span: Option<Duration>,
+    span: Option<Range<Micros>>,
     keys_max: usize,
 ) -> Result<Report, SimulateError> {
     let simulations = limits.iter().map(|limit| Simulation::new(limit.clone(), keys_max));
@@ -197,11 +196,11 @@ pub fn compare(
 pub fn compare_simulations(
     simulations: impl Iterator<Item = Simulation>,
     mut arrivals: impl Iterator<Item = Result<Arrival, TraceError>>,
-    span: Option<Duration>,
+    span: Option<Range<Micros>>,
 ) -> Result<Report, SimulateError> {
     let mut runs: Vec<_> = simulations.map(Run::new).collect();
     let mut groups = vec![0; runs.len()];
-    let mut start_us = span.map(|_| 0);
+    let mut start_us = span.as_ref().map(|span| span.start.get());
     let mut last_us = 0;
     loop {
         let (batch, error) = next_batch(&mut arrivals);
@@ -216,8 +215,8 @@ pub fn compare_simulations(
         groups = split_groups(&groups, &admitted?);
     }
     let start_us = start_us.unwrap_or_default();
-    let span_us = span.map_or(0, |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX));
-    let span_us = span_us.max(last_us - start_us + 1);
+    let span_us = span.map_or(0, |span| span.end.get().saturating_sub(start_us));
+    let span_us = span_us.max(last_us.saturating_sub(start_us) + 1);
     runs.iter_mut().for_each(|run| run.finish(span_us));
     Ok(Report { start_us, span_us, runs, groups })
 }

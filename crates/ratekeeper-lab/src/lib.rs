@@ -14,7 +14,7 @@
 //! let traffic = Traffic::new(Pattern::Boundary, rate, Duration::from_secs(10));
 //! let limits = [Limit::new(rate, Algorithm::FixedWindow)?, Limit::new(rate, Algorithm::SlidingLog)?];
 //!
-//! let report = compare(&limits, traffic.arrivals().map(Ok), Some(traffic.duration()), 1_000)?;
+//! let report = compare(&limits, traffic.arrivals().map(Ok), Some(traffic.span()), 1_000)?;
 //! let peak = |i: usize| report.runs()[i].summary().most_in_a_period();
 //! assert_eq!(peak(0), Some(20), "twice the limit within a second");
 //! assert_eq!(peak(1), Some(10));

@@ -1,8 +1,9 @@
-//! Generated arrivals: deterministic for a seed, from time 0 on.
+//! Generated arrivals: deterministic for a seed, from a start on.
 //!
-//! Time 0 is the epoch, to which windows are aligned, and 1970-01-01 0:00 in UTC for those of the calendar. Floating-point numbers are used for the
+//! Without a start it is the epoch, to which windows are aligned: 1970-01-01 0:00 in UTC. Floating-point numbers are used for the
 //! arrival times only, not for decisions.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use ratekeeper_core::{Cost, Micros, Rate};
@@ -55,6 +56,7 @@ pub struct Traffic {
     pattern: Pattern,
     limit: Rate,
     offered: EvenRate,
+    start_us: u64,
     duration_us: u64,
     keys: u64,
     seed: u64,
@@ -99,7 +101,7 @@ impl Traffic {
             _ => EvenRate { count: 2 * count, period_us },
         };
         let duration_us = micros(duration);
-        Self { pattern, limit, offered, duration_us, keys: 1, seed: 1 }
+        Self { pattern, limit, offered, start_us: 0, duration_us, keys: 1, seed: 1 }
     }
 
     /// Sets the rate of each key. The boundary pattern ignores it and offers the limit.
@@ -120,21 +122,32 @@ impl Traffic {
         Self { seed, ..self }
     }
 
-    /// Returns the duration.
+    /// Sets when the traffic starts, instead of at the epoch.
     #[must_use]
-    pub fn duration(&self) -> Duration {
-        Duration::from_micros(self.duration_us)
+    pub fn with_start(self, start: Micros) -> Self {
+        Self { start_us: start.get(), ..self }
+    }
+
+    /// Returns from when on the traffic lasts, and until when.
+    #[must_use]
+    pub fn span(&self) -> Range<Micros> {
+        Micros::new(self.start_us)..Micros::new(self.start_us.saturating_add(self.duration_us))
     }
 
     /// Returns the arrivals, sorted by time.
     #[must_use]
     pub fn arrivals(&self) -> Box<dyn Iterator<Item = Arrival>> {
+        let start_us = self.start_us;
+        let later = move |arrival: Arrival| {
+            let at = Micros::new(start_us.saturating_add(arrival.at.get()));
+            Arrival { at, ..arrival }
+        };
         match self.pattern {
-            Pattern::Steady => Box::new(self.steady()),
-            Pattern::Burst => Box::new(self.burst()),
-            Pattern::Boundary => Box::new(self.boundary()),
-            Pattern::Poisson => Box::new(self.poisson()),
-            Pattern::FlashSale => Box::new(self.flash_sale()),
+            Pattern::Steady => Box::new(self.steady().map(later)),
+            Pattern::Burst => Box::new(self.burst().map(later)),
+            Pattern::Boundary => Box::new(self.boundary().map(later)),
+            Pattern::Poisson => Box::new(self.poisson().map(later)),
+            Pattern::FlashSale => Box::new(self.flash_sale().map(later)),
         }
     }
 
@@ -163,21 +176,21 @@ impl Traffic {
         self.boundaries()
             .step_by(2)
             .take_while(move |at_us| *at_us < end_us)
-            .flat_map(move |at_us| [at_us - margin_us, at_us + margin_us])
+            .flat_map(move |at_us| [at_us.saturating_sub(margin_us), at_us + margin_us])
             .filter(move |at_us| *at_us < end_us)
             .flat_map(move |at_us| at_once(at_us, size, keys))
     }
 
-    /// Returns the ends of the windows, without an end.
-    fn boundaries(&self) -> Box<dyn Iterator<Item = u64>> {
-        let period_us = micros(self.limit.period());
-        match self.limit.calendar() {
-            None => Box::new((1..).map(move |n: u64| n.saturating_mul(period_us))),
-            Some(period) => {
-                let end_of = move |at_us| period.window_of(Micros::new(at_us)).end.get();
-                Box::new(std::iter::successors(Some(end_of(0)), move |at_us| Some(end_of(*at_us))))
-            }
-        }
+    /// Returns when windows end, from the start of the traffic on and without an end.
+    fn boundaries(&self) -> impl Iterator<Item = u64> + use<> {
+        let (start_us, period_us) = (self.start_us, micros(self.limit.period()));
+        let calendar = self.limit.calendar();
+        let end_of = move |at_us: u64| match calendar {
+            None => (at_us / period_us + 1).saturating_mul(period_us),
+            Some(period) => period.window_of(Micros::new(at_us)).end.get(),
+        };
+        let ends = std::iter::successors(Some(end_of(start_us)), move |at_us| Some(end_of(*at_us)));
+        ends.map(move |at_us| at_us - start_us)
     }
 
     fn poisson(&self) -> impl Iterator<Item = Arrival> + use<> {
@@ -266,6 +279,22 @@ mod tests {
             arrivals.into_iter().partition(|arrival| arrival.key == PARTNER);
         assert_eq!((spike.len(), steady.len()), (600, 45));
         assert!(spike.iter().all(|arrival| (3_000_000..6_000_000).contains(&arrival.at.get())));
+    }
+
+    #[test]
+    fn traffic_that_starts_later_is_the_same_and_its_boundaries_are_those_of_its_time() {
+        let start = Micros::new(1_700_000_000_400_000);
+        for pattern in PATTERNS {
+            let early: Vec<_> = traffic(*pattern, 10).arrivals().collect();
+            let late = traffic(*pattern, 10).with_start(start);
+            assert_eq!(late.span().start, start);
+            let late: Vec<_> = late.arrivals().map(|one| one.at.get() - start.get()).collect();
+            if *pattern == Pattern::Boundary {
+                assert_eq!(late[..20], [[599_000; 10], [601_000; 10]].concat());
+            } else {
+                assert!(early.iter().map(|one| one.at.get()).eq(late), "{pattern:?}");
+            }
+        }
     }
 
     #[test]

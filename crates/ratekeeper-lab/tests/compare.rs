@@ -12,7 +12,7 @@ fn run(rate: &str, pattern: Pattern, keys: u32) -> Report {
     let rate: Rate = rate.parse().unwrap();
     let traffic = Traffic::new(pattern, rate, rate.period() * 10).with_keys(keys);
     let limits = AllAlgorithms::new(rate).unwrap().limits;
-    compare(&limits, traffic.arrivals().map(Ok), Some(traffic.duration()), 1_000).unwrap()
+    compare(&limits, traffic.arrivals().map(Ok), Some(traffic.span()), 1_000).unwrap()
 }
 
 fn of(report: &Report, algorithm: Algorithm) -> &Summary {
@@ -125,8 +125,7 @@ fn traffic_below_the_limit_is_said_to_be_admitted_by_all() {
     let traffic = Traffic::new(Pattern::Steady, rate, Duration::from_secs(10))
         .with_rate("5/s".parse().unwrap());
     let limits = AllAlgorithms::new(rate).unwrap().limits;
-    let report =
-        compare(&limits, traffic.arrivals().map(Ok), Some(traffic.duration()), 10).unwrap();
+    let report = compare(&limits, traffic.arrivals().map(Ok), Some(traffic.span()), 10).unwrap();
     let text = report.to_text(TextOptions::default());
     assert!(text.contains("\nall algorithms admit every request in this traffic\n"), "{text}");
     assert_eq!(text.matches(" └").count(), 1, "{text}");

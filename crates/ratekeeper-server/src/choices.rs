@@ -10,7 +10,10 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, Command, Error, ValueEnum};
 use ipnet::IpNet;
-use ratekeeper_core::{ALGORITHMS, Algorithm, LimitError, Rate, RateError};
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use ratekeeper_core::{ALGORITHMS, Algorithm, LimitError, Micros, Rate, RateError};
 use ratekeeper_lab::{PATTERNS, Pattern};
 
 /// Output format.
@@ -121,6 +124,10 @@ pub(crate) fn negative_rate(args: impl Iterator<Item = OsString>) -> Option<Rate
 pub(crate) enum ValueError {
     #[error("{}", .0.message())]
     Duration(#[from] RateError),
+    #[error(
+        "expected a date or a time from 1970 on, such as 2026-03-28 or 2026-03-28T18:00:00+01:00"
+    )]
+    Time,
     #[error("expected an address and a port such as 127.0.0.1:9091, or \"off\"")]
     Address(#[source] AddrParseError),
     #[error(
@@ -135,6 +142,14 @@ pub(crate) enum ValueError {
 /// Parses a duration such as `10s` or `2m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, ValueError> {
     Ok(ratekeeper_core::parse_duration(text)?)
+}
+
+/// Parses a date or a time, in UTC unless it has an offset.
+pub(crate) fn time(text: &str) -> Result<Micros, ValueError> {
+    let of_date = || text.parse::<Date>().ok()?.to_zoned(TimeZone::UTC).ok();
+    let parsed = text.parse::<Timestamp>().ok();
+    let timestamp = parsed.or_else(|| Some(of_date()?.timestamp())).ok_or(ValueError::Time)?;
+    u64::try_from(timestamp.as_microsecond()).map(Micros::new).map_err(|_| ValueError::Time)
 }
 
 /// The address of a listener; `None` if it is off.
@@ -197,6 +212,17 @@ mod tests {
         }
         for text in ["unix:", "8081", "/run/grpc.sock", ""] {
             assert!(local_address(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_in_utc_unless_it_has_an_offset() {
+        let seconds = |text| time(text).ok().map(|time| time.get() / 1_000_000);
+        assert_eq!(seconds("2026-03-28"), Some(1_774_656_000));
+        assert_eq!(seconds("2026-03-28T18:00:00Z"), Some(1_774_656_000 + 18 * 3_600));
+        assert_eq!(seconds("2026-03-28T18:00:00+01:00"), Some(1_774_656_000 + 17 * 3_600));
+        for text in ["1969-12-31", "2026-13-01", "tomorrow", "", "28.3.2026"] {
+            assert!(time(text).is_err(), "{text}");
         }
     }
 

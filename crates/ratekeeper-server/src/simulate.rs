@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use ratekeeper_core::{Algorithm, Limit, Rate};
+use ratekeeper_core::{Algorithm, Limit, Micros, Rate};
 use ratekeeper_lab::{
     AllAlgorithms, Arrival, Pattern, Report, Simulation, Trace, TraceError, Traffic,
     compare_simulations, span_text, write_decisions,
@@ -22,8 +23,8 @@ Examples:
   Compare all algorithms on traffic around a window boundary:
     ratekeeper simulate 10/s --algorithm all
 
-  A quota by the calendar; times are microseconds since 1970 in UTC:
-    ratekeeper simulate '100/calendar day in Europe/Berlin' --trace trace.csv
+  A quota by the calendar, while clocks change:
+    ratekeeper simulate '100/calendar day in Europe/Berlin' --start 2026-03-27
 
   A flash sale with ten keys and a spike of one more:
     ratekeeper simulate '5/s burst 10' --traffic flash-sale --keys 10
@@ -66,7 +67,7 @@ pub(crate) struct Simulate {
     count_rejected: bool,
 
     /// Decide the arrivals in this CSV file; - is standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["traffic", "offered", "duration", "keys", "seed"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["traffic", "offered", "duration", "start", "keys", "seed"])]
     trace: Option<PathBuf>,
 
     /// Generate arrivals of this pattern
@@ -80,6 +81,11 @@ pub(crate) struct Simulate {
     /// Duration of the traffic, such as 10s or 2m [default: 10 periods of the limit]
     #[arg(long, value_name = "DURATION", value_parser = choices::duration)]
     duration: Option<Duration>,
+
+    /// When the traffic starts: a date or time such as 2026-03-28 or 2026-03-28T18:00:00+01:00, in UTC unless it has
+    /// an offset [default: 1970-01-01]
+    #[arg(long, value_name = "TIME", value_parser = choices::time)]
+    start: Option<Micros>,
 
     /// Number of keys
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -176,7 +182,7 @@ impl Simulate {
         Ok((limits, notes))
     }
 
-    fn arrivals(&self) -> Result<(Arrivals, Option<Duration>), Failure> {
+    fn arrivals(&self) -> Result<(Arrivals, Option<Range<Micros>>), Failure> {
         if self.trace.is_some() {
             return Ok((Box::new(Trace::new(self.open()?)), None));
         }
@@ -187,7 +193,8 @@ impl Simulate {
             Some(rate) => traffic.with_rate(rate),
             None => traffic,
         };
-        Ok((Box::new(traffic.arrivals().map(Ok)), Some(duration)))
+        let traffic = traffic.with_start(self.start.unwrap_or_default());
+        Ok((Box::new(traffic.arrivals().map(Ok)), Some(traffic.span())))
     }
 
     fn offered(&self) -> Result<Option<Rate>, Failure> {

@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 use core::hash::{Hash, Hasher};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use jiff::tz;
 
@@ -44,15 +44,19 @@ impl TimeZone {
     /// # Errors
     /// If the database has no such name.
     pub fn named(name: &str) -> Result<Self, CalendarError> {
-        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = loaded.iter().find(|known| known.name.eq_ignore_ascii_case(name)) {
-            return Ok(Self(known));
+        if let Some(known) = find(&lock(), name) {
+            return Ok(known);
         }
         let unknown =
             || CalendarError::UnknownTimeZone { name: name.to_owned(), near: names_near(name) };
         let zone = tz::TimeZoneDatabase::bundled().get(name).map_err(|_| unknown())?;
-        let known_name = zone.iana_name().filter(|_| !zone.is_unknown()).ok_or_else(unknown)?;
-        let name = Box::leak(known_name.to_owned().into_boxed_str());
+        let name = zone.iana_name().filter(|_| !zone.is_unknown()).ok_or_else(unknown)?;
+        let mut loaded = lock();
+        // Another thread may have been faster.
+        if let Some(known) = find(&loaded, name) {
+            return Ok(known);
+        }
+        let name = Box::leak(name.to_owned().into_boxed_str());
         let new = Box::leak(Box::new(Loaded { name, zone }));
         loaded.push(new);
         Ok(Self(new))
@@ -67,6 +71,14 @@ impl TimeZone {
     pub(super) fn get(&self) -> &'static tz::TimeZone {
         &self.0.zone
     }
+}
+
+fn lock() -> MutexGuard<'static, Vec<&'static Loaded>> {
+    LOADED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn find(loaded: &[&'static Loaded], name: &str) -> Option<TimeZone> {
+    loaded.iter().find(|known| known.name.eq_ignore_ascii_case(name)).map(|known| TimeZone(known))
 }
 
 /// Returns names that are one typing error away, or else those that end in the name: `Berlin`.
@@ -89,7 +101,7 @@ fn names_near(name: &str) -> Vec<&'static str> {
 }
 
 fn names() -> &'static [&'static str] {
-    static NAMES: std::sync::LazyLock<Vec<&'static str>> = std::sync::LazyLock::new(|| {
+    static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
         let database = tz::TimeZoneDatabase::bundled();
         let leak = |name: tz::TimeZoneName<'_>| &*name.as_str().to_owned().leak();
         let mut names: Vec<_> = database.available().map(leak).collect();
