@@ -43,7 +43,7 @@ fn a_cost_above_the_quota_is_always_denied() {
     );
     warns(
         "limits: [{ name: a, rate: 10/s, cost: { usage: openai, estimate: { default: 11 } } }]",
-        &[&format!("2:78: a cost of 11 is more than the limit can hold, 10: {denied}")],
+        &[&format!("2:77: a cost of 11 is more than the limit can hold, 10: {denied}")],
     );
     is_silent("limits: [{ name: a, rate: 10/s, cost: 10 }]");
     is_silent("limits: [{ name: a, rate: 1/s burst 20, cost: 20 }]");

@@ -204,7 +204,8 @@ impl Admitted {
     }
 
     /// Corrects the charge to the cost that the response states, by the rule of each limit. A limit for
-    /// which the response states none keeps its charge.
+    /// which the response states none keeps its charge, and so does one whose charge was cut at its maximum
+    /// debt.
     pub fn settle(&mut self, status: u16, headers: &dyn Headers) {
         self.correct(|limit| limit.rule.response_cost(status, headers));
     }

@@ -165,7 +165,8 @@ impl<'a, C: Clock> KeyRequest<'a, C> {
         self.limiter.store.reset(&self.charge());
     }
 
-    /// Charges an estimate, to be settled within `valid_for`. See [`Reservation`].
+    /// Charges an estimate, to be settled within `valid_for`. See [`Reservation`]. A maximum debt does not
+    /// apply to it.
     ///
     /// # Errors
     ///
@@ -175,7 +176,9 @@ impl<'a, C: Clock> KeyRequest<'a, C> {
         C: Clone,
     {
         let now = self.limiter.now();
-        let decision = self.limiter.store.check(&self.charge(), now);
+        // What a maximum debt cut off could not be settled.
+        let charge = self.charge().max_debt(MaxDebt::NONE);
+        let decision = self.limiter.store.check(&charge, now);
         match decision.allowed() {
             true => Ok(Reservation::new(self, decision, now, now.after(valid_for))),
             false => Err(decision),

@@ -201,7 +201,7 @@ impl Inner {
                 if !limit.is_share() {
                     self.telemetry.record_allowed(policy, limit, decision.as_ref(), now);
                 }
-                receipt
+                receipt.filter(|_| decision.is_none_or(|decision| !decision.is_cut()))
             } else {
                 self.shadow(policy, limit, now, &mut permits).await
             };
@@ -297,7 +297,7 @@ impl Inner {
             true => self.telemetry.record_allowed(policy, limit, decision.as_ref(), now),
             false => self.telemetry.record(policy, limit, Outcome::ShadowDenied, now),
         }
-        receipt.filter(|_| is_allowed)
+        receipt.filter(|_| is_allowed && decision.is_none_or(|decision| !decision.is_cut()))
     }
 
     async fn acquire(&self, limit: &AppliedLimit) -> Option<InFlightPermit> {

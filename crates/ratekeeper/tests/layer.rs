@@ -257,6 +257,18 @@ limits: [{ name: a, per: user, rate: 1/minute }]
     assert_eq!(send(&limiter, "GET / x-user=bob").await.status, 200);
 }
 
+/// More would be refunded than was charged.
+#[tokio::test]
+async fn a_charge_that_was_cut_at_the_maximum_debt_is_not_refunded() {
+    let (limiter, _) = limiter(
+        "limits: [{ name: a, rate: 10/minute, cost: 5, overdraft: { max: 1 }, refund: [304] }]",
+    );
+    assert_eq!(statuses(&limiter, "GET / want-status=304", 3).await, [304; 3], "each is refunded");
+    assert_eq!(send(&limiter, "GET /").await.status, 200);
+    let (cut, denied) = (send(&limiter, "GET /").await, send(&limiter, "GET /").await);
+    assert_eq!((cut.status, denied.status), (200, 429));
+}
+
 #[tokio::test]
 async fn responses_with_a_refunded_status_are_not_charged() {
     let (limiter, _) = limiter("limits: [{ name: a, rate: 2/minute, refund: [304, 5xx] }]");

@@ -24,6 +24,15 @@ fn keys_are_strings_bytes_or_arrays_and_have_separate_quotas() {
 }
 
 #[test]
+fn a_reservation_has_no_maximum_debt_so_that_it_settles_exactly() {
+    let (limiter, _) = manual(Limit::token_bucket("1000/hour").unwrap());
+    let request = limiter.key("k").cost(Cost::of(5_000)).max_debt("100".parse().unwrap());
+    let reservation = request.reserve(Duration::from_secs(5)).unwrap();
+    assert!(!reservation.decision().is_cut());
+    assert_eq!(reservation.settle(200).unwrap().remaining(), 800);
+}
+
+#[test]
 fn the_error_of_an_invalid_rate_lists_valid_periods() {
     let error = Limiter::new("100/fortnight").unwrap_err();
     assert!(matches!(error, LimitError::Rate(_)));

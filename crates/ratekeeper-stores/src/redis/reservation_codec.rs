@@ -1,6 +1,6 @@
 //! The encoding of a reservation's record.
 
-use ratekeeper_core::{Cost, Limit, LimitParams, MaxDebt, Micros, Scope};
+use ratekeeper_core::{Cost, Limit, LimitParams, Micros, Scope};
 
 use crate::charge::{CHARGES_MAX, Charge, OwnedCharge};
 use crate::reservation::ReservationRecord;
@@ -18,7 +18,6 @@ impl ReservationRecord {
             let charge = charge.as_charge();
             let limit = charge.limit();
             bytes.push(u8::from(counts_rejected(limit)));
-            bytes.extend(charge.debt_max.to_be_bytes());
             let rate = limit.rate().to_string();
             for part in [limit.algorithm().name(), &rate, limit.name(), charge.scope().name()] {
                 push(&mut bytes, part.as_bytes());
@@ -78,13 +77,11 @@ impl<'b> Reader<'b> {
 
     fn charge(&mut self, cost: Cost) -> Option<OwnedCharge> {
         let [counts_rejected] = self.array()?;
-        let max_debt = MaxDebt::of_units(self.u64()?);
         let (algorithm, rate) = (self.text()?.parse().ok()?, self.text()?.parse().ok()?);
         let limit = Limit::new(rate, algorithm).ok()?.named(self.text()?);
         let limit = if counts_rejected == 1 { limit.count_rejected().ok()? } else { limit };
         let scope = Scope::new(self.text()?);
         let charge = Charge::new(&limit, self.part()?).within(&scope).cost(cost);
-        let charge = charge.max_debt(max_debt);
         Some(OwnedCharge::from(&charge))
     }
 }
@@ -116,10 +113,8 @@ mod tests {
                 .collect();
             let scope = Scope::new("another");
             let estimate = Cost::new(estimate).unwrap();
-            let charge = |limit| Charge::new(limit, &key[..]).within(&scope);
-            let max_debt = MaxDebt::of_units(at);
             let charges: Vec<_> =
-                limits.iter().map(|limit| charge(limit).max_debt(max_debt)).collect();
+                limits.iter().map(|limit| Charge::new(limit, &key[..]).within(&scope)).collect();
             let bytes = ReservationRecord::new(&charges, estimate, Micros::new(at)).encode();
             let record = ReservationRecord::decode(&bytes).unwrap();
             prop_assert_eq!((record.estimate, record.charged_at), (estimate, Micros::new(at)));
@@ -127,7 +122,6 @@ mod tests {
             for (charge, read) in charges.iter().zip(&record.charges) {
                 let read = read.as_charge();
                 prop_assert!(read.shares_usage(charge));
-                prop_assert_eq!(read.debt_max, charge.debt_max);
                 prop_assert_eq!(read.limit().rate(), charge.limit().rate());
                 prop_assert_eq!(read.limit().name(), charge.limit().name());
             }

@@ -111,7 +111,7 @@ impl<'a, S: SharedStore + Send + Sync + 'static> SharedKeyRequest<'a, S> {
     /// # }
     /// ```
     pub async fn reserve(self) -> Result<SharedReservation<S>, Applied> {
-        let applied = self.apply(Op::Check).await;
+        let applied = self.apply_estimate().await;
         if !applied.allowed() {
             return Err(applied);
         }
@@ -125,7 +125,16 @@ impl<'a, S: SharedStore + Send + Sync + 'static> SharedKeyRequest<'a, S> {
     }
 
     async fn apply(&self, op: Op) -> Applied {
-        let applied = self.limiter.fallback.apply(op, &[self.to_charge()]).await;
+        self.apply_charge(op, self.to_charge()).await
+    }
+
+    /// Charges the cost of a reservation. What a maximum debt cut off could not be settled.
+    async fn apply_estimate(&self) -> Applied {
+        self.apply_charge(Op::Check, self.to_charge().max_debt(MaxDebt::NONE)).await
+    }
+
+    async fn apply_charge(&self, op: Op, charge: Charge<'_>) -> Applied {
+        let applied = self.limiter.fallback.apply(op, &[charge]).await;
         applied.expect("a single charge can always be decided")
     }
 

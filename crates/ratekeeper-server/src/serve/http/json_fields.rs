@@ -55,8 +55,8 @@ pub(super) fn overdraft(object: &JsonObject) -> Result<Option<MaxDebt>, RequestE
     check_known(section, &["max"])?;
     match section.get("max") {
         Some(Value::String(text)) => text.parse().map(Some).map_err(|_| wrong()),
-        Some(Value::Number(units)) => {
-            units.as_u64().map(MaxDebt::of_units).map(Some).ok_or_else(wrong)
+        Some(units @ Value::Number(_)) => {
+            whole_number(units).map(MaxDebt::of_units).map(Some).ok_or_else(wrong)
         }
         _ => Err(wrong()),
     }

@@ -51,6 +51,8 @@ pub(super) const CHECKS_MAX: usize = CHARGES_MAX;
 /// What a descriptor does to its limits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hits {
+    /// One hit that nothing states: a request, and never a report.
+    Request,
     Charge(Cost),
     /// Only sees whether anything is left.
     Look,
@@ -148,7 +150,11 @@ pub(super) fn is_unlimited(limit: &DescriptorLimit) -> bool {
 /// Returns the hits of a descriptor. In a request, 0 means that the field is not set; in a descriptor, it
 /// means 0.
 fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Hits {
-    let hits = descriptor.hits_addend.unwrap_or(u64::from(request.hits_addend.max(1)));
+    let hits = match (descriptor.hits_addend, request.hits_addend) {
+        (None, 0 | 1) if !descriptor.is_negative_hits => return Hits::Request,
+        (None, hits) => hits.max(1).into(),
+        (Some(hits), _) => hits,
+    };
     match Cost::new(hits) {
         None => Hits::Look,
         Some(cost) if descriptor.is_negative_hits => Hits::Refund(cost),
@@ -188,6 +194,7 @@ impl<'m> DescriptorCheck<'m> {
     pub(super) fn charge(&self) -> Option<Charge<'m>> {
         let charge = Charge::new(self.rate()?, self.key);
         Some(match self.hits {
+            Hits::Request => charge,
             Hits::Charge(cost) | Hits::Refund(cost) => charge.cost(cost),
             Hits::Look => charge.kind(ChargeKind::Look),
             Hits::Report(cost) => charge.cost(cost).overdraft(self.limit.max_debt()),
@@ -195,12 +202,12 @@ impl<'m> DescriptorCheck<'m> {
     }
 
     pub(super) fn is_charge(&self) -> bool {
-        matches!(self.hits, Hits::Charge(_) | Hits::Report(_))
+        matches!(self.hits, Hits::Request | Hits::Charge(_) | Hits::Report(_))
     }
 
     /// Returns whether the request is denied if this check is.
     fn is_enforced(&self) -> bool {
-        matches!(self.hits, Hits::Charge(_) | Hits::Look) && !self.is_shadow
+        matches!(self.hits, Hits::Request | Hits::Charge(_) | Hits::Look) && !self.is_shadow
     }
 
     /// Returns whether this is a quota that leaves the request to others: it is not enforced.
@@ -233,7 +240,7 @@ pub(super) async fn decide(
     for index in others {
         let op = match checks[index].hits {
             Hits::Refund(_) if is_allowed => Op::refund_latest(),
-            Hits::Charge(_) if is_allowed => Op::Check,
+            Hits::Request | Hits::Charge(_) if is_allowed => Op::Check,
             _ => Op::Peek,
         };
         apply(limiter, op, checks, &[index]).await?;

@@ -15,8 +15,8 @@ use crate::serve::resp::hold_command::HoldCommand;
 
 pub(super) const RESERVE: CommandSpec = CommandSpec {
     name: "RK.RESERVE",
-    args: 3..=14,
-    usage: "key rate [ALGORITHM name] [COST n] [NAME name] [OVERDRAFT] [MAXDEBT n|nx] [VALID ms]",
+    args: 3..=12,
+    usage: "key rate [ALGORITHM name] [COST n] [NAME name] [OVERDRAFT] [VALID ms]",
     summary: "Charges an estimated cost, and returns the id of a reservation to settle.",
     before_auth: false,
     handler: Handler::Hold(reserve),
@@ -50,7 +50,7 @@ pub(super) const RELEASE: CommandSpec = CommandSpec {
 };
 
 fn reserve(args: Args<'_>, limits: &mut CommandLimits) -> Result<HoldCommand, CommandError> {
-    let known = "ALGORITHM, COST, NAME, OVERDRAFT, MAXDEBT or VALID";
+    let known = "ALGORITHM, COST, NAME, OVERDRAFT or VALID";
     let RateOptions { algorithm, name, cost, overdraft, valid_ms } =
         RateOptions::parse(args, known)?;
     let limit = limits.rate(args.at(2), algorithm, name)?.clone();

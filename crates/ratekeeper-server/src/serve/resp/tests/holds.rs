@@ -57,7 +57,7 @@ fn invalid_reservations_and_permits_get_errors_that_say_what_would_work() {
         ("RK.RESERVE k 5/s VALID 0", "1 to 3600000 milliseconds"),
         ("RK.RESERVE k 5/s VALID 3600001", "1 to 3600000 milliseconds"),
         ("RK.RESERVE k 5/s VALID", "'VALID' needs a value"),
-        ("RK.RESERVE k 5/s TTL 5", "use ALGORITHM, COST, NAME, OVERDRAFT, MAXDEBT or VALID"),
+        ("RK.RESERVE k 5/s TTL 5", "use ALGORITHM, COST, NAME, OVERDRAFT or VALID"),
         ("RK.RESERVE k 5/s COST 0", "cost"),
         ("RK.SETTLE 17 5", "the one that RK.RESERVE or RK.ACQUIRE returned"),
         ("RK.SETTLE 0123456789abcdef0123456789abcdef -5", "the cost is negative"),
