@@ -134,7 +134,7 @@ impl Caller<'_> {
 }
 
 #[tokio::test]
-async fn every_door_speaks_tls() {
+async fn every_listener_speaks_tls() {
     let dir = certificates();
     let server = secured(&dir, &[]);
     assert!(server.log().contains("try: curl -i https://127.0.0.1:"), "{}", server.log());
@@ -195,7 +195,7 @@ fn client_hello(version: [u8; 2]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn versions_of_tls_before_1_2_are_refused_at_every_door() {
+async fn versions_of_tls_before_1_2_are_refused_at_every_listener() {
     let dir = certificates();
     let server = secured(&dir, &[]);
     for listener in [server.http(), server.grpc(), server.resp(), server.admin()] {
@@ -232,7 +232,7 @@ async fn only_clients_with_a_certificate_of_the_authority_are_served() {
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_shown_at_every_door() {
+async fn a_new_certificate_is_shown_at_every_listener() {
     let (dir, next) = (certificates(), certificates());
     let server = secured(&dir, &[]);
     fs::write(dir.path().join(CERTIFICATE), "not a certificate").unwrap();
@@ -272,7 +272,7 @@ fn redis_cli_speaks_tls_with_it() {
 }
 
 #[test]
-fn a_door_can_be_left_in_plain_text() {
+fn a_listener_can_be_left_in_plain_text() {
     let dir = certificates();
     let server = secured(&dir, &["--plaintext", "admin"]);
     assert!(server.log().contains("admin: http://"), "{}", server.log());
