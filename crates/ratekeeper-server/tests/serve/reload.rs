@@ -181,6 +181,17 @@ fn fields_that_need_a_response_are_named_at_the_start() {
 }
 
 #[test]
+fn usage_and_fields_of_bodies_are_named_at_the_start() {
+    let config = Config::new("policy.yaml");
+    let limit =
+        "name: one, rate: 5/hour, cost: { usage: openai, estimate: { request_json: max_tokens } }";
+    fs::write(&config.path, POLICY.replace("name: one, rate: 5/hour", limit)).unwrap();
+    let server = Server::start(&[path(&config.path)]);
+    server.wait_for_log("field=\"cost: { usage }\"");
+    server.wait_for_log("request_json has no effect here");
+}
+
+#[test]
 fn a_concurrency_limit_without_effect_is_named_at_the_start_and_at_a_reload() {
     let config = Config::new("policy.yaml");
     fs::write(
