@@ -256,6 +256,21 @@ async fn a_folder_without_a_limit_is_not_ready_until_there_is_one() {
     assert!(service.is_ready());
 }
 
+/// As Envoy Gateway does for a rule with a cost of the response only: a hit before, the usage afterwards.
+#[test]
+fn a_request_is_one_hit_that_is_denied_and_not_charged_although_reports_are() {
+    let text = TOKENS.replace("1000 }", "1000, overdraft: true }");
+    let fixture = fixture_of(&text, RateLimitSettings::default());
+    for (notation, left) in [("tokens", "999"), ("tokens+600", "399"), ("tokens", "398")] {
+        fixture.check(notation, left);
+    }
+    fixture.check("tokens+600", "0");
+    for _ in 0..5 {
+        fixture.check("tokens", "LIMITED over 0");
+    }
+    fixture.check("tokens-203", "1"); // of 1000, 1202 were used
+}
+
 /// A folder that was emptied by mistake.
 #[test]
 fn files_without_a_limit_do_not_replace_limits() {
