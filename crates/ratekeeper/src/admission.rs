@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ratekeeper_core::{Decision, Limit};
-use ratekeeper_policy::usage::UsageFormat;
 use ratekeeper_policy::{Amount, AppliedLimit, Headers, LimitRule, MissingReason};
 use ratekeeper_stores::{Charge, Op};
 use smallvec::SmallVec;
@@ -216,12 +215,16 @@ impl Admitted {
     }
 
     /// Returns where the limits whose charge still depends on the body of the response expect its usage.
-    pub(crate) fn usage_formats(&self) -> impl Iterator<Item = &UsageFormat> {
+    #[cfg(feature = "tower")]
+    pub(crate) fn usage_formats(
+        &self,
+    ) -> impl Iterator<Item = &ratekeeper_policy::usage::UsageFormat> {
         let unsettled = self.limits.iter().zip(&self.receipts).filter(|(_, slot)| slot.is_some());
         unsettled.filter_map(|(limit, _)| limit.rule.usage_format())
     }
 
     /// Returns whether the charge of a limit depends on the body of the response.
+    #[cfg(feature = "tower")]
     pub(crate) fn is_metered(&self) -> bool {
         self.usage_formats().next().is_some()
     }
