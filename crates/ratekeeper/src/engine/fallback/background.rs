@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ratekeeper_core::FailureMode;
+use ratekeeper_core::{FailureMode, Micros};
 use ratekeeper_stores::{Charge, LateReply, Op, OwnedCharge, SharedStore};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -110,19 +110,31 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         charges: &[Charge<'_>],
         applied: &Applied,
     ) {
+        let is_charged_here = op == Op::Charge || applied.allowed();
+        let is_owed = |charge: &Charge<'_>| is_charged_here && mode(charge) != FailureMode::Closed;
+        let charges = charges.iter().map(|charge| (charge.into(), is_owed(charge))).collect();
+        self.follow(late, charges, applied.at());
+    }
+
+    /// Learns whether the store was charged a part of the backlog after all. It was added to the backlog again
+    /// at `at`.
+    pub(super) fn follow_late_report(
+        self: &Arc<Self>,
+        late: LateReply,
+        owed: &OwnedCharge,
+        at: Micros,
+    ) {
+        self.follow(late, vec![(owed.clone(), true)], at);
+    }
+
+    /// Waits for a late reply, up to a time. If the store was charged, what is owed of the charges, which was
+    /// added to the backlog at `at`, is removed from it, and the rest is refunded.
+    fn follow(self: &Arc<Self>, late: LateReply, charges: Vec<(OwnedCharge, bool)>, at: Micros) {
         if self.background.late_replies.load(Ordering::Relaxed) >= LATE_REPLIES_MAX {
             return;
         }
         self.background.late_replies.fetch_add(1, Ordering::Relaxed);
-        let is_charged_here = op == Op::Charge || applied.allowed();
-        let (at, this) = (applied.at(), Arc::downgrade(self));
-        let charges: Vec<(OwnedCharge, bool)> = charges
-            .iter()
-            .map(|charge| {
-                let is_owed = is_charged_here && mode(charge) != FailureMode::Closed;
-                (charge.into(), is_owed)
-            })
-            .collect();
+        let this = Arc::downgrade(self);
         tokio::spawn(async move {
             let charged_at = timeout(LATE_REPLY_TIMEOUT, late).await.ok().flatten();
             let Some(this) = this.upgrade() else { return };

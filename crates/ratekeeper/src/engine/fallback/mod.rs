@@ -164,7 +164,11 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
     }
 
     /// Calls the store, after it has been charged the backlog of these keys.
-    async fn call(&self, op: Op, charges: &[Charge<'_>]) -> Result<Verdict, ApplyFailure> {
+    async fn call(
+        self: &Arc<Self>,
+        op: Op,
+        charges: &[Charge<'_>],
+    ) -> Result<Verdict, ApplyFailure> {
         let began = self.clock.now();
         if self.backlog.len() > 0 {
             for charge in charges {
@@ -324,7 +328,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
     }
 
     /// Charges the store what a key owes. If that fails, the key owes it again.
-    async fn report(&self, owed: &OwnedCharge) -> Result<(), ApplyFailure> {
+    async fn report(self: &Arc<Self>, owed: &OwnedCharge) -> Result<(), ApplyFailure> {
         let charge = owed.as_charge();
         match self.store.try_apply(Op::Charge, &[charge], self.clock.now()).await {
             Ok(_) => {
@@ -332,8 +336,13 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
                 Ok(())
             }
             Err(failure) => {
-                self.backlog.add(&charge, self.membership.nodes(), self.clock.now());
-                Err(failure)
+                let now = self.clock.now();
+                self.backlog.add(&charge, self.membership.nodes(), now);
+                if let Some(late) = failure.late {
+                    self.follow_late_report(late, owed, now);
+                }
+                // The late reply is not to the charges of the request that waits.
+                Err(ApplyFailure { late: None, ..failure })
             }
         }
     }

@@ -273,6 +273,26 @@ async fn a_charge_whose_reply_comes_late_is_not_made_twice() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_backlog_that_was_charged_although_the_reply_came_late_is_not_charged_again() {
+    let clock = ManualClock::at(Micros::new(1_000_000_000_000));
+    let store = FlakyStore::new(Failing::Slow, clock.clone());
+    let node = Fallback::with_clock(store.clone(), clock.clone());
+    for algorithm in ratekeeper_core::ALGORITHMS {
+        let limit = Limit::new("1000/hour".parse().unwrap(), *algorithm).unwrap();
+        let charge = Charge::new(&limit, "k").on_failure(FailureMode::Local);
+        let owed = charge.cost(ratekeeper_core::Cost::of(10));
+        node.backlog.add(&owed, 1, clock.now());
+        // The store is charged the backlog first, and this node decides on the request.
+        store.set_up(false);
+        let applied = node.apply(Op::Check, &[charge]).await.unwrap();
+        assert!(applied.allowed() && applied.is_degraded());
+        store.set_up(true);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(used(&store, &limit), 11, "{algorithm}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_late_charge_for_a_request_that_was_denied_is_refunded() {
     // A share of two, which the store's first decisions use up.
     let (store, limit, admitted) = missing_every_other_deadline(500, 40).await;
