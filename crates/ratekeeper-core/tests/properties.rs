@@ -189,6 +189,39 @@ proptest! {
         }
     }
 
+    /// Also of a charge that is more than the limit can hold.
+    #[test]
+    fn an_immediate_refund_undoes_a_debt(limit in small_limit(), trace in trace(), n in 1..100u64, later in 0..100_000u64) {
+        let mut key = Key::new(&limit);
+        for (now, cost) in requests(0, &trace) {
+            let _ = key.check(cost, now);
+            let before = key.clone();
+            let _ = key.charge(n, now);
+            let _ = key.refund(n, now, now);
+            prop_assert_eq!(key.peek(1, now), before.peek(1, now), "{}", limit);
+            prop_assert_eq!(key.peek(1, now + later), before.peek(1, now + later), "{}", limit);
+        }
+    }
+
+    #[test]
+    fn a_late_refund_of_a_debt_never_returns_more_than_was_charged(
+        limit in small_limit(), trace in trace(), n in 1..100u64, part in 1..100u64, later in 0..300_000u64,
+    ) {
+        let (mut key, mut without) = (Key::new(&limit), Key::new(&limit));
+        let mut now = 0;
+        for (at, cost) in requests(0, &trace) {
+            now = at;
+            let _ = without.check(cost, now);
+            key = without.clone();
+        }
+        let _ = key.charge(n, now);
+        let refunded = key.refund(n.min(part), now, now + later);
+        let untouched = without.peek(1, now + later);
+        prop_assert!(refunded.remaining() <= untouched.remaining(), "{}", limit);
+        let wait = |key: &Key| key.peek(1, now + later).retry_after();
+        prop_assert!(wait(&key) >= wait(&without), "{}", limit);
+    }
+
     #[test]
     fn a_late_refund_never_returns_more_than_was_charged(
         limit in small_limit(), trace in trace(), n in 1..20u64, later in 0..100_000u64,

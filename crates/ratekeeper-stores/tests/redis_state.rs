@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ratekeeper_core::{ALGORITHMS, Algorithm, Cost, Limit, Micros};
+use ratekeeper_core::{ALGORITHMS, Algorithm, Cost, Limit, MaxDebt, Micros};
 use ratekeeper_stores::redis::PermitName;
 use ratekeeper_stores::{
-    Charge, Op, RedisConfig, RedisStore, SharedStore, Store, StoreError, Verdict,
+    Charge, ChargeKind, Op, RedisConfig, RedisStore, SharedStore, Store, StoreError, Verdict,
 };
 use ratekeeper_testkit::{RedisServer, wait_until};
 use redis_support::{
@@ -405,5 +405,35 @@ fn tls_accepts_only_a_certificate_of_the_configured_ca() {
     for distrusting in [config(), config().with_ca_pem(another.ca_pem())] {
         let result = block_on(check(&distrusting.open().unwrap(), Charge::new(&limit, "ann")));
         assert!(matches!(result, Err(StoreError::Misconfigured(_))), "{result:?}");
+    }
+}
+
+/// Overdrafts and looks beside charges: a script decides them all, so that others on a busy key do not
+/// interfere.
+#[test]
+fn charges_of_every_kind_take_one_call() {
+    let redis = RedisServer::start();
+    let store = store_with_long_deadline(&redis.url(), "kinds");
+    let calls = || {
+        let stats = redis.command(&["INFO", "commandstats"]);
+        let calls =
+            stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|rest| rest.split(',').next());
+        calls.map_or(0, |calls| calls.parse::<u64>().unwrap())
+    };
+    for algorithm in ALGORITHMS.iter().filter(|algorithm| **algorithm != Algorithm::SlidingLog) {
+        let (tokens, other) = (limit(*algorithm, "1000/hour"), limit(*algorithm, "9/hour"));
+        let bounded = "2x".parse().unwrap();
+        let report = Charge::new(&tokens, "k").cost(cost(600));
+        let kinds = [
+            vec![report.overdraft(MaxDebt::NONE)],
+            vec![report.overdraft(bounded), Charge::new(&other, "k")],
+            vec![Charge::new(&other, "k").kind(ChargeKind::Look), report],
+        ];
+        for charges in &kinds {
+            let _ = block_on(apply(&store, Op::Check, charges)).unwrap(); // loads the script
+            let before = calls();
+            let _ = block_on(apply(&store, Op::Check, charges)).unwrap();
+            assert_eq!(calls() - before, 1, "{algorithm}: {charges:?}");
+        }
     }
 }

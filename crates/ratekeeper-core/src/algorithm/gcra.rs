@@ -226,11 +226,12 @@ impl CellAlgorithm for Gcra {
 
     fn refund(&self, state: &mut GcraState, cost: u64, charged_at: u64) {
         let now = FractionalMicros { us: state.now, frac: 0 };
-        // Time has replenished the charge already, in part or in full (after τ).
-        let refundable_us =
-            self.burst_tolerance.us.saturating_sub(state.now.saturating_sub(charged_at));
-        let refundable = FractionalMicros { us: refundable_us, frac: self.burst_tolerance.frac };
-        let decrement = self.increment(cost).min(refundable);
+        // Time has replenished the charge already, in part or in full: after τ, or a debt after its own time.
+        let increment = self.increment(cost);
+        let whole = increment.max(self.burst_tolerance);
+        let refundable_us = whole.us.saturating_sub(state.now.saturating_sub(charged_at));
+        let refundable = FractionalMicros { us: refundable_us, frac: whole.frac };
+        let decrement = increment.min(refundable);
         let used = self.minus(state.tat, now);
         state.tat = match used > decrement {
             true => self.minus(state.tat, decrement),

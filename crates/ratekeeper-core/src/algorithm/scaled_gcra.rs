@@ -217,11 +217,13 @@ impl CellAlgorithm for ScaledGcra {
     }
 
     fn refund(&self, state: &mut ScaledGcraState, cost: u64, charged_at: u64) {
-        // Time has replenished the charge already, in part or in full (after τ).
-        let frac = self.count.remainder(self.burst_tolerance);
-        let tolerance_us = (self.burst_tolerance - frac) / self.count.get();
-        let refundable_us = tolerance_us.saturating_sub(state.now.us.saturating_sub(charged_at));
-        let decrement = self.increment(cost).min(refundable_us * self.count.get() + frac);
+        // Time has replenished the charge already, in part or in full: after τ, or a debt after its own time.
+        let increment = self.increment(cost);
+        let whole = increment.max(self.burst_tolerance);
+        let frac = self.count.remainder(whole);
+        let whole_us = (whole - frac) / self.count.get();
+        let refundable_us = whole_us.saturating_sub(state.now.us.saturating_sub(charged_at));
+        let decrement = increment.min(refundable_us * self.count.get() + frac);
         state.tat = state.tat.saturating_sub(decrement).max(state.now.units);
     }
 

@@ -51,7 +51,11 @@ local function gcra(state, now, params, from, op)
   end
 
   if op == 'r' then
-    -- Time has replenished the charge already, in part or in full (after the burst tolerance).
+    -- Time has replenished the charge already, in part or in full: after the burst tolerance, or a debt
+    -- after its own time.
+    if increment > tolerance or increment == tolerance and increment_frac > tolerance_frac then
+      tolerance, tolerance_frac = increment, increment_frac
+    end
     local refundable = math.max(tolerance - math.max(now - tonumber(ARGV[4]), 0), 0)
     if increment > refundable or increment == refundable and increment_frac > tolerance_frac then
       increment, increment_frac = refundable, tolerance_frac
