@@ -18,7 +18,6 @@ mod reservations;
 mod status;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ratekeeper_core::{Cost, Decision, FailureMode, Micros};
 use ratekeeper_stores::{
@@ -265,10 +264,11 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
     }
 
     /// Returns the time until a key is as new in the store.
+    #[cfg(feature = "policy")]
     pub(crate) async fn usage_ttl(
         self: &Arc<Self>,
         charge: &Charge<'_>,
-    ) -> Result<Duration, StoreError> {
+    ) -> Result<std::time::Duration, StoreError> {
         self.start();
         self.store.usage_ttl(charge, self.clock.now()).await
     }
