@@ -96,7 +96,7 @@ fn limits_of_two_domains_with_one_name_are_distinct() {
         config.limits().iter().map(|limit| (limit.domain(), limit.label())).collect::<Vec<_>>();
     assert_eq!(ids, [("one", "same"), ("two", "same")]);
     config.limits()[0].note_look();
-    let next = EnvoyConfig::parse(&[file("one"), file("two")]).unwrap();
+    let mut next = EnvoyConfig::parse(&[file("one"), file("two")]).unwrap();
     next.inherit_looks(&config);
     let looked_at: Vec<_> = next.limits().iter().map(|limit| limit.takes_reports()).collect();
     assert_eq!(looked_at, [true, false]);

@@ -102,6 +102,18 @@ impl<'a> Charge<'a> {
         self.kind == ChargeKind::Look
     }
 
+    /// Returns whether it is enough that something is left.
+    #[must_use]
+    pub fn is_overdraft(&self) -> bool {
+        self.kind == ChargeKind::Overdraft
+    }
+
+    /// Returns whether less than the cost may be charged, because of a maximum debt.
+    #[must_use]
+    pub fn has_max_debt(&self) -> bool {
+        self.debt_max != u64::MAX
+    }
+
     /// Counts in `scope` instead of the limit's own.
     #[inline]
     #[must_use]

@@ -48,7 +48,12 @@ pub enum DescriptorQuota {
 impl DescriptorLimit {
     /// Creates the limit that a request overrides the configuration with. It is counted per unit, so
     /// that usage carries over when the number changes.
-    pub(super) fn of_request(domain: &str, requests_per_unit: u32, unit: Unit) -> Self {
+    pub(super) fn of_request(
+        domain: &str,
+        requests_per_unit: u32,
+        unit: Unit,
+        is_looked_at: Arc<AtomicBool>,
+    ) -> Self {
         let scope = format!("{}!{}", scope(domain), unit.name());
         let limit = Rate::new(u64::from(requests_per_unit), unit.period())
             .map_err(LimitError::from)
@@ -67,7 +72,7 @@ impl DescriptorLimit {
             is_quota: false,
             metadata: None,
             replaces: Vec::new(),
-            overdraft: Overdraft::default(),
+            overdraft: Overdraft { is_looked_at, ..Overdraft::default() },
         }
     }
 
@@ -83,6 +88,12 @@ impl DescriptorLimit {
     #[must_use]
     pub fn takes_reports(&self) -> bool {
         self.overdraft.configured.unwrap_or_else(|| self.is_looked_at())
+    }
+
+    /// Returns whether a request is allowed if anything is left, and then charged in full: the file says so.
+    #[must_use]
+    pub fn is_overdraft(&self) -> bool {
+        self.overdraft.configured == Some(true)
     }
 
     pub(super) fn is_looked_at(&self) -> bool {

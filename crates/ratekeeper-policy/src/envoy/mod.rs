@@ -25,6 +25,7 @@ mod format;
 mod go_yaml;
 mod key;
 mod limit;
+mod looks;
 mod read;
 mod resolve;
 mod tree;
@@ -39,6 +40,7 @@ pub use unit::Unit;
 
 use crate::problems::Problems;
 use crate::yaml::{self, Span};
+use looks::RequestLooks;
 use tree::Level;
 
 /// Whether several files may have one domain.
@@ -55,6 +57,8 @@ pub enum SharedDomains {
 #[derive(Debug, Default)]
 pub struct EnvoyConfig {
     pub(crate) domains: HashMap<String, Level>,
+    /// For limits that requests bring. Configurations that replace this one share it.
+    request_looks: RequestLooks,
 }
 
 impl EnvoyConfig {
@@ -140,7 +144,8 @@ impl EnvoyConfig {
 
     /// Takes over which limits requests have looked at, by domain and label, from the configuration that this one
     /// replaces.
-    pub fn inherit_looks(&self, old: &Self) {
+    pub fn inherit_looks(&mut self, old: &Self) {
+        self.request_looks = old.request_looks.clone();
         let old = old.limits();
         let id = |limit: &DescriptorLimit| (limit.domain.clone(), limit.label.clone());
         let looked_at: HashSet<_> =

@@ -1,6 +1,8 @@
 //! Finds the limits of the descriptors of a request.
 
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use smallvec::SmallVec;
 
@@ -85,7 +87,8 @@ impl EnvoyConfig {
         let level = self.domains.get(domain);
         let of_one = |descriptor: &D| match descriptor.limit() {
             Some((requests_per_unit, unit)) => {
-                Some(of_request(domain, descriptor, requests_per_unit, unit))
+                let looks = self.request_looks.of(domain, descriptor);
+                Some(of_request(domain, descriptor, requests_per_unit, unit, looks))
             }
             None => level.and_then(|level| configured(level, descriptor)),
         };
@@ -100,10 +103,11 @@ fn of_request<'c>(
     descriptor: &impl Descriptor,
     requests_per_unit: u32,
     unit: Unit,
+    is_looked_at: Arc<AtomicBool>,
 ) -> MatchedLimits<'c> {
     let mut text = String::new();
     descriptor.entries().for_each(|(key, value)| key::push_value(&mut text, key, value));
-    let limit = DescriptorLimit::of_request(domain, requests_per_unit, unit);
+    let limit = DescriptorLimit::of_request(domain, requests_per_unit, unit, is_looked_at);
     MatchedLimits { limits: DescriptorLimits::from_iter([Cow::Owned(limit)]), key: text }
 }
 

@@ -37,6 +37,8 @@ pub(super) struct Operation<'s> {
     shard: AtomicUsize,
     /// The reply to the script that decides, if it did not come in time.
     late: Mutex<Option<LateCall>>,
+    /// When the charge is made if the states are swapped, once that has been sent.
+    swapped_at: Mutex<Option<Micros>>,
 }
 
 impl<'s> Operation<'s> {
@@ -45,8 +47,8 @@ impl<'s> Operation<'s> {
     }
 
     fn ending(store: &'s RedisStore, deadline: Duration, ends: Instant) -> Self {
-        let (shard, late) = (AtomicUsize::new(0), Mutex::new(None));
-        Self { store, deadline, ends, shard, late }
+        let (shard, late, swapped_at) = (AtomicUsize::new(0), Mutex::new(None), Mutex::new(None));
+        Self { store, deadline, ends, shard, late, swapped_at }
     }
 
     /// A step of this operation, with the same deadline.
@@ -63,10 +65,14 @@ impl<'s> Operation<'s> {
     /// reply did not arrive in time.
     pub(super) fn take_late(&self) -> Option<LateReply> {
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let swapped_at = *self.swapped_at.lock().unwrap_or_else(PoisonError::into_inner);
         Some(Box::pin(async move {
-            let Ok(Value::BulkString(reply)) = late.await else { return None };
-            match codec::decode_reply(&reply) {
-                Some((ScriptOutcome::Fits, at, _)) => Some(at),
+            match late.await.ok()? {
+                Value::BulkString(reply) => match codec::decode_reply(&reply)? {
+                    (ScriptOutcome::Fits, at, _) => Some(at),
+                    _ => None,
+                },
+                Value::Int(1) => swapped_at,
                 _ => None,
             }
         }))
@@ -250,6 +256,9 @@ impl<'s> Operation<'s> {
             // The guard is deleted.
             args.extend(guard_value.into_iter().flat_map(|value| [value, vec![], vec![], vec![]]));
             let is_same = args.chunks(4).all(|states| states[0] == states[1]);
+            let is_charged = op == Op::Charge || decisions.iter().all(Decision::allowed);
+            *self.swapped_at.lock().unwrap_or_else(PoisonError::into_inner) =
+                is_charged.then_some(at);
             if is_same || self.script(&script::SWAP, &keys, &args).await? == Value::Int(1) {
                 return Ok(Some(Decided { at, decisions }));
             }
@@ -374,12 +383,18 @@ impl<'s> Operation<'s> {
         error
     }
 
-    /// Refunds what was charged, within a deadline of its own. What cannot be refunded expires.
+    /// Refunds what was charged, within a deadline of its own. What cannot be refunded expires; so does a
+    /// charge that was cut, of which it is not known how much was charged.
     async fn refund_all(&self, charged: &[GroupDecided<'_>], now: Micros) {
         let step = self.store.operation();
         let refunds = charged.iter().map(async |GroupDecided { group, decided }| {
             let refund = Op::Refund { charged_at: decided.at };
-            let _ = step.together(refund, &group.charges, now).await;
+            let whole = group.charges.iter().zip(&decided.decisions);
+            let whole = whole.filter(|(_, decision)| !decision.is_cut());
+            let charges: Vec<_> = whole.map(|(charge, _)| *charge).collect();
+            if !charges.is_empty() {
+                let _ = step.together(refund, &charges, now).await;
+            }
         });
         join_all(refunds).await;
     }

@@ -146,7 +146,8 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
                     true => this.backlog.remove(&charge, at, this.clock.now()),
                     false => Some(charge.amount()),
                 };
-                if let Some(excess) = excess {
+                // Of a charge that was cut at its maximum debt, more would be refunded than was charged.
+                if let Some(excess) = excess.filter(|_| !charge.has_max_debt()) {
                     let refund = Op::Refund { charged_at };
                     let _ = this.store.apply(refund, &[charge.cost(excess)], charged_at).await;
                 }

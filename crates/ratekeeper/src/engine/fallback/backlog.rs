@@ -17,7 +17,7 @@ use ratekeeper_stores::{Charge, Op, OwnedCharge, Snapshot};
 
 /// How many keys the backlog can have. Units of further keys are counted as dropped.
 const KEYS_MAX: usize = 65_536;
-/// A key owes at most this many times the quota of its limit.
+/// A key owes at most this many times the quota of its limit, beside debts.
 const QUOTAS_MAX: u64 = 2;
 /// The fill times after which a bucket's units begin to shrink.
 const GRACE_FILLS: u128 = 2;
@@ -75,7 +75,7 @@ impl Backlog {
             }
         }
         let entry = keys.entry(name).or_insert_with(|| Entry::new(charge, now));
-        entry.add(charge.amount(), nodes, now);
+        entry.add(charge, nodes, now);
         self.is_first(&keys)
     }
 
@@ -150,9 +150,9 @@ impl Entry {
         Self { charge: charge.into(), owed }
     }
 
-    fn add(&mut self, cost: Cost, nodes: u32, now: Micros) {
+    fn add(&mut self, added: &Charge<'_>, nodes: u32, now: Micros) {
         let charge = self.charge.as_charge();
-        let limit = charge.limit();
+        let (limit, cost) = (charge.limit(), added.amount());
         self.owed.shrink(limit, nodes, now);
         match &mut self.owed {
             Owed::Window(state) => {
@@ -162,7 +162,10 @@ impl Entry {
                 if *units == 0 {
                     *shrinks_from = Micros::new(now.get().saturating_add(grace_us(limit)));
                 }
-                let most = limit.quota().saturating_mul(QUOTAS_MAX);
+                let most = match added.is_overdraft() {
+                    true => u64::MAX,
+                    false => limit.quota().saturating_mul(QUOTAS_MAX).max(*units),
+                };
                 *units = units.saturating_add(cost.get()).min(most);
             }
         }
@@ -200,11 +203,20 @@ impl Entry {
     }
 }
 
-/// The units that a state counts at present.
+/// The units that the state of a window counts at present, also above its limit: a limit with the same windows
+/// and the largest count has the same usage.
 fn used(state: &Snapshot, limit: &Limit, now: Micros) -> u64 {
+    let largest = COUNTS_MAX.iter().find_map(|count| {
+        let rate = limit.rate().with_count(*count).ok()?;
+        Limit::new(rate, limit.algorithm()).ok()
+    });
+    let limit = largest.as_ref().unwrap_or(limit);
     let left = state.clone().apply(Op::Peek, &Charge::new(limit, ""), now).remaining();
     limit.quota().saturating_sub(left)
 }
+
+/// The largest counts of a fixed window, a sliding counter and a sliding log.
+const COUNTS_MAX: [u64; 3] = [u32::MAX as u64, (1 << 26) - 1, 1_000_000];
 
 impl Owed {
     /// Subtracts the units that have expired by now.
@@ -325,6 +337,25 @@ mod tests {
             assert_eq!(too_much, Some(Cost::of(3)), "{limit}");
             backlog.clear(&charge);
             assert_eq!((owed(&backlog, &limit, 1, at(2)), backlog.len()), (0, 0));
+        }
+    }
+
+    /// What was used already, and charged without a check.
+    #[test]
+    fn a_debt_is_owed_in_full_and_removed_in_full() {
+        for limit in [
+            Limit::token_bucket("10/day").unwrap(),
+            Limit::fixed_window("10/day").unwrap(),
+            Limit::sliding_log("10/day").unwrap(),
+            Limit::sliding_counter("10/day").unwrap(),
+        ] {
+            let backlog = Backlog::default();
+            let report = Charge::new(&limit, "k").cost(Cost::of(60));
+            let report = report.kind(ratekeeper_stores::ChargeKind::Overdraft);
+            (0..5).for_each(|ms| _ = backlog.add(&report, 1, at(ms)));
+            assert_eq!(backlog.remove(&report, at(4), at(5)), None, "{limit}");
+            let taken = backlog.take(&report, 1, at(5));
+            assert_eq!(taken.unwrap().as_charge().amount(), Cost::of(240), "{limit}");
         }
     }
 

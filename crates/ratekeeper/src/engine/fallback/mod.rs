@@ -21,7 +21,8 @@ use std::sync::Arc;
 
 use ratekeeper_core::{Cost, Decision, FailureMode, Micros};
 use ratekeeper_stores::{
-    ApplyFailure, Charge, ChargesError, Op, OwnedCharge, SharedStore, Snapshot, StoreError, Verdict,
+    ApplyFailure, Charge, ChargeKind, ChargesError, Op, OwnedCharge, SharedStore, Snapshot,
+    StoreError, Verdict,
 };
 
 use super::applied::{Applied, Degraded, DegradedReason, Receipt};
@@ -315,7 +316,10 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
             match op {
                 Op::Check if !verdict.allowed() => {}
                 Op::Check | Op::Charge if mode(charge) != FailureMode::Closed => {
-                    if self.backlog.add(charge, nodes, now) {
+                    // What is charged without a check may be a debt.
+                    let kind = ChargeKind::Overdraft;
+                    let charge = if op == Op::Charge { charge.kind(kind) } else { *charge };
+                    if self.backlog.add(&charge, nodes, now) {
                         self.background.wake();
                     }
                 }
@@ -337,7 +341,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
             }
             Err(failure) => {
                 let now = self.clock.now();
-                self.backlog.add(&charge, self.membership.nodes(), now);
+                self.backlog.add(&charge.kind(ChargeKind::Overdraft), self.membership.nodes(), now);
                 if let Some(late) = failure.late {
                     self.follow_late_report(late, owed, now);
                 }

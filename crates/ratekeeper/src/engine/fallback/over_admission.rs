@@ -293,6 +293,47 @@ async fn a_backlog_that_was_charged_although_the_reply_came_late_is_not_charged_
 }
 
 #[tokio::test(start_paused = true)]
+async fn reports_above_the_limit_are_charged_in_full_after_an_outage_and_once_after_late_replies() {
+    for failing in [Failing::Gone, Failing::Slow] {
+        for algorithm in ratekeeper_core::ALGORITHMS {
+            let clock = ManualClock::at(Micros::new(1_000_000_000_000));
+            let store = FlakyStore::new(failing, clock.clone());
+            let node = Fallback::with_clock(store.clone(), clock.clone());
+            let limit = Limit::new("1000/day".parse().unwrap(), *algorithm).unwrap();
+            let report = Charge::new(&limit, "k").on_failure(FailureMode::Local);
+            let report = report.cost(ratekeeper_core::Cost::of(600));
+            store.set_up(false);
+            for _ in 0..5 {
+                let _ = node.apply(Op::Charge, &[report]).await.unwrap();
+            }
+            store.set_up(true);
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            // 3000 are charged: a refund of 2001 leaves 1.
+            let refund = report.cost(ratekeeper_core::Cost::of(2_001));
+            let left = store.0.store.apply_now(Op::refund_latest(), &[refund], clock.now());
+            assert_eq!(left.unwrap().remaining(), 1, "{failing:?} {algorithm}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_charge_that_may_have_been_cut_is_not_refunded() {
+    let clock = ManualClock::at(Micros::new(1_000_000_000_000));
+    let store = FlakyStore::new(Failing::Slow, clock.clone());
+    let node = Fallback::with_clock(store.clone(), clock.clone());
+    node.fix_nodes(1_000);
+    let limit = Limit::fixed_window("1000/day").unwrap();
+    let charge = Charge::new(&limit, "k").on_failure(FailureMode::Local);
+    let _ = node.apply(Op::Check, &[charge.cost(ratekeeper_core::Cost::of(900))]).await.unwrap();
+    store.set_up(false);
+    let overdraft = charge.cost(ratekeeper_core::Cost::of(800)).overdraft("10".parse().unwrap());
+    assert!(!node.apply(Op::Check, &[overdraft]).await.unwrap().allowed(), "its share is used up");
+    store.set_up(true);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(used(&store, &limit), 1_000, "110 of the 800 were charged, and are not refunded");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_late_charge_for_a_request_that_was_denied_is_refunded() {
     // A share of two, which the store's first decisions use up.
     let (store, limit, admitted) = missing_every_other_deadline(500, 40).await;

@@ -54,6 +54,8 @@ enum Hits {
     /// One hit that nothing states: a request, and never a report.
     Request,
     Charge(Cost),
+    /// Needs only that something is left, and is then charged in full.
+    Overdraft(Cost),
     /// Only sees whether anything is left.
     Look,
     /// Was used already, and is charged whatever is left.
@@ -62,11 +64,12 @@ enum Hits {
 }
 
 impl Hits {
-    /// Returns what the hits are for this limit. A request that also looks at limits comes before what it
-    /// charges is used, so it reports nothing.
-    fn under(self, limit: &DescriptorLimit, has_looks: bool) -> Self {
+    /// Returns what the hits are for this limit. A request that also looks at limits, or is one hit to others,
+    /// comes before what it charges is used, so it reports nothing.
+    fn under(self, limit: &DescriptorLimit, is_before: bool) -> Self {
         match self {
-            Self::Charge(cost) if limit.takes_reports() && !has_looks => Self::Report(cost),
+            Self::Charge(cost) if is_before && limit.is_overdraft() => Self::Overdraft(cost),
+            Self::Charge(cost) if limit.takes_reports() && !is_before => Self::Report(cost),
             Self::Look => {
                 limit.note_look();
                 self
@@ -125,7 +128,8 @@ pub(super) fn checks_of<'m>(
     modes: GlobalModes,
 ) -> DescriptorChecks<'m> {
     let mut checks = DescriptorChecks::new();
-    let has_looks = request.descriptors.iter().any(|one| hits(request, one) == Hits::Look);
+    let is_before = |one| matches!(hits(request, one), Hits::Look | Hits::Request);
+    let is_before = request.descriptors.iter().any(is_before);
     for (index, (matched, descriptor)) in matched.iter().zip(&request.descriptors).enumerate() {
         let Some(matched) = matched else { continue };
         let hits = hits(request, descriptor);
@@ -137,7 +141,7 @@ pub(super) fn checks_of<'m>(
             decision: None,
             is_degraded: false,
             key: matched.key(),
-            hits: hits.under(limit, has_looks),
+            hits: hits.under(limit, is_before),
         }));
     }
     checks
@@ -197,17 +201,20 @@ impl<'m> DescriptorCheck<'m> {
             Hits::Request => charge,
             Hits::Charge(cost) | Hits::Refund(cost) => charge.cost(cost),
             Hits::Look => charge.kind(ChargeKind::Look),
-            Hits::Report(cost) => charge.cost(cost).overdraft(self.limit.max_debt()),
+            Hits::Overdraft(cost) | Hits::Report(cost) => {
+                charge.cost(cost).overdraft(self.limit.max_debt())
+            }
         })
     }
 
     pub(super) fn is_charge(&self) -> bool {
-        matches!(self.hits, Hits::Request | Hits::Charge(_) | Hits::Report(_))
+        matches!(self.hits, Hits::Request | Hits::Charge(_) | Hits::Overdraft(_) | Hits::Report(_))
     }
 
     /// Returns whether the request is denied if this check is.
     fn is_enforced(&self) -> bool {
-        matches!(self.hits, Hits::Request | Hits::Charge(_) | Hits::Look) && !self.is_shadow
+        matches!(self.hits, Hits::Request | Hits::Charge(_) | Hits::Overdraft(_) | Hits::Look)
+            && !self.is_shadow
     }
 
     /// Returns whether this is a quota that leaves the request to others: it is not enforced.
@@ -240,7 +247,7 @@ pub(super) async fn decide(
     for index in others {
         let op = match checks[index].hits {
             Hits::Refund(_) if is_allowed => Op::refund_latest(),
-            Hits::Request | Hits::Charge(_) if is_allowed => Op::Check,
+            Hits::Request | Hits::Charge(_) | Hits::Overdraft(_) if is_allowed => Op::Check,
             _ => Op::Peek,
         };
         apply(limiter, op, checks, &[index]).await?;

@@ -195,7 +195,7 @@ impl RateLimitService {
         Self { metrics: Arc::clone(metrics), ..self }
     }
 
-    fn replace(&self, config: EnvoyConfig) {
+    fn replace(&self, mut config: EnvoyConfig) {
         self.limit_metrics.store(Arc::new(LimitMetrics::new(&config, &self.limit_metrics.load())));
         config.inherit_looks(&self.config.load());
         let has_limits = !config.limits().is_empty();

@@ -271,6 +271,38 @@ fn a_request_is_one_hit_that_is_denied_and_not_charged_although_reports_are() {
     fixture.check("tokens-203", "1"); // of 1000, 1202 were used
 }
 
+#[test]
+fn a_limit_that_the_request_brings_takes_reports_after_a_look() {
+    let fixture = fixture_of(TOKENS, RateLimitSettings::default());
+    let send = |hits: u64| {
+        let mut descriptor = descriptor("own!1000");
+        descriptor["hitsAddend"] = hits.to_string().into();
+        fixture.json(&json!({ "domain": "any", "descriptors": [descriptor] })).0
+    };
+    let mut served = 0;
+    for _ in 0..50 {
+        if send(0) == 200 {
+            send(600);
+            served += 1;
+        }
+    }
+    assert_eq!(served, 2);
+}
+
+/// A request that also has an ordinary descriptor comes before the usage: all or nothing.
+#[test]
+fn hits_beside_an_ordinary_request_are_no_report() {
+    let text = format!("{}\n", TOKENS.replace("1000 }", "1000, overdraft: true }"))
+        .replace("} }]", "} }, { key: plain, rate_limit: { unit: day, requests_per_unit: 100 } }]");
+    let fixture = fixture_of(&text, RateLimitSettings::default());
+    fixture.check("tokens+600 plain", "400, 99");
+    fixture.check("tokens+600 plain", "0, 98");
+    for _ in 0..3 {
+        fixture.check("tokens+600 plain", "LIMITED over 0, 98");
+    }
+    fixture.check("tokens-201", "1"); // 1200 were used, and the denied requests charged nothing
+}
+
 /// A folder that was emptied by mistake.
 #[test]
 fn files_without_a_limit_do_not_replace_limits() {
