@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use ratekeeper_core::Limit;
+use ratekeeper_core::{Cost, Limit};
 use ratekeeper_stores::redis::ConnectionStats;
-use ratekeeper_stores::{Charge, Op, RedisConfig, RedisStore, Store, StoreError, Verdict};
+use ratekeeper_stores::{
+    Charge, Op, RedisConfig, RedisStore, SharedStore, Store, StoreError, Verdict,
+};
 use ratekeeper_testkit::{Fault, FaultProxy, RedisCluster, RedisSentinel, RedisServer, TIMEOUT};
 use redis_support::{
     ACL, ACL_SENTINEL, NO_TIME, as_user, block_on, make_user, store_with_long_deadline, used,
@@ -477,5 +479,23 @@ fn the_deadline_covers_all_steps_of_a_decision() {
         assert!(check(&store, &log, "ann").await.is_ok(), "one step is in time");
         let late = store.apply(refund, &charges, NO_TIME).await;
         assert_eq!(late.unwrap_err(), StoreError::Deadline(DEADLINE));
+    });
+}
+
+/// A debt of a log is read, computed and swapped. The reply to the swap is the one that says so.
+#[test]
+fn a_late_reply_to_a_swap_says_that_it_was_charged() {
+    let FaultySetup { proxy, store, _server, .. } = FaultySetup::start();
+    let log = Limit::sliding_log("1000/day").unwrap();
+    block_on(async {
+        let charges = [Charge::new(&log, "ann").cost(Cost::of(10))];
+        assert!(store.apply(Op::Charge, &charges, NO_TIME).await.is_ok(), "the scripts are loaded");
+        proxy.set(Fault::Delay(DEADLINE * 3 / 5));
+        let failure = store.try_apply(Op::Charge, &charges, NO_TIME).await.unwrap_err();
+        assert_eq!(failure.error, StoreError::Deadline(DEADLINE));
+        let charged_at = within_limit(failure.late.expect("a reply to wait for")).await;
+        proxy.set(Fault::None);
+        let left = recover(&store, &log, "ann").await.remaining();
+        assert_eq!((charged_at.is_some(), left), (true, 979), "charged twice, as said, and 1");
     });
 }
