@@ -125,7 +125,7 @@ pub(crate) enum ValueError {
     #[error("{}", .0.message())]
     Duration(#[from] RateError),
     #[error(
-        "expected a date or a time from 1970 on, such as 2026-03-28 or 2026-03-28T18:00:00+01:00"
+        "expected a date or a time from 1970 to 2099, such as 2026-03-28 or 2026-03-28T18:00:00+01:00"
     )]
     Time,
     #[error("expected an address and a port such as 127.0.0.1:9091, or \"off\"")]
@@ -149,8 +149,12 @@ pub(crate) fn time(text: &str) -> Result<Micros, ValueError> {
     let of_date = || text.parse::<Date>().ok()?.to_zoned(TimeZone::UTC).ok();
     let parsed = text.parse::<Timestamp>().ok();
     let timestamp = parsed.or_else(|| Some(of_date()?.timestamp())).ok_or(ValueError::Time)?;
-    u64::try_from(timestamp.as_microsecond()).map(Micros::new).map_err(|_| ValueError::Time)
+    let us = u64::try_from(timestamp.as_microsecond()).ok();
+    us.filter(|us| *us < TIMES_END_US).map(Micros::new).ok_or(ValueError::Time)
 }
+
+/// The year 2100. Times up to 2112 can be counted exactly, and traffic takes some.
+const TIMES_END_US: u64 = 4_102_444_800_000_000;
 
 /// The address of a listener; `None` if it is off.
 #[derive(Clone, Copy)]
@@ -221,7 +225,9 @@ mod tests {
         assert_eq!(seconds("2026-03-28"), Some(1_774_656_000));
         assert_eq!(seconds("2026-03-28T18:00:00Z"), Some(1_774_656_000 + 18 * 3_600));
         assert_eq!(seconds("2026-03-28T18:00:00+01:00"), Some(1_774_656_000 + 17 * 3_600));
-        for text in ["1969-12-31", "2026-13-01", "tomorrow", "", "28.3.2026"] {
+        for text in
+            ["1969-12-31", "2100-01-01", "9999-01-01", "2026-13-01", "tomorrow", "", "28.3.2026"]
+        {
             assert!(time(text).is_err(), "{text}");
         }
     }

@@ -6,6 +6,7 @@ use std::fmt::{self, Display, Formatter};
 use bytes::Bytes;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
+use ratekeeper::tower::Unanswered;
 
 use super::state::Overload;
 
@@ -92,6 +93,9 @@ impl ProxyError {
         }
         let mut response = Response::new(B::from(body(self.code(), self.message())));
         *response.status_mut() = self.status();
+        if matches!(self, Self::Upstream(_) | Self::UpstreamTimeout) {
+            response.extensions_mut().insert(Unanswered);
+        }
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if is_http1 && self.ends_connection() {

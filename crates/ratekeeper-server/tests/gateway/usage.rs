@@ -378,3 +378,20 @@ fn an_upstream_that_cannot_be_reached_is_refunded() {
         assert_metric(&gateway, "openai", "refunded", 1);
     });
 }
+
+/// It has the request, and may have used the tokens.
+#[test]
+fn an_upstream_that_does_not_answer_a_request_keeps_the_estimate() {
+    let silent = ratekeeper_testkit::upstream::Backend::start(|head, wire| {
+        let _ = wire.try_body(&head);
+        false
+    });
+    run(async {
+        let (gateway, _policy) = start(silent.address(), POLICY);
+        let mut client = http1_client(gateway.address()).await;
+        let response = client.send_request(post("/openai", &stream_of(1))).await.unwrap();
+        assert_eq!(response.status(), 502);
+        response.into_body().collect().await.unwrap();
+        assert_metric(&gateway, "openai", "interrupted", 1);
+    });
+}

@@ -27,8 +27,23 @@ pub(super) struct Metering {
     /// One for each format; none if the body cannot be read.
     meters: SmallVec<[UsageMeter; 1]>,
     status: StatusCode,
+    /// Whether a request that was not answered may have been used all the same.
+    is_unanswered: bool,
     is_complete: bool,
 }
+
+/// An extension of a response that a proxy makes itself because the service behind it, which has received the
+/// request, did not answer. What was used is not known, so the estimate stays charged, whatever the status is.
+///
+/// ```
+/// use ratekeeper::tower::Unanswered;
+///
+/// let mut response = http::Response::new("");
+/// *response.status_mut() = http::StatusCode::GATEWAY_TIMEOUT;
+/// response.extensions_mut().insert(Unanswered);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Unanswered;
 
 impl std::fmt::Debug for Metering {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -48,7 +63,8 @@ impl Metering {
                 }
             }
         }
-        Self { admitted, policy, meters, status: head.status, is_complete: false }
+        let is_unanswered = head.extensions.get::<Unanswered>().is_some();
+        Self { admitted, policy, meters, status: head.status, is_unanswered, is_complete: false }
     }
 
     /// Reads the next piece of the body.
@@ -62,16 +78,17 @@ impl Metering {
     }
 
     fn settle(&mut self) {
-        let is_complete = self.is_complete;
+        let is_complete = self.is_complete && !self.is_unanswered;
+        let is_error = self.status.as_u16() >= 400 && !self.is_unanswered;
         let stated = self.meters.iter_mut().map(|meter| {
             let metered = meter.finish(is_complete);
             (meter.format().clone(), metered)
         });
         let stated: SmallVec<[_; 1]> = stated.collect();
-        let (status, policy) = (self.status, &self.policy);
+        let policy = &self.policy;
         self.admitted.correct(|limit| {
             let format = limit.rule.usage_format()?;
-            let (actual, outcome) = charge(limit, find(&stated, format), status, is_complete);
+            let (actual, outcome) = charge(limit, find(&stated, format), is_error, is_complete);
             if !limit.is_share() {
                 policy.counters(&limit.rule).count_metered(outcome, limit.rule.name());
             }
@@ -95,7 +112,7 @@ fn find(stated: &[(UsageFormat, Metered)], format: &UsageFormat) -> Option<Meter
 fn charge(
     limit: &AppliedLimit,
     metered: Option<Metered>,
-    status: StatusCode,
+    is_error: bool,
     is_complete: bool,
 ) -> (Option<u64>, MeteredOutcome) {
     let stated = metered.and_then(|metered| metered.usage);
@@ -103,7 +120,7 @@ fn charge(
     match (metered, used) {
         (Some(Metered { is_final: true, .. }), Some(used)) => (Some(used), MeteredOutcome::Settled),
         // A provider does not charge for an error.
-        _ if status.as_u16() >= 400 => (Some(0), MeteredOutcome::Refunded),
+        _ if is_error => (Some(0), MeteredOutcome::Refunded),
         (None, _) => (None, MeteredOutcome::Encoded),
         // It has used at least this, and what else is not known.
         (_, Some(used)) => (Some(used.max(limit.cost.get())), MeteredOutcome::Interrupted),

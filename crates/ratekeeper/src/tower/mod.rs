@@ -12,6 +12,7 @@ mod response;
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
 pub use layer::{IdentifyError, Ratekeeper, RatekeeperLayer, layer};
+pub use metering::Unanswered;
 pub use peer::PeerAddr;
 pub use replayed_body::ReplayedBody;
 pub use request_json::{RequestJson, RequestJsonFuture, RequestJsonLayer};

@@ -74,7 +74,10 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
     async fn probe(&self) {
         for shard in self.breakers.open() {
             match self.store.probe(shard).await {
-                Ok(()) => self.breakers.of(shard).probe_succeeded(),
+                Ok(()) => {
+                    self.breakers.of(shard).probe_succeeded();
+                    self.note_available();
+                }
                 Err(error) => self.counters.count_error(&error),
             }
         }

@@ -155,10 +155,10 @@ impl Breakers {
         }
     }
 
-    /// Returns how many of the first `shards` are not closed.
-    pub(super) fn not_closed(&self, shards: usize) -> usize {
+    /// Returns how many of the first `shards` are not called. One that is half-open responds again.
+    pub(super) fn down(&self, shards: usize) -> usize {
         let shards = &self.0[..shards.min(SHARDS_MAX)];
-        shards.iter().filter(|breaker| breaker.state() != BreakerState::Closed).count()
+        shards.iter().filter(|breaker| breaker.state() == BreakerState::Open).count()
     }
 
     /// Returns the shards whose breakers are open.

@@ -113,7 +113,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         FallbackStats {
             breaker_opened: self.breakers.opened(),
             nodes: self.membership.nodes(),
-            shards_down: self.breakers.not_closed(self.store.shards()),
+            shards_down: self.breakers.down(self.store.shards()),
             backlog_keys: self.backlog.len(),
             backlog_charged: self.backlog.reported(),
             backlog_dropped: self.backlog.dropped(),
@@ -365,7 +365,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
     /// Derives the state of the store from the states of the breakers.
     fn refresh_state(&self, error: Option<&Arc<StoreError>>) {
         let shards = self.store.shards();
-        let down = self.breakers.not_closed(shards);
+        let down = self.breakers.down(shards);
         self.status.change(|state| {
             let known = match state {
                 StoreState::Down(error) | StoreState::Partial { error, .. } => Some(error),

@@ -11,7 +11,7 @@ use ratekeeper_stores::{
 };
 use tokio::sync::oneshot;
 
-use super::{BreakerState, Fallback};
+use super::{BreakerState, Fallback, StoreState};
 use crate::clock::{Clock, ManualClock};
 
 /// How the store fails.
@@ -357,6 +357,23 @@ async fn what_was_admitted_without_the_store_is_charged_when_it_is_back() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     let stats = node.stats();
     assert_eq!((used(&store, &limit), stats.backlog_keys, stats.backlog_charged), (10, 0, 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_without_requests_notices_that_the_store_is_up_again() {
+    let clock = ManualClock::at(Micros::new(1_000_000_000_000));
+    let store = FlakyStore::new(Failing::Gone, clock.clone());
+    let node = Fallback::with_clock(store.clone(), clock);
+    let limit = Limit::token_bucket("1000/hour").unwrap();
+    store.set_up(false);
+    for _ in 0..10 {
+        let charge = Charge::new(&limit, "k").on_failure(FailureMode::Local);
+        let _ = node.apply(Op::Check, &[charge]).await.unwrap();
+    }
+    assert!(!matches!(node.state(), StoreState::Up));
+    store.set_up(true);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(matches!(node.state(), StoreState::Up), "{:?}", node.state());
 }
 
 /// A case in which nodes notice late that the store is up.

@@ -133,7 +133,7 @@ impl Environment {
             .iter()
             .all(|name| get(name).is_none())
         {
-            return Ok(Self::default());
+            return Ok(Self { warnings: unread_modes(get), ..Self::default() });
         }
         let warnings = ignored_variables(get)?;
         let modes = GlobalModes {
@@ -179,13 +179,25 @@ fn ignored_variables(get: Variables<'_>) -> Result<Vec<IgnoredVariable>, Environ
         }
         ignored.push(IgnoredVariable { name, about });
     }
-    let files = ["GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT"];
+    let of_tls = [
+        "GRPC_SERVER_TLS_CERT",
+        "GRPC_SERVER_TLS_KEY",
+        "GRPC_CLIENT_TLS_CACERT",
+        "GRPC_CLIENT_TLS_SAN",
+    ];
     if !boolean(get, "GRPC_SERVER_USE_TLS")? {
-        let unused = files.into_iter().filter(|name| get(name).is_some());
+        let unused = of_tls.into_iter().filter(|name| get(name).is_some());
         let about = "GRPC_SERVER_USE_TLS is not true";
         ignored.extend(unused.map(|name| IgnoredVariable { name, about: about.into() }));
     }
     Ok(ignored)
+}
+
+/// Returns the modes that are set although the variables are not read, so that limits are enforced.
+fn unread_modes(get: Variables<'_>) -> Vec<IgnoredVariable> {
+    let set = ["SHADOW_MODE", "QUOTA_MODE"].into_iter().filter(|name| get(name).is_some());
+    let about = "it is read only if RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or CONFIG_TYPE is set";
+    set.map(|name| IgnoredVariable { name, about: about.into() }).collect()
 }
 
 /// Parses a boolean as Go does.
@@ -440,6 +452,9 @@ mod tests {
             let set = read(&format!("RUNTIME_ROOT=/data {variables}")).unwrap();
             set.warnings.iter().map(|variable| variable.name).collect()
         };
+        let unread = read("SHADOW_MODE=true").unwrap();
+        assert_eq!(unread.warnings[0].name, "SHADOW_MODE", "it is not read without the others");
+        assert_eq!(ignored("GRPC_CLIENT_TLS_SAN=a"), ["GRPC_CLIENT_TLS_SAN"]);
         assert_eq!(ignored("REDIS_PERSECOND=true"), ["REDIS_PERSECOND"]);
         assert_eq!(
             ignored("REDIS_POOL_SIZE=20 USE_STATSD=true"),
