@@ -10,6 +10,7 @@ use ratekeeper_stores::StoreError;
 use super::apply::Engine;
 use super::hold_id::HoldId;
 use super::hold_table::TooManyHeld;
+use super::reservations::retry_hint;
 use crate::concurrency::{ConcurrencyLimit, Permit};
 
 #[cfg(feature = "redis")]
@@ -69,7 +70,7 @@ pub enum PermitError {
     )]
     HeldElsewhere,
     /// The store is unavailable.
-    #[error("the permit was not released and is still held; retry: {0}")]
+    #[error("the permit was not released and is still held{hint}: {0}", hint = retry_hint(.0))]
     Store(#[source] StoreError),
 }
 
@@ -295,6 +296,14 @@ mod tests {
         assert!(hold("a", b"bc").is_some() && hold("a", b"bc").is_none());
         assert!(hold("ab", b"c").is_some());
         assert_eq!(engine.permits.0.read().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn only_a_failure_that_can_pass_is_worth_a_retry() {
+        let late = PermitError::Store(StoreError::Deadline(MINUTE)).to_string();
+        assert!(late.contains("still held; retry: "), "{late}");
+        let other = PermitError::Store(StoreError::OtherVersion).to_string();
+        assert!(other.contains("still held: ") && !other.contains("retry"), "{other}");
     }
 
     #[test]
