@@ -93,6 +93,53 @@ fn any_field_can_be_the_usage() {
 
 /// Such a stream has used at least what it has stated so far.
 #[test]
+fn a_whole_number_may_be_written_as_a_decimal() {
+    let body = r#"{"usage":{"total_tokens":150.0,"prompt_tokens":1e2,"completion_tokens":50}}"#;
+    let usage = TokenUsage { input: 100, output: 50, total: Some(150), ..TokenUsage::default() };
+    assert_usage(&UsageFormat::OpenAi, JSON, body, usage);
+    let format = UsageFormat::Json("n".parse().unwrap());
+    let total = |text: &str| {
+        let body = format!(r#"{{"n":{text}}}"#);
+        metered(&format, JSON, &[body.as_bytes()]).usage.map(|usage| usage.total())
+    };
+    let numbers = [
+        ("0", 0),
+        ("0.000", 0),
+        ("0e99999", 0),
+        ("1.5E+2", 150),
+        ("1500e-1", 150),
+        ("18446744073709551615", u64::MAX),
+        ("18446744073709551615.0", u64::MAX),
+    ];
+    for (text, number) in numbers {
+        assert_eq!(total(text), Some(number), "{text}");
+    }
+    let others =
+        ["0.5", "1e-1", "-1", "18446744073709551616", "1e20", "1e9999999999", "\"\"", "\".5\""];
+    for text in others {
+        assert_eq!(total(text), None, "{text}");
+    }
+}
+
+#[test]
+fn a_usage_with_a_number_that_cannot_be_read_is_not_a_sum_of_the_others() {
+    for unreadable in [json!(1.5), json!(-1), json!("many"), json!([1]), json!({ "n": 1 })] {
+        let body = json!({ "usage": { "prompt_tokens": unreadable, "completion_tokens": 50 } });
+        let stated = metered(&UsageFormat::OpenAi, JSON, &[body.to_string().as_bytes()]);
+        assert_eq!((stated.usage, stated.is_final), (None, false), "{body}");
+        let body = json!({ "usage": { "input_tokens": unreadable, "output_tokens": 50 } });
+        let stated = metered(&UsageFormat::Anthropic, JSON, &[body.to_string().as_bytes()]);
+        assert_eq!((stated.usage, stated.is_final), (None, false), "{body}");
+    }
+    let stream = anthropic_stream().replace("\"input_tokens\":10", "\"input_tokens\":1.5");
+    assert!(!metered(&UsageFormat::Anthropic, SSE, &[stream.as_bytes()]).is_final);
+    let absent =
+        json!({ "usage": { "prompt_tokens": 8, "completion_tokens": null, "total_tokens": 8 } });
+    let usage = TokenUsage { input: 8, total: Some(8), ..TokenUsage::default() };
+    assert_usage(&UsageFormat::OpenAi, JSON, &absent.to_string(), usage);
+}
+
+#[test]
 fn a_stream_that_is_cut_is_not_final() {
     let stream = anthropic_stream();
     let last = stream.find("event: message_stop").unwrap();
@@ -131,7 +178,8 @@ fn all_line_ends_and_fields_of_events_are_understood() {
         ("datax: {\"n\":1}\n\n", None),
         (" data: {\"n\":1}\n\n", None),
         ("data: {\"n\":\"1a\"}\n\n", None),
-        ("data: {\"n\":1.0}\n\n", None),
+        ("data: {\"n\":1.0}\n\n", Some(1)),
+        ("data: {\"n\":1.5}\n\n", None),
         ("data: {\"n\":-1}\n\n", None),
         ("data: {\"n\":99999999999999999999999}\n\n", None),
         ("data\n\n", None),

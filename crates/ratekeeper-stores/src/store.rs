@@ -252,6 +252,8 @@ pub enum StoreError {
     Misconfigured(StoreErrorCause),
     /// The store's response cannot be decoded, or contradicts the request.
     InvalidResponse(StoreErrorCause),
+    /// A reservation or permit was written by another version of this program, which can settle or release it.
+    OtherVersion,
 }
 
 impl Display for StoreError {
@@ -267,6 +269,9 @@ impl Display for StoreError {
                  password, the certificate and the address"
             ),
             Self::InvalidResponse(cause) => write!(f, "invalid response from the store: {cause}"),
+            Self::OtherVersion => f.write_str(
+                "it was written by another version of this program; settle or release it there",
+            ),
         }
     }
 }
@@ -275,7 +280,7 @@ impl Error for StoreError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Charges(error) => error.source(),
-            Self::Deadline(_) => None,
+            Self::Deadline(_) | Self::OtherVersion => None,
             Self::Unreachable(cause)
             | Self::Refused(cause)
             | Self::Misconfigured(cause)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ratekeeper_core::{ALGORITHMS, Cost, Limit};
 use ratekeeper_stores::redis::PermitName;
-use ratekeeper_stores::{Charge, Op, RedisStore, ReservationRecord, ReservationStore};
+use ratekeeper_stores::{Charge, Op, RedisStore, ReservationRecord, ReservationStore, StoreError};
 use ratekeeper_testkit::{RedisCluster, RedisServer, wait_until};
 use redis_support::{
     ACL, ACL_CLUSTER, ACL_FLEET, NO_TIME, apply, as_user, block_on, make_user,
@@ -153,6 +153,28 @@ fn a_reservation_expires_and_leaves_nothing_behind() {
     wait_until("the record has expired", || keys().trim().is_empty());
     assert!(!block_on(settle(&store, 1, 0)));
     assert_eq!(block_on(used(&store, charges(&limits)[0])), 10, "its charge stays");
+}
+
+#[test]
+fn what_another_version_has_written_is_an_error_without_its_bytes() {
+    let store = store_with_long_deadline(&REDIS.url(), "version");
+    let limits = limits();
+    block_on(async {
+        reserve(&store, 5, &charges(&limits)[..1], 10).await;
+        let permit = PermitName { name: "exports", key: b"user 1", id: 6 };
+        store.put_permit_location(&permit, MINUTE).await.unwrap();
+    });
+    for pattern in ["version:1:reservation*", "version:1:permit*"] {
+        let keys = REDIS.command(&["KEYS", pattern]);
+        let key = keys.split_whitespace().next().expect("a key").trim_matches('"').to_string();
+        REDIS.command(&["SETRANGE", &key, "0", "~"]);
+    }
+    let settled =
+        block_on(store.settle_reservation(5, 0, NO_TIME)).map(|settled| settled.is_some());
+    assert_eq!(settled, Err(StoreError::OtherVersion));
+    assert_eq!(block_on(store.release_permit_of(6)), Err(StoreError::OtherVersion));
+    let message = StoreError::OtherVersion.to_string();
+    assert!(message.contains("another version"), "{message}");
 }
 
 #[test]

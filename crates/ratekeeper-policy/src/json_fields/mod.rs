@@ -114,15 +114,18 @@ pub struct FieldValues {
 }
 
 impl FieldValues {
-    /// Returns the value as a whole number, if there is one value and it is one.
+    /// Returns the value as a whole number, if there is one value and it is one. `150.0` and `1.5e2` are 150.
     #[must_use]
     pub fn integer(&self) -> Option<u64> {
         match (&self.known[..], self.are_more) {
-            ([value], false) if value.iter().all(u8::is_ascii_digit) => {
-                std::str::from_utf8(value).ok()?.parse().ok()
-            }
+            ([value], false) => whole_number(std::str::from_utf8(value).ok()?),
             _ => None,
         }
+    }
+
+    /// Returns whether there is no value.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty() && !self.are_more
     }
 
     fn add(&mut self, value: &[u8]) {
@@ -132,6 +135,24 @@ impl FieldValues {
             false => self.are_more = true,
         }
     }
+}
+
+/// Parses a JSON number that is whole and not negative.
+fn whole_number(text: &str) -> Option<u64> {
+    let (decimal, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (whole, fraction) = decimal.split_once('.').unwrap_or((decimal, ""));
+    let digits = [whole, fraction].concat();
+    if whole.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let exponent = i64::from(exponent.parse::<i32>().ok()?);
+    let significant = digits.trim_end_matches('0');
+    if significant.is_empty() {
+        return Some(0);
+    }
+    let zeros = exponent + whole.len() as i64 - significant.len() as i64;
+    let factor = 10_u64.checked_pow(u32::try_from(zeros).ok()?)?;
+    significant.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 /// The fields that were found in a document.

@@ -86,21 +86,22 @@ impl UsageFormat {
     }
 
     /// Adds what a document or an event states. Returns whether it states the usage of the whole request.
-    pub(super) fn read(&self, fields: &JsonFields, usage: &mut Option<TokenUsage>) -> bool {
-        match self {
-            Self::OpenAi => {
-                let stated = openai(fields, "usage").or_else(|| openai(fields, "response.usage"));
-                *usage = stated.or(*usage);
-                stated.is_some()
-            }
-            Self::Anthropic => anthropic(fields, usage),
-            Self::Json(path) => {
-                let stated = number(fields, &path.to_string());
-                let of_total = |total| TokenUsage { total: Some(total), ..TokenUsage::default() };
-                *usage = stated.map(of_total).or(*usage);
-                stated.is_some()
-            }
-        }
+    pub(super) fn read(
+        &self,
+        fields: &JsonFields,
+        usage: &mut Option<TokenUsage>,
+    ) -> Result<bool, Unreadable> {
+        let stated = match self {
+            Self::OpenAi => match openai(fields, "usage")? {
+                None => openai(fields, "response.usage")?,
+                stated => stated,
+            },
+            Self::Anthropic => return anthropic(fields, usage),
+            Self::Json(path) => number(fields, &path.to_string())?
+                .map(|total| TokenUsage { total: Some(total), ..TokenUsage::default() }),
+        };
+        *usage = stated.or(*usage);
+        Ok(stated.is_some())
     }
 
     /// Returns whether no event of interest follows this one.
@@ -115,38 +116,47 @@ impl UsageFormat {
     }
 }
 
-fn number(fields: &JsonFields, path: &str) -> Option<u64> {
-    fields.get(path)?.integer()
+/// A number is stated and cannot be read, so that a sum of the others would be too low.
+pub(super) struct Unreadable;
+
+/// Returns a number, if it is stated.
+fn number(fields: &JsonFields, path: &str) -> Result<Option<u64>, Unreadable> {
+    match fields.get(path).filter(|values| !values.is_empty()) {
+        Some(values) => values.integer().map(Some).ok_or(Unreadable),
+        None => Ok(None),
+    }
 }
 
 /// Reads the usage of OpenAI, whose input includes what was cached. Chat completions call it a prompt.
-fn openai(fields: &JsonFields, at: &str) -> Option<TokenUsage> {
+fn openai(fields: &JsonFields, at: &str) -> Result<Option<TokenUsage>, Unreadable> {
     let number = |name: &str| number(fields, &format!("{at}.{name}"));
-    let input = number("prompt_tokens").or_else(|| number("input_tokens"));
-    let output = number("completion_tokens").or_else(|| number("output_tokens"));
-    let total = number("total_tokens");
-    input.or(output).or(total)?;
-    let cached = number("prompt_tokens_details.cached_tokens")
-        .or_else(|| number("input_tokens_details.cached_tokens"));
+    let input = number("prompt_tokens")?.or(number("input_tokens")?);
+    let output = number("completion_tokens")?.or(number("output_tokens")?);
+    let total = number("total_tokens")?;
+    let cached = number("prompt_tokens_details.cached_tokens")?
+        .or(number("input_tokens_details.cached_tokens")?);
+    if input.or(output).or(total).is_none() {
+        return Ok(None);
+    }
     let input = input.unwrap_or(0);
     let cached = cached.unwrap_or(0).min(input);
     let output = output.unwrap_or_else(|| total.unwrap_or(0).saturating_sub(input));
-    Some(TokenUsage { input: input - cached, cached, cache_write: 0, output, total })
+    Ok(Some(TokenUsage { input: input - cached, cached, cache_write: 0, output, total }))
 }
 
 /// Reads the usage of Anthropic, whose input excludes what was cached. In a stream, the numbers of an event
 /// replace those of earlier events; the first event states only the input.
-fn anthropic(fields: &JsonFields, usage: &mut Option<TokenUsage>) -> bool {
+fn anthropic(fields: &JsonFields, usage: &mut Option<TokenUsage>) -> Result<bool, Unreadable> {
     let mut is_stated = |at: &str| {
         let number = |name: &str| number(fields, &format!("{at}.{name}"));
         let stated = [
-            number("input_tokens"),
-            number("cache_read_input_tokens"),
-            number("cache_creation_input_tokens"),
-            number("output_tokens"),
+            number("input_tokens")?,
+            number("cache_read_input_tokens")?,
+            number("cache_creation_input_tokens")?,
+            number("output_tokens")?,
         ];
         if stated.iter().all(Option::is_none) {
-            return false;
+            return Ok(false);
         }
         let usage = usage.get_or_insert_default();
         let kinds =
@@ -154,8 +164,8 @@ fn anthropic(fields: &JsonFields, usage: &mut Option<TokenUsage>) -> bool {
         for (kind, stated) in kinds.into_iter().zip(stated) {
             *kind = stated.unwrap_or(*kind);
         }
-        true
+        Ok(true)
     };
-    is_stated("message.usage");
+    is_stated("message.usage")?;
     is_stated("usage")
 }

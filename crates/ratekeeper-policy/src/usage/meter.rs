@@ -37,6 +37,8 @@ struct Reading {
     usage: Option<TokenUsage>,
     /// Whether what was stated last is of the whole request, unless more follows.
     is_whole: bool,
+    /// Whether a number could not be read, so that more may have been used than what was.
+    is_unreadable: bool,
     /// Whether nothing of interest follows.
     is_over: bool,
 }
@@ -93,8 +95,8 @@ impl UsageMeter {
                 scanner.finish(|event| self.reading.event(&self.format, &event));
             }
         }
-        let Reading { usage, is_whole, is_over } = self.reading;
-        Metered { usage, is_final: is_whole && (is_over || is_complete) }
+        let Reading { usage, is_whole, is_unreadable, is_over } = self.reading;
+        Metered { usage, is_final: is_whole && !is_unreadable && (is_over || is_complete) }
     }
 }
 
@@ -104,7 +106,10 @@ impl Reading {
             self.is_over = true;
             return;
         };
-        self.is_whole |= format.read(fields, &mut self.usage);
+        match format.read(fields, &mut self.usage) {
+            Ok(is_whole) => self.is_whole |= is_whole,
+            Err(_) => self.is_unreadable = true,
+        }
         self.is_over |= format.is_last(fields);
     }
 }

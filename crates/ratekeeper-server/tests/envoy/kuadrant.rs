@@ -103,6 +103,26 @@ async fn what_is_not_reserved_is_reported() {
 }
 
 #[tokio::test]
+async fn looks_of_kuadrant_do_not_make_hits_of_envoy_reports() {
+    let server = Server::start(FILE);
+    let mut client = Client::connect(&server).await;
+    let mut envoy = crate::grpc::Client::connect(server.address()).await;
+    let (user, trial) = ([("user", "ann")], [("trial", "ann")]);
+    assert_eq!(client.left(&user).await, [1_000]);
+    assert_eq!(client.left(&trial).await, [50], "also in shadow mode");
+    assert_eq!(client.reserve(&user, 0).await.0, Code::Ok);
+    let hits = |hits| {
+        let mut request = request(&user);
+        request.descriptors[0].hits_addend = Some(hits);
+        request
+    };
+    assert_eq!(envoy.send(hits(600)).await.unwrap().overall_code(), Code::Ok);
+    assert_eq!(envoy.send(hits(600)).await.unwrap().overall_code(), Code::OverLimit);
+    assert_eq!(client.left(&user).await, [400], "a denial charges nothing");
+    assert_eq!(client.left(&[("blocked", "x"), ("unknown", "x")]).await, [0, 0]);
+}
+
+#[tokio::test]
 async fn one_estimate_takes_at_most_half_of_a_limit() {
     let server = Server::start(FILE);
     let mut client = Client::connect(&server).await;

@@ -282,6 +282,27 @@ impl Store for RedisStore {
     }
 }
 
+/// The most that a message has of a reply, in characters.
+const REPLY_MAX: usize = 200;
+
 fn invalid_response(reply: &Value) -> StoreError {
-    StoreError::InvalidResponse(format!("{reply:?}").into())
+    let mut text = format!("{reply:?}");
+    if let Some((end, _)) = text.char_indices().nth(REPLY_MAX) {
+        text.truncate(end);
+        text.push('…');
+    }
+    StoreError::InvalidResponse(text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_only_the_beginning_of_a_reply() {
+        let long = invalid_response(&Value::SimpleString("é".repeat(10_000))).to_string();
+        assert!(long.chars().count() < 300 && long.ends_with('…'), "{long}");
+        let short = invalid_response(&Value::Int(7)).to_string();
+        assert!(short.contains('7') && !short.contains('…'), "{short}");
+    }
 }

@@ -102,8 +102,7 @@ impl RedisStore {
             Value::BulkString(location) => location,
             reply => return Err(invalid_response(&reply)),
         };
-        let (name, key) = parse_location(&location)
-            .ok_or_else(|| invalid_response(&Value::BulkString(location.clone())))?;
+        let (name, key) = parse_location(&location).ok_or(StoreError::OtherVersion)?;
         let was_held = self.release_permit(&PermitName { name, key, id }).await?;
         // Nothing depends on it any more; otherwise it expires.
         let mut del = Cmd::new();

@@ -50,8 +50,7 @@ impl ReservationStore for RedisStore {
             Value::BulkString(bytes) => bytes,
             reply => return Err(invalid_response(&reply)),
         };
-        let record = ReservationRecord::decode(&bytes)
-            .ok_or_else(|| invalid_response(&Value::BulkString(bytes)))?;
+        let record = ReservationRecord::decode(&bytes).ok_or(StoreError::OtherVersion)?;
         let settled = self.settle_record(&operation, id, &record, actual, now).await?;
         Ok(settled.map(|verdict| SettledReservation { record, verdict }))
     }

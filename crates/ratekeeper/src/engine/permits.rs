@@ -10,6 +10,7 @@ use ratekeeper_stores::StoreError;
 use super::apply::Engine;
 use super::hold_id::HoldId;
 use super::hold_table::TooManyHeld;
+use super::reservations::retry_hint;
 use crate::concurrency::{ConcurrencyLimit, Permit};
 
 #[cfg(feature = "redis")]
@@ -69,7 +70,7 @@ pub enum PermitError {
     )]
     HeldElsewhere,
     /// The store is unavailable.
-    #[error("the permit was not released and is still held; retry: {0}")]
+    #[error("the permit was not released and is still held{hint}: {0}", hint = retry_hint(.0))]
     Store(#[source] StoreError),
 }
 
@@ -201,10 +202,12 @@ impl Engine {
             Some((_, LocalHold::InProcess(_))) => return Ok(()),
             #[cfg(feature = "redis")]
             Some((deadline, LocalHold::InStore { key, id: permit })) => {
+                // It is known until the store has released it: this call can fail, or be cancelled.
+                let held = LocalHold::InStore { key: key.clone(), id: permit };
+                self.held_permits.reinsert(id, held, deadline);
                 let was_held = self.release_in_store(&key, permit).await;
-                if was_held.is_err() {
-                    let held = LocalHold::InStore { key, id: permit };
-                    self.held_permits.reinsert(id, held, deadline);
+                if was_held.is_ok() {
+                    self.held_permits.remove(id, self.now());
                 }
                 return released(was_held);
             }
@@ -295,6 +298,38 @@ mod tests {
         assert!(hold("a", b"bc").is_some() && hold("a", b"bc").is_none());
         assert!(hold("ab", b"c").is_some());
         assert_eq!(engine.permits.0.read().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn only_a_failure_that_can_pass_is_worth_a_retry() {
+        let late = PermitError::Store(StoreError::Deadline(MINUTE)).to_string();
+        assert!(late.contains("still held; retry: "), "{late}");
+        let other = PermitError::Store(StoreError::OtherVersion).to_string();
+        assert!(other.contains("still held: ") && !other.contains("retry"), "{other}");
+    }
+
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn a_release_that_is_cancelled_can_be_repeated() {
+        let redis = ratekeeper_testkit::RedisServer::start();
+        let text =
+            format!("version: 1\nstore: {{ url: '{}', deadline: 5s }}\nlimits: []", redis.url());
+        let policy = Policy::parse("p", &text, &crate::policy::NoSources).unwrap();
+        let limiter = PolicyLimiter::new(policy).unwrap();
+        let engine = limiter.engine();
+        let held = engine.hold("exports", b"acme", 1, MINUTE).await.unwrap().unwrap();
+        // As if the store had failed to keep where it is.
+        let (id, permit) = (held.degraded(), PermitId(held.number()));
+        let held = LocalHold::InStore { key: caller_key("exports", b"acme"), id: permit };
+        engine.held_permits.insert(id, held, MINUTE, engine.now()).unwrap();
+        {
+            let mut release = std::pin::pin!(engine.release(id));
+            let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(release.as_mut().poll(context).is_pending());
+        }
+        assert!(matches!(engine.release(id).await, Ok(()) | Err(PermitError::NotHeld)));
+        assert!(engine.hold("exports", b"acme", 1, MINUTE).await.unwrap().is_some());
+        assert_eq!(engine.release(id).await, Err(PermitError::HeldElsewhere), "only once");
     }
 
     #[test]

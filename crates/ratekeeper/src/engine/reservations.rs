@@ -132,8 +132,16 @@ pub enum ReservationError {
     )]
     HeldElsewhere,
     /// The store is unavailable.
-    #[error("the reservation was not settled and is still held; retry: {0}")]
+    #[error("the reservation was not settled and is still held{hint}: {0}", hint = retry_hint(.0))]
     Store(#[source] StoreError),
+}
+
+/// Returns what to do after an error of the store, for a message.
+pub(super) fn retry_hint(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::OtherVersion => "",
+        _ => "; retry",
+    }
 }
 
 #[cfg(feature = "policy")]

@@ -115,7 +115,7 @@ impl Counters {
             StoreError::Deadline(_) => &self.deadlines,
             StoreError::Unreachable(_) => &self.unreachable,
             StoreError::Misconfigured(_) => &self.misconfigured,
-            StoreError::InvalidResponse(_) => &self.invalid_responses,
+            StoreError::InvalidResponse(_) | StoreError::OtherVersion => &self.invalid_responses,
             _ => &self.refused,
         };
         counter.fetch_add(1, Ordering::Relaxed);

@@ -69,13 +69,28 @@ impl From<KuadrantError> for Status {
 }
 
 impl RateLimitService {
-    /// Returns whether anything is left.
+    /// Returns whether anything is left. Its limits are not noted as looked at: those who look here report by
+    /// [`report`](Self::report), and do not make the hits of Envoy reports.
     pub(in super::super) async fn look(
         &self,
         request: RateLimitRequest,
     ) -> Result<RateLimitResponse, KuadrantError> {
+        let request = of_hits(request.domain, request.descriptors, 1);
+        self.check_request(&request)?;
+        let config = self.config();
+        let matched = config.resolve(&request.domain, &request.descriptors);
+        let mut checks = self.checks_of(&request, &matched)?;
+        let rates = checks.iter().filter_map(DescriptorCheck::charge);
+        let looks: Vec<_> = rates.map(|charge| charge.kind(ChargeKind::Look)).collect();
+        if !looks.is_empty() {
+            let applied = self.limiter.engine().apply(Op::Peek, &looks).await?;
+            let indices: Indices = (0..checks.len()).collect();
+            set_decisions(&mut checks, &indices, &applied);
+        }
         let request = of_hits(request.domain, request.descriptors, 0);
-        Ok(self.decide(&request, &mut Default::default()).await?)
+        let response = super::response::response(&request, &checks, &self.settings, self.now());
+        self.count_response(&checks, response.is_over_limit());
+        Ok(response)
     }
 
     /// Charges what was used, whatever is left.
@@ -101,8 +116,8 @@ impl RateLimitService {
     ) -> Result<ReserveResponse, KuadrantError> {
         let valid = valid_time(request.ttl);
         let Some(amount) = Cost::new(request.amount) else {
-            let look = of_hits(request.domain, request.descriptors, 0);
-            let response = self.decide(&look, &mut Default::default()).await?;
+            let ReserveRequest { domain, descriptors, .. } = request;
+            let response = self.look(of_hits(domain, descriptors, 0)).await?;
             return Ok(ReserveResponse { code: response.overall_code, ..Default::default() });
         };
         let request = of_hits(request.domain, request.descriptors, 1);

@@ -287,16 +287,20 @@ impl RateLimitService {
         let now = self.limiter.engine().now();
         let response = response::response(request, &checks, &self.settings, now);
         let is_over_limit = response.is_over_limit();
-        let ResponseCounters { ok, over_limit, shadow_over_limit, .. } = &self.counters;
-        increment(if is_over_limit { over_limit } else { ok });
-        if checks.iter().any(|check| check.is_shadow && check.is_over_limit()) {
-            increment(shadow_over_limit);
-        }
+        self.count_response(&checks, is_over_limit);
         self.record(&checks, !is_over_limit, now);
         if trace::is_on() {
             *about = descriptors::decision_info(&checks);
         }
         Ok(response)
+    }
+
+    fn count_response(&self, checks: &[DescriptorCheck<'_>], is_over_limit: bool) {
+        let ResponseCounters { ok, over_limit, shadow_over_limit, .. } = &self.counters;
+        increment(if is_over_limit { over_limit } else { ok });
+        if checks.iter().any(|check| check.is_shadow && check.is_over_limit()) {
+            increment(shadow_over_limit);
+        }
     }
 
     /// Whether a descriptor in quota mode has no limit.

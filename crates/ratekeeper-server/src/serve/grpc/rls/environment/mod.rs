@@ -104,6 +104,8 @@ pub(crate) enum EnvironmentError {
     InvalidHeader { name: &'static str, value: String },
     #[error("{name} is \"{value}\", which is not supported: {about}")]
     Unsupported { name: &'static str, value: String, about: String },
+    #[error("{name} is set, which is not supported: {about}")]
+    UnsupportedSecret { name: &'static str, about: String },
     #[error("GRPC_SERVER_USE_TLS is true and {0} is not set; set it to a file (PEM)")]
     NoCertificate(&'static str),
     #[error(
@@ -174,10 +176,13 @@ fn ignored_variables(get: Variables<'_>) -> Result<Vec<IgnoredVariable>, Environ
     for variable in VARIABLES {
         let Some(value) = variable.unsupported_value(get) else { continue };
         let (name, about) = (variable.name, variable.about.replace('`', ""));
-        if variable.support == Support::Rejected {
-            return Err(EnvironmentError::Unsupported { name, value, about });
+        match variable.support {
+            Support::Rejected if variable.is_secret() => {
+                return Err(EnvironmentError::UnsupportedSecret { name, about });
+            }
+            Support::Rejected => return Err(EnvironmentError::Unsupported { name, value, about }),
+            _ => ignored.push(IgnoredVariable { name, about }),
         }
-        ignored.push(IgnoredVariable { name, about });
     }
     let of_tls = [
         "GRPC_SERVER_TLS_CERT",
@@ -444,6 +449,25 @@ mod tests {
         // Its users set no folder.
         let error = read("CONFIG_TYPE=GRPC_XDS_SOTW").unwrap_err().to_string();
         assert!(error.contains("only files are read"), "{error}");
+    }
+
+    #[test]
+    fn no_message_has_a_password() {
+        let secrets = VARIABLES.iter().filter(|variable| variable.is_secret());
+        let names: Vec<_> = secrets.map(|variable| variable.name).collect();
+        assert!(names.contains(&"REDIS_AUTH") && names.contains(&"REDIS_SENTINEL_AUTH"));
+        for name in names {
+            let set = read(&format!("RUNTIME_ROOT=/data REDIS_PERSECOND=true {name}=hunter2"));
+            let message = match set {
+                Ok(set) => format!("{:?}", set.warnings),
+                Err(error) => format!("{error} {error:?}"),
+            };
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+        let error = read("RUNTIME_ROOT=/data REDIS_SENTINEL_AUTH=hunter2").unwrap_err();
+        let expected = "REDIS_SENTINEL_AUTH is set, which is not supported: the sentinels get the password \
+                        of REDIS_AUTH";
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]

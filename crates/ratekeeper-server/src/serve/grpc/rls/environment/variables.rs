@@ -64,6 +64,11 @@ impl Variable {
         Self { needs: Some(needs), ..self }
     }
 
+    /// Whether its value must not be in a message.
+    pub(super) fn is_secret(&self) -> bool {
+        self.name.ends_with("_AUTH") || self.name.contains("PASSWORD")
+    }
+
     /// Returns the value for which the variable would have an effect in envoyproxy/ratelimit and has none
     /// here.
     pub(super) fn unsupported_value(&self, get: &dyn Fn(&str) -> Option<String>) -> Option<String> {
