@@ -19,10 +19,10 @@ use crate::limit::Limit;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MaxDebt(Kind);
+pub struct MaxDebt(DebtBound);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum DebtBound {
     Units(u64),
     /// A multiple of the quota, in thousandths.
     Quotas(u64),
@@ -30,20 +30,20 @@ enum Kind {
 
 impl MaxDebt {
     /// No maximum.
-    pub const NONE: Self = Self(Kind::Units(u64::MAX));
+    pub const NONE: Self = Self(DebtBound::Units(u64::MAX));
 
     /// Returns a maximum of this many units.
     #[must_use]
     pub const fn of_units(units: u64) -> Self {
-        Self(Kind::Units(units))
+        Self(DebtBound::Units(units))
     }
 
     /// Returns the most units that a key may owe under this limit, rounded down.
     #[must_use]
     pub fn units(self, limit: &Limit) -> u64 {
         match self.0 {
-            Kind::Units(units) => units,
-            Kind::Quotas(thousandths) => {
+            DebtBound::Units(units) => units,
+            DebtBound::Quotas(thousandths) => {
                 let units = u128::from(limit.quota()) * u128::from(thousandths) / 1_000;
                 u64::try_from(units).unwrap_or(u64::MAX)
             }
@@ -63,8 +63,8 @@ impl FromStr for MaxDebt {
     fn from_str(text: &str) -> Result<Self, MaxDebtError> {
         let text = text.trim();
         let parsed = match text.strip_suffix(['x', 'X']) {
-            Some(factor) => thousandths(factor.trim_end()).map(Kind::Quotas),
-            None => digits(text).map(Kind::Units),
+            Some(factor) => thousandths(factor.trim_end()).map(DebtBound::Quotas),
+            None => digits(text).map(DebtBound::Units),
         };
         parsed.map(Self).ok_or(MaxDebtError)
     }
@@ -74,8 +74,8 @@ impl fmt::Display for MaxDebt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             _ if *self == Self::NONE => f.write_str("no maximum"),
-            Kind::Units(units) => write!(f, "{units}"),
-            Kind::Quotas(thousandths) => {
+            DebtBound::Units(units) => write!(f, "{units}"),
+            DebtBound::Quotas(thousandths) => {
                 write!(f, "{}", thousandths / 1_000)?;
                 match thousandths % 1_000 {
                     0 => {}

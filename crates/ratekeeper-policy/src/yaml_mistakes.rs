@@ -171,7 +171,7 @@ impl<'t> BlockLine<'t> {
 }
 
 /// A level of indentation that a line can continue.
-struct Level<'t> {
+struct IndentLevel<'t> {
     column: usize,
     is_dash: bool,
     line: BlockLine<'t>,
@@ -198,7 +198,7 @@ fn block(lines: &[&str], at: Span, info: &str) -> Option<(Span, String)> {
         .or_else(|| Some((wrong.span(), other_columns(&levels(&lines)))))
 }
 
-fn other_columns(levels: &[Level<'_>]) -> String {
+fn other_columns(levels: &[IndentLevel<'_>]) -> String {
     let columns: Vec<_> = levels.iter().map(|level| level.column.to_string()).collect();
     let above = match columns.split_last() {
         Some((last, [])) => format!("column {last}"),
@@ -248,19 +248,19 @@ fn second_colon(line: &BlockLine<'_>, at: Span) -> Option<(Span, String)> {
 }
 
 /// Returns the levels of indentation that are open after these lines.
-fn levels<'t>(lines: &[BlockLine<'t>]) -> Vec<Level<'t>> {
-    let mut levels: Vec<Level<'t>> = Vec::new();
+fn levels<'t>(lines: &[BlockLine<'t>]) -> Vec<IndentLevel<'t>> {
+    let mut levels: Vec<IndentLevel<'t>> = Vec::new();
     for line in lines {
         levels.retain(|level| level.column < line.start());
         let dashes = line.dashes.iter().map(|column| (*column, true));
         for (column, is_dash) in dashes.chain([(line.column, false)]) {
-            levels.push(Level { column, is_dash, line: line.clone() });
+            levels.push(IndentLevel { column, is_dash, line: line.clone() });
         }
     }
     levels
 }
 
-fn wrong_indentation(levels: &[Level<'_>], wrong: &BlockLine<'_>) -> Option<(Span, String)> {
+fn wrong_indentation(levels: &[IndentLevel<'_>], wrong: &BlockLine<'_>) -> Option<(Span, String)> {
     let (name, _) = wrong.entry().unwrap_or((wrong.content, ""));
     let named = quoted(name);
     let start = wrong.start();

@@ -74,11 +74,11 @@ impl Check {
 /// A file or folder, and what it contains or what is wrong.
 struct Checked {
     file: String,
-    content: Result<Content, Errors>,
+    content: Result<FileContent, Errors>,
 }
 
 /// What a valid file contains.
-enum Content {
+enum FileContent {
     Policy { policy: Box<Policy>, address: String },
     Envoy(EnvoyConfig),
 }
@@ -100,13 +100,13 @@ impl Checked {
         };
         let content = policy.map_err(Errors::Policy).and_then(|policy| {
             let address = policy_input::address(policy.store()).map_err(Errors::Address)?;
-            Ok(Content::Policy { policy: Box::new(policy), address })
+            Ok(FileContent::Policy { policy: Box::new(policy), address })
         });
         Self { file, content }
     }
 
     fn envoy(folder: &Path) -> Self {
-        let content = read_config(folder).map(Content::Envoy).map_err(Errors::Envoy);
+        let content = read_config(folder).map(FileContent::Envoy).map_err(Errors::Envoy);
         Self { file: folder.display().to_string(), content }
     }
 
@@ -132,7 +132,7 @@ impl Checked {
         }
     }
 
-    fn print_valid(&self, content: &Content) -> io::Result<()> {
+    fn print_valid(&self, content: &FileContent) -> io::Result<()> {
         let label = style::warning("warning:");
         for warning in content.warnings() {
             let (line, column, message) = (warning.line(), warning.column(), warning.message());
@@ -167,7 +167,7 @@ impl Checked {
     }
 }
 
-impl Content {
+impl FileContent {
     fn warnings(&self) -> &[Problem] {
         match self {
             Self::Policy { policy, .. } => policy.warnings(),

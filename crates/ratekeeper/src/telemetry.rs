@@ -123,7 +123,7 @@ pub enum Outcome {
     ShadowDenied,
 }
 
-type Observer = Box<dyn Fn(&DecisionEvent<'_>) + Send + Sync>;
+type DecisionObserver = Box<dyn Fn(&DecisionEvent<'_>) + Send + Sync>;
 
 /// Counts what the limits of a policy decide. Counters are kept by the name of the limit, so that a reload
 /// does not reset them.
@@ -142,7 +142,7 @@ pub struct Telemetry {
     by_name: Mutex<BTreeMap<Arc<str>, Arc<LimitCounters>>>,
     exempt: AtomicU64,
     near_limit: OnceLock<NearLimit>,
-    observer: OnceLock<Observer>,
+    observer: OnceLock<DecisionObserver>,
 }
 
 #[derive(Debug, Default)]

@@ -173,7 +173,7 @@ impl<'s> Operation<'s> {
             reply = self.script_reply(&call, &keys, &args, guard.is_some()).await?;
         }
         let Some(reply) = reply else { return Ok(None) };
-        let invalid = || StoreError::InvalidResponse(format!("{reply:?}").into());
+        let invalid = || invalid_response(&Value::BulkString(reply.clone()));
         let (outcome, at, states) = codec::decode_reply(&reply).ok_or_else(invalid)?;
         if matches!(outcome, ScriptOutcome::OtherLimit | ScriptOutcome::NoWindow) {
             return self.by_guarded_swap(op, charges, now, guard).await;

@@ -38,7 +38,7 @@ pub(super) enum HoldCommand {
 }
 
 /// The result of a command.
-enum Finished {
+enum HoldResult {
     Reserved(Result<Reserved, ReserveError>),
     Settled(Result<Box<Settled>, ReservationError>),
     Acquired { held: Result<Option<HoldId>, TooManyHeld>, max: u64 },
@@ -57,15 +57,15 @@ impl HoldCommand {
                     Some(max_debt) => charge.overdraft(*max_debt),
                     None => charge,
                 };
-                Finished::Reserved(engine.reserve(&[charge], *estimate, *valid).await)
+                HoldResult::Reserved(engine.reserve(&[charge], *estimate, *valid).await)
             }
             Self::Settle { id, actual } => {
-                Finished::Settled(engine.settle(*id, *actual).await.map(Box::new))
+                HoldResult::Settled(engine.settle(*id, *actual).await.map(Box::new))
             }
             Self::Acquire { name, key, max, valid } => {
-                Finished::Acquired { held: engine.hold(name, key, *max, *valid).await, max: *max }
+                HoldResult::Acquired { held: engine.hold(name, key, *max, *valid).await, max: *max }
             }
-            Self::Release { id } => Finished::Released(engine.release(*id).await),
+            Self::Release { id } => HoldResult::Released(engine.release(*id).await),
         };
         let is_degraded = finished.is_degraded();
         let outcome = finished.write(reply);
@@ -87,7 +87,7 @@ impl HoldCommand {
     }
 }
 
-impl Finished {
+impl HoldResult {
     fn is_degraded(&self) -> bool {
         matches!(self, Self::Reserved(Ok(reserved)) if reserved.applied().is_degraded())
     }

@@ -36,7 +36,7 @@ use breaker::Breakers;
 use local_share::LocalShare;
 use membership::Membership;
 use reservations::LocalReservation;
-use status::{Counters, Observer, Status};
+use status::{Counters, Status, StoreObserver};
 
 pub use breaker::BreakerState;
 pub use status::{FallbackStats, StoreState};
@@ -92,7 +92,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         self.membership.nodes()
     }
 
-    pub(crate) fn on_change(&self, observer: Observer) {
+    pub(crate) fn on_change(&self, observer: StoreObserver) {
         self.status.on_change(observer);
     }
 

@@ -138,7 +138,7 @@ impl Counters {
     }
 }
 
-pub(super) type Observer = Box<dyn Fn(&StoreState) + Send + Sync>;
+pub(super) type StoreObserver = Box<dyn Fn(&StoreState) + Send + Sync>;
 
 /// The state of the store, and the observer of its changes.
 #[derive(Default)]
@@ -146,11 +146,11 @@ pub(super) struct Status {
     state: Mutex<StoreState>,
     /// Whether the state is `Up`; read at every call.
     is_up: AtomicBool,
-    observer: OnceLock<Observer>,
+    observer: OnceLock<StoreObserver>,
 }
 
 impl Status {
-    pub(super) fn on_change(&self, observer: Observer) {
+    pub(super) fn on_change(&self, observer: StoreObserver) {
         let _ = self.observer.set(observer);
     }
 
