@@ -117,7 +117,7 @@ fn tokens(n: u64) -> SlotState {
     let mut cell = Cell::EMPTY;
     let limit = limit();
     let rule = limit.cell_evaluator().unwrap();
-    rule.charge(&mut cell, Cost::new(n).unwrap(), Micros::new(0));
+    let _ = rule.charge(&mut cell, Cost::new(n).unwrap(), u64::MAX, Micros::new(0));
     assert_eq!(cell.updatable_word(), Some(CellWord::First));
     cell.into()
 }
@@ -300,7 +300,12 @@ fn counts_are_not_changed_while_their_cell_is_locked() {
             let mut locked = Locked::new(table, &[a, b], 0);
             for address in [a, b] {
                 let mut cell = locked.get(address).0.map_or(Cell::EMPTY, SlotState::cell);
-                window(100).cell_evaluator().unwrap().charge(&mut cell, Cost::ONE, Micros::new(0));
+                let _ = window(100).cell_evaluator().unwrap().charge(
+                    &mut cell,
+                    Cost::ONE,
+                    u64::MAX,
+                    Micros::new(0),
+                );
                 locked.set(address, cell.into());
             }
         };
