@@ -77,6 +77,26 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
         host.as_deref().map_err(|error| *error)
     }
 
+    /// Returns the host as a key, with the port if it is known; `None` if the request has no valid host.
+    pub(crate) fn host_key(&self) -> Option<Cow<'r, [u8]>> {
+        let (host, port) = (self.host().ok().filter(|host| !host.is_empty())?, self.request.port);
+        let is_canonical = |sent: &&str| match (sent.strip_prefix(host), port) {
+            (Some(rest), None) => rest.is_empty(),
+            (Some(rest), Some(port)) => {
+                let digits = rest.strip_prefix(':').filter(|digits| !digits.starts_with('0'));
+                digits.is_some_and(|digits| digits.parse() == Ok(port))
+            }
+            (None, _) => false,
+        };
+        if let Some(sent) = self.request.host.filter(is_canonical) {
+            return Some(sent.as_bytes().into());
+        }
+        Some(Cow::Owned(match port {
+            None => host.as_bytes().to_vec(),
+            Some(port) => format!("{host}:{port}").into_bytes(),
+        }))
+    }
+
     /// The parameters of the query.
     pub(crate) fn parameters(&self) -> &Parameters<'r> {
         self.parameters.get_or_init(|| Parameters::parse(self.request.query))

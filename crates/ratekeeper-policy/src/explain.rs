@@ -6,7 +6,7 @@ use crate::context::{MissingIdentity, RequestContext};
 use crate::identity::{MissingReason, Source, WhenMissing};
 use crate::policy::Policy;
 use crate::request::RequestAttributes;
-use crate::resolve::AppliedLimit;
+use crate::resolve::AppliedLimits;
 use crate::rule::{LimitRule, Mode};
 
 /// The evaluation of a request against a policy, limit by limit.
@@ -45,7 +45,7 @@ pub struct LimitExplanation<'p> {
 #[derive(Debug)]
 pub enum LimitOutcome<'p> {
     /// It applies. If the request's class has a share of the limit, the share comes first.
-    Applies(Vec<AppliedLimit>),
+    Applies(AppliedLimits),
     /// Its mode is `off`.
     Off,
     /// The request does not match its conditions.
@@ -103,7 +103,7 @@ impl Policy {
         if rule.group.is_some_and(|group| groups_done.contains(&group)) {
             return LimitOutcome::NotFirst;
         }
-        let mut applied = Vec::new();
+        let mut applied = AppliedLimits::new();
         let done = self.apply(rule, context, &mut applied);
         if rule.closes_group(context, &applied) {
             groups_done.extend(rule.group);

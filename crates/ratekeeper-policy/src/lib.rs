@@ -42,7 +42,7 @@ pub mod json_fields;
 mod json_schema;
 #[cfg(feature = "jwt")]
 pub mod jwt;
-mod one_line;
+mod lines;
 pub mod path;
 mod policy;
 mod problems;
@@ -66,7 +66,7 @@ pub use identity::{Key, MissingReason};
 pub use policy::{NoSources, Policy, SourceError, Sources, StoreSettings};
 pub use problems::{PolicyErrors, Problem};
 pub use request::{Headers, RequestAttributes};
-pub use resolve::{AppliedLimit, Resolution};
+pub use resolve::{AppliedLimit, AppliedLimits, Resolution};
 pub use response::{BodyKind, ResponseSettings};
 pub use rule::{Amount, LimitAction, LimitRule, Mode};
 

@@ -68,8 +68,8 @@ pub(crate) struct Tiers {
     pub(crate) default: usize,
 }
 
-/// Where counts are stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where counts are stored. By default in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreSettings {
     /// Address of the store. `None` means memory.
     pub url: Option<String>,
@@ -83,6 +83,14 @@ pub struct StoreSettings {
     pub leased: bool,
     /// Maximum number of keys in memory.
     pub keys_max: Option<usize>,
+}
+
+impl StoreSettings {
+    /// Returns the settings of a store at this address.
+    #[must_use]
+    pub fn at(url: &str) -> Self {
+        Self { url: Some(url.to_string()), ..Self::default() }
+    }
 }
 
 /// Provides the files and environment variables that a policy refers to.
@@ -209,6 +217,23 @@ impl Policy {
     #[must_use]
     pub fn response_settings(&self) -> &ResponseSettings {
         &self.response_settings
+    }
+
+    /// Stores counts elsewhere than the policy says.
+    ///
+    /// ```
+    /// # mod ratekeeper { pub use ratekeeper_policy as policy; pub use ratekeeper_policy::*; }
+    /// use ratekeeper::Policy;
+    /// use ratekeeper::policy::StoreSettings;
+    ///
+    /// let policy = Policy::one_line("100/s per host")?;
+    /// let policy = policy.with_store(StoreSettings::at("redis://127.0.0.1:6379"));
+    /// assert!(policy.store().url.is_some());
+    /// # Ok::<(), ratekeeper::PolicyErrors>(())
+    /// ```
+    #[must_use]
+    pub fn with_store(self, store: StoreSettings) -> Self {
+        Self { store, ..self }
     }
 
     /// Trusts these proxies in addition to those of the policy file.

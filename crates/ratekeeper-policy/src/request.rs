@@ -27,6 +27,9 @@ pub struct RequestAttributes<'a> {
     /// The host, with or without a port: see
     /// [`request_host`](crate::attributes::request_host).
     pub host: Option<&'a str>,
+    /// The port of the server that a client calls, if it is not the default of the scheme. It is part of the
+    /// identity `host`. A server leaves it out: the port in a `Host` header is what the client says.
+    pub port: Option<u16>,
     /// The path as received, without the query.
     pub path: &'a str,
     /// The query, without the question mark.
@@ -51,6 +54,7 @@ impl<'a> RequestAttributes<'a> {
         Self {
             method,
             host: None,
+            port: None,
             path,
             query: None,
             headers: &NoHeaders,

@@ -26,8 +26,11 @@ pub enum Resolution<'p> {
         missing: MissingIdentity<'p>,
     },
     /// The request must be charged to all of these limits, or to none.
-    Charged(Vec<AppliedLimit>),
+    Charged(AppliedLimits),
 }
+
+/// The limits that apply to a request. Two fit without an allocation.
+pub type AppliedLimits = SmallVec<[AppliedLimit; 2]>;
 
 /// A limit that applies to a request.
 #[derive(Clone, Debug)]
@@ -91,7 +94,7 @@ impl Policy {
         if let Some(exempt) = self.exemption(context) {
             return Resolution::Exempt(exempt);
         }
-        let mut applied = Vec::new();
+        let mut applied = AppliedLimits::new();
         let mut groups_done: SmallVec<[usize; 4]> = SmallVec::new();
         for id in self.index.candidates(context) {
             let rule = &self.limits[id as usize];
@@ -126,7 +129,7 @@ impl Policy {
         &'p self,
         rule: &Arc<LimitRule>,
         context: &RequestContext<'p, '_>,
-        applied: &mut Vec<AppliedLimit>,
+        applied: &mut AppliedLimits,
     ) -> Result<(), MissingIdentity<'p>> {
         let tier = context.tier();
         let Some(bound) = rule.bounds.of(tier) else { return Ok(()) };

@@ -12,8 +12,9 @@ use crate::policy::{Sources, Tiers};
 use crate::problems::Problems;
 use crate::yaml::Node;
 
-/// The built-in identity.
+/// The built-in identities.
 const IP: &str = "ip";
+const HOST: &str = "host";
 
 /// Maximum number of identities; each request has a slot for every one.
 const IDENTITIES_MAX: usize = 64;
@@ -36,18 +37,17 @@ impl Callers {
         }
         let entries = &entries[..entries.len().min(IDENTITIES_MAX)];
         let names: Vec<&str> = entries.iter().filter_map(|(key, _)| key.text()).collect();
-        let names: Vec<&str> =
-            names.iter().copied().chain((!names.contains(&IP)).then_some(IP)).collect();
+        let built_in: Vec<&str> =
+            [IP, HOST].into_iter().filter(|name| !names.contains(name)).collect();
+        let names: Vec<&str> = names.iter().chain(&built_in).copied().collect();
         for (key, value) in entries {
             let has_token = root.get("jwt").is_some();
             callers.identity(key, value, &names, has_token, problems);
         }
-        if callers.identities.len() < names.len() {
-            callers.identities.push(Identity {
-                name: IP.into(),
-                source: Source::ClientIp,
-                missing: WhenMissing::Anonymous,
-            });
+        for name in built_in {
+            let source = if name == IP { Source::ClientIp } else { Source::Host };
+            let missing = WhenMissing::Anonymous;
+            callers.identities.push(Identity { name: name.into(), source, missing });
         }
         callers.report_nesting(entries, problems);
         callers.tiers = root.get("tiers").map(|node| callers.read_tiers(node, problems));
@@ -115,8 +115,13 @@ impl Callers {
             self.read_client_ip(node, problems);
             return Some(Source::ClientIp);
         }
-        if let Some(node) = value.get("custom").filter(|node| boolean(node) == Some(false)) {
-            problems.report(node.span, "omit this field instead of setting it to false");
+        for field in ["custom", "host"] {
+            if let Some(node) = value.get(field).filter(|node| boolean(node) == Some(false)) {
+                problems.report(node.span, "omit this field instead of setting it to false");
+            }
+        }
+        if value.get("host").is_some() {
+            return Some(Source::Host);
         }
         let cookie = || value.get("cookie").and_then(text).map(Source::Cookie);
         let query = || value.get("query").and_then(text).map(Source::Query);
