@@ -29,7 +29,7 @@ mod wait;
 pub use caddy::Caddy;
 pub use cluster::RedisCluster;
 pub use envoy::{Envoy, EnvoySetup};
-pub use nginx::Nginx;
+pub use nginx::{Nginx, NginxLimit, NginxLimitCounts};
 pub use process::{CommandError, Process};
 pub use programs::{node, python, schemathesis};
 pub use prometheus::{Prometheus, promtool};
