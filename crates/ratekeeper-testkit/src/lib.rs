@@ -1,15 +1,18 @@
-//! Servers for tests: the `ratekeeper` binary, and the real servers and proxies that it works with.
+//! Servers for tests: the `ratekeeper` binary, the real servers and proxies that it works with, and HTTP
+//! servers with quotas, for clients that have to stay under them.
 //!
 //! Each is started by its constructor, ready when that returns, and killed when it is dropped or
 //! when the test's process ends in any way. Everything blocks and needs no runtime. A server that
 //! does not start is a panic with the end of its log.
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 
+mod bounded_log;
 mod caddy;
 mod cluster;
 mod envoy;
 pub mod evasion;
 pub mod http1;
+mod http_server;
 pub mod llm;
 mod nginx;
 mod port;
@@ -17,6 +20,8 @@ mod process;
 mod programs;
 mod prometheus;
 mod proxy;
+mod quota;
+mod quota_server;
 mod redis;
 mod resp;
 mod sentinel;
@@ -34,6 +39,8 @@ pub use process::{CommandError, Process};
 pub use programs::{node, python, schemathesis};
 pub use prometheus::{Prometheus, promtool};
 pub use proxy::{Fault, FaultProxy};
+pub use quota::Quota;
+pub use quota_server::{Arrival, QuotaHeader, QuotaServer, QuotaServerBuilder};
 pub use redis::RedisServer;
 pub use sentinel::RedisSentinel;
 pub use server::{ANY_PORT, Listener, Server, ServerBuilder};
