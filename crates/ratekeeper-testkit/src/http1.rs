@@ -199,6 +199,12 @@ impl Wire {
         String::from_utf8_lossy(&rest).into_owned()
     }
 
+    /// Reads until the peer closes the connection, and discards what is read.
+    pub(crate) fn discard_rest(&mut self) {
+        // A reset ends the connection as well.
+        _ = io::copy(&mut self.reader, &mut io::sink());
+    }
+
     /// Returns whether the peer closed the connection and sent nothing more.
     pub fn is_closed(&mut self) -> bool {
         match self.reader.fill_buf() {

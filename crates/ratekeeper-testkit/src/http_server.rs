@@ -6,9 +6,10 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::http1::{Head, Wire};
+use crate::port::free_address;
 use crate::wait::TIMEOUT;
 
 /// Connections at a time of the servers that have no other limit; further ones are closed.
@@ -200,4 +201,16 @@ impl Drop for OpenConnection<'_> {
 /// Returns a listener on any free port of loopback.
 pub(crate) fn listener() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port")
+}
+
+/// Returns a listener on a port that no outgoing connection uses while the listener is closed.
+pub(crate) fn listener_outside_ephemeral_ports() -> TcpListener {
+    let begun = Instant::now();
+    loop {
+        match TcpListener::bind(free_address()) {
+            Ok(listener) => return listener,
+            // Another process has bound the port meanwhile.
+            Err(error) => assert!(begun.elapsed() < TIMEOUT, "no free port: {error}"),
+        }
+    }
 }
