@@ -99,6 +99,10 @@ impl QuotaCounter {
         Self { quota, state }
     }
 
+    pub(crate) fn quota(&self) -> Quota {
+        self.quota
+    }
+
     /// Returns how much would be accepted.
     pub(crate) fn remaining(&mut self, now: Duration) -> u64 {
         self.advance(now);
