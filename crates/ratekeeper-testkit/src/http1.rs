@@ -2,11 +2,12 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 
 use crate::wait::TIMEOUT;
 
 /// The head of a message: its first line and its headers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Head {
     /// The request line or the status line.
     pub line: String,
@@ -27,6 +28,21 @@ impl Head {
         self.line.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status")
     }
 
+    /// Returns the method of a request.
+    pub fn method(&self) -> &str {
+        self.line.split(' ').next().unwrap_or_default()
+    }
+
+    /// Returns the path and the query of a request.
+    pub fn target(&self) -> &str {
+        self.line.split(' ').nth(1).unwrap_or_default()
+    }
+
+    /// Returns whether the sender closes the connection after this message.
+    pub fn is_close(&self) -> bool {
+        self.get("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
+    }
+
     fn is_chunked(&self) -> bool {
         self.get("transfer-encoding").is_some_and(|coding| coding.contains("chunked"))
     }
@@ -34,21 +50,35 @@ impl Head {
 
 /// One end of a connection, read as HTTP/1.
 pub struct Wire {
-    reader: BufReader<TcpStream>,
+    reader: BufReader<SharedStream>,
+}
+
+/// A stream that others may shut down meanwhile.
+struct SharedStream(Arc<TcpStream>);
+
+impl Read for SharedStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self.0).read(buffer)
+    }
 }
 
 impl Wire {
     /// Wraps a stream, with timeouts.
     pub fn new(stream: TcpStream) -> Self {
+        Self::shared(Arc::new(stream))
+    }
+
+    /// Wraps a stream that others may shut down, with timeouts.
+    pub(crate) fn shared(stream: Arc<TcpStream>) -> Self {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.set_write_timeout(Some(TIMEOUT)).unwrap();
-        Self { reader: BufReader::new(stream) }
+        Self { reader: BufReader::new(SharedStream(stream)) }
     }
 
     /// Returns the stream.
     pub fn stream(&self) -> &TcpStream {
-        self.reader.get_ref()
+        &self.reader.get_ref().0
     }
 
     /// Sends bytes.
@@ -57,7 +87,7 @@ impl Wire {
     ///
     /// If the connection is closed.
     pub fn try_send(&self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
-        self.reader.get_ref().write_all(bytes.as_ref())
+        self.stream().write_all(bytes.as_ref())
     }
 
     /// Sends bytes.
@@ -169,6 +199,12 @@ impl Wire {
         String::from_utf8_lossy(&rest).into_owned()
     }
 
+    /// Reads until the peer closes the connection, and discards what is read.
+    pub(crate) fn discard_rest(&mut self) {
+        // A reset ends the connection as well.
+        _ = io::copy(&mut self.reader, &mut io::sink());
+    }
+
     /// Returns whether the peer closed the connection and sent nothing more.
     pub fn is_closed(&mut self) -> bool {
         match self.reader.fill_buf() {
@@ -235,5 +271,56 @@ impl Client {
     pub fn request(&mut self, request: &str) -> Response {
         self.send(request);
         self.response()
+    }
+}
+
+/// Returns the bytes of a response. Unless `headers` has a `Content-Length`, that of the body is added.
+pub fn encode_response(status: u16, headers: &[(String, String)], body: &[u8]) -> Vec<u8> {
+    let mut bytes = encode_head(status, headers);
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-length")) {
+        bytes.truncate(bytes.len() - 2);
+        bytes.extend(format!("Content-Length: {}\r\n\r\n", body.len()).into_bytes());
+    }
+    bytes.extend(body);
+    bytes
+}
+
+/// Returns the bytes of a response to `request`: as [`encode_response`], but without the body for `HEAD`.
+pub fn encode_response_to(
+    request: &Head,
+    status: u16,
+    headers: &[(String, String)],
+    body: &[u8],
+) -> Vec<u8> {
+    let mut bytes = encode_response(status, headers, body);
+    if request.method() == "HEAD" {
+        bytes.truncate(bytes.len() - body.len());
+    }
+    bytes
+}
+
+/// Returns the bytes of the head of a response with these headers only.
+pub fn encode_head(status: u16, headers: &[(String, String)]) -> Vec<u8> {
+    let mut head = format!("HTTP/1.1 {status} {}\r\n", reason(status));
+    for (name, value) in headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    head += "\r\n";
+    head.into_bytes()
+}
+
+/// Returns the bytes of a chunk; the last one is empty.
+pub fn encode_chunk(data: &[u8]) -> Vec<u8> {
+    [format!("{:x}\r\n", data.len()).as_bytes(), data, b"\r\n"].concat()
+}
+
+/// Returns the reason phrase, which clients ignore.
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        404 => "Not Found",
+        429 => "Too Many Requests",
+        503 => "Service Unavailable",
+        _ => "Status",
     }
 }

@@ -1,23 +1,18 @@
 //! An HTTP/1 upstream whose responses the test defines.
 
-use std::mem;
+use std::mem::ManuallyDrop;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
-use crate::http1::{Head, Wire};
+use crate::http_server::HttpServer;
+use crate::http1::{Head, Wire, encode_response};
+
+/// Connections of a [`Backend`] at a time; further ones are closed.
+const CONNECTIONS_MAX: usize = 4096;
 
 /// A server that listens until the process exits, with a thread for each connection.
 pub struct Backend {
-    address: SocketAddr,
-    counts: Arc<Counts>,
-}
-
-#[derive(Default)]
-struct Counts {
-    connections: AtomicUsize,
-    requests: AtomicUsize,
+    /// Never dropped, so that it never stops.
+    server: ManuallyDrop<HttpServer>,
 }
 
 impl Backend {
@@ -33,27 +28,8 @@ impl Backend {
         serve: impl Fn(Head, &mut Wire) -> bool + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind(address).expect("a free port");
-        let address = listener.local_addr().expect("a bound port");
-        let (counts, serve) = (Arc::new(Counts::default()), Arc::new(serve));
-        let counted = Arc::clone(&counts);
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (serve, counted) = (Arc::clone(&serve), Arc::clone(&counted));
-                thread::spawn(move || {
-                    let mut wire = Wire::new(stream);
-                    let mut is_first = true;
-                    while let Ok(head) = wire.try_head() {
-                        let connections = usize::from(mem::take(&mut is_first));
-                        counted.connections.fetch_add(connections, Ordering::SeqCst);
-                        counted.requests.fetch_add(1, Ordering::SeqCst);
-                        if !serve(head, &mut wire) {
-                            return;
-                        }
-                    }
-                });
-            }
-        });
-        Self { address, counts }
+        let serve = move |head: Head, wire: &mut Wire, _: &_| serve(head, wire);
+        Self { server: ManuallyDrop::new(HttpServer::start(listener, CONNECTIONS_MAX, serve)) }
     }
 
     /// Starts one that responds to every request with the same text.
@@ -77,29 +53,28 @@ impl Backend {
 
     /// Returns its address.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.server.address()
     }
 
     /// Returns `http://ADDRESS`.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("http://{}", self.address())
     }
 
     /// Returns how many requests it has received.
     pub fn requests(&self) -> usize {
-        self.counts.requests.load(Ordering::SeqCst)
+        self.server.requests()
     }
 
     /// Returns on how many connections it has received requests.
     pub fn connections(&self) -> usize {
-        self.counts.connections.load(Ordering::SeqCst)
+        self.server.connections()
     }
 }
 
 /// Sends a response with this body, and returns whether the connection is still open.
 pub fn respond(wire: &mut Wire, text: &str) -> bool {
-    let length = text.len();
-    wire.try_send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{text}")).is_ok()
+    wire.try_send(encode_response(200, &[], text.as_bytes())).is_ok()
 }
 
 /// Returns an address on which nothing listens.
