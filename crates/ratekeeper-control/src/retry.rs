@@ -5,7 +5,7 @@ use std::time::Duration;
 use ratekeeper_core::Micros;
 
 use crate::backoff::Backoff;
-use crate::response_hints::{Pushback, ResponseHints};
+use crate::response_hints::{GRPC_RESOURCE_EXHAUSTED, Pushback, ResponseHints};
 use crate::retry_budget::RetryBudget;
 use crate::uniform::{duration_up_to, second};
 
@@ -320,7 +320,6 @@ fn check_failure(failure: &Failure, hints: &ResponseHints) -> Result<(), StopRea
     if is_retryable { Ok(()) } else { Err(StopReason::NotRetryable) }
 }
 
-const GRPC_RESOURCE_EXHAUSTED: u16 = 8;
 const GRPC_UNAVAILABLE: u16 = 14;
 
 /// Returns an error if this request must not or cannot be sent again.
