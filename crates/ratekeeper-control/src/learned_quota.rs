@@ -30,8 +30,8 @@ const UNCERTAIN_SLACK: Duration = Duration::from_secs(2);
 /// window until the next response, and if a response does not say both what remains and when it
 /// resets.
 ///
-/// A wait is never longer than the time until the reset that the server stated, and for a bucket
-/// the time in which what was charged since then refills.
+/// A wait is never longer than the time until the reset that the server stated. What is charged to
+/// a bucket since then adds the time in which it refills.
 ///
 /// ```
 /// use std::time::Duration;
@@ -162,9 +162,9 @@ impl Policy {
         let used = self.quota.saturating_sub(remaining);
         let latest = self.refill_time(used);
         let earliest = self.refill_time(used.saturating_sub(1));
-        if reset_after > latest + TOLERANCE {
+        if reset_after > latest.saturating_add(TOLERANCE) {
             Fit::Later
-        } else if reset_after + TOLERANCE < earliest {
+        } else if reset_after.saturating_add(TOLERANCE) < earliest {
             Fit::Earlier
         } else {
             Fit::Bucket
@@ -188,6 +188,11 @@ impl Policy {
     }
 }
 
+/// Returns whether an observation still counts. It does not if the clock was set back since.
+fn is_current(observed_at: Micros, now: Micros) -> bool {
+    now.after(TOLERANCE) >= observed_at
+}
+
 /// What may be sent until the reset.
 #[derive(Clone, Debug)]
 struct Window {
@@ -202,10 +207,8 @@ impl Window {
         is_spent.then(|| self.resets_at.since(now.max(self.observed_at)))
     }
 
-    /// Returns whether the window constrains: not after its reset, and not if the clock was set
-    /// back since.
     fn is_current(&self, now: Micros) -> bool {
-        now < self.resets_at && now.after(TOLERANCE) >= self.observed_at
+        now < self.resets_at && is_current(self.observed_at, now)
     }
 
     /// Returns the window by this and a newer response. What is available rises only with a later
@@ -246,15 +249,20 @@ impl Refill {
 
     fn wait(&self, cost: u64, now: Micros) -> Option<Duration> {
         let needed = self.capacity().min(u128::from(cost) * u128::from(self.policy.window_us));
-        let missing = needed.saturating_sub(self.credit_at(now));
-        if missing == 0 {
-            return None;
-        }
-        let (refilled, full) = (self.policy.credit_time(missing), self.full_at.since(now));
+        let missing = needed.saturating_sub(self.credit);
+        let is_constrained = missing > 0 && is_current(self.as_of, now);
+        is_constrained.then(|| self.refilled_at(missing).since(now.max(self.as_of)))
+    }
+
+    /// Returns when this much credit has come back.
+    fn refilled_at(&self, missing: u128) -> Micros {
+        let refilled_at = self.as_of.after(self.policy.credit_time(missing));
         // It might be a window after all, which a wait until the reset respects.
         let is_uncertain = !self.policy.is_ambiguous();
-        let is_near = is_uncertain && full <= refilled + UNCERTAIN_SLACK;
-        Some(if is_near { full } else { refilled.min(full) })
+        if is_uncertain && self.full_at <= refilled_at.after(UNCERTAIN_SLACK) {
+            return self.full_at;
+        }
+        refilled_at.min(self.full_at)
     }
 
     fn charge(&mut self, cost: u64, now: Micros) {
