@@ -110,7 +110,7 @@ pub enum RetryBudgetError {
 pub struct RetryBudget {
     percent: u32,
     /// The retries that need no request, in millionths.
-    floor_millionths: u64,
+    floor_millionths: u128,
     requests: WindowCounter,
     retries: WindowCounter,
 }
@@ -132,7 +132,7 @@ impl RetryBudget {
             checked_window(config.window).ok_or(RetryBudgetError::Window(config.window))?;
         Ok(Self {
             percent: config.percent,
-            floor_millionths: u64::from(config.floor_per_sec) * window.as_micros() as u64,
+            floor_millionths: u128::from(config.floor_per_sec) * window.as_micros(),
             requests: WindowCounter::new(window),
             retries: WindowCounter::new(window),
         })
@@ -159,8 +159,7 @@ impl RetryBudget {
     pub fn balance(&self, now: Micros) -> u64 {
         let now = self.at_latest(now);
         let share = u128::from(self.requests.at_most_window(now)) * u128::from(self.percent);
-        let earned =
-            (share * MILLION + u128::from(self.floor_millionths) * PERCENT) / (PERCENT * MILLION);
+        let earned = (share * MILLION + self.floor_millionths * PERCENT) / (PERCENT * MILLION);
         let earned = u64::try_from(earned).unwrap_or(u64::MAX);
         earned.saturating_sub(self.retries.at_least_window(now))
     }
