@@ -133,6 +133,9 @@ impl ResponseHints {
         for (name, value) in headers {
             found.add(name, value);
         }
+        if !found.has_hints {
+            return Self { status, ..Self::default() };
+        }
         let waits = WaitReader { date: found.date, now, max_wait };
         Self {
             status,

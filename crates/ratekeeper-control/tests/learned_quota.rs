@@ -189,6 +189,32 @@ proptest! {
     }
 }
 
+/// While only few responses were seen, a window may look like a bucket.
+#[test]
+fn a_window_is_not_overrun_from_any_moment_of_it_on() {
+    for (quota, window) in [(1, 3), (2, 3), (2, 60), (3, 5), (3, 30), (5, 10), (20, 4), (40, 20)] {
+        let window_us = window * SECOND;
+        for phase_us in (0..window_us).step_by(50_000) {
+            let mut server = WindowServer {
+                quota,
+                window_us,
+                phase_us,
+                current: 0,
+                count: 0,
+                states_policy: true,
+            };
+            let mut learned = LearnedQuota::default();
+            let mut now = START;
+            for _ in 0..3 * quota {
+                let request = |now| server.request(now);
+                let (later, is_admitted) = request_obediently(&mut learned, request, now, 1_000);
+                assert!(is_admitted, "{quota} in {window} s, {phase_us} µs after its start");
+                now = later;
+            }
+        }
+    }
+}
+
 fn any_hint() -> impl Strategy<Value = QuotaHint> {
     let number =
         || prop_oneof![Just(None), (0..100u64).prop_map(Some), any::<u64>().prop_map(Some)];

@@ -148,7 +148,7 @@ proptest! {
         {
             attempt.number += 1;
             attempt.previous_delay = after;
-            attempt.elapsed += after;
+            attempt.elapsed = attempt.elapsed.saturating_add(after);
         }
         prop_assert!(attempt.number <= attempts_max.max(1));
     }

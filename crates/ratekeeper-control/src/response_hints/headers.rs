@@ -10,6 +10,8 @@ use super::{Pushback, QuotaHint};
 /// The values of the headers of interest. The first value of a name counts, but for lists.
 #[derive(Debug, Default)]
 pub(super) struct Headers<'a> {
+    /// Whether there is any but the date.
+    pub(super) has_hints: bool,
     pub(super) date: Option<&'a [u8]>,
     retry_after: Option<&'a [u8]>,
     retry_after_ms: Option<&'a [u8]>,
@@ -44,18 +46,19 @@ impl<'a> Headers<'a> {
 
     fn add_candidate(&mut self, name: &str, value: &'a [u8]) {
         match name {
-            "ratelimit" => return self.ratelimit.add(trim(value)),
-            "ratelimit-policy" => return self.ratelimit_policy.add(trim(value)),
-            _ => {}
+            "date" => _ = self.date.get_or_insert(trim(value)),
+            "ratelimit" => self.ratelimit.add(trim(value)),
+            "ratelimit-policy" => self.ratelimit_policy.add(trim(value)),
+            _ => match self.field(name) {
+                Some(field) => _ = field.get_or_insert(trim(value)),
+                None => return,
+            },
         }
-        if let Some(field) = self.field(name) {
-            field.get_or_insert(trim(value));
-        }
+        self.has_hints |= name != "date";
     }
 
     fn field(&mut self, name: &str) -> Option<&mut Option<&'a [u8]>> {
         Some(match name.as_bytes()[0] {
-            b'd' if name == "date" => &mut self.date,
             b'r' => match name.strip_prefix("ratelimit-") {
                 Some(kind) => return self.draft.field(kind),
                 None if name == "retry-after" => &mut self.retry_after,
