@@ -196,6 +196,12 @@ impl RetryRules {
         backoff: Backoff::DEFAULT,
     };
 
+    /// Returns the maximum number of attempts, the first included.
+    #[must_use]
+    pub const fn attempts_max(&self) -> u32 {
+        self.attempts_max
+    }
+
     /// Sets the maximum of attempts, the first one included. 0 and 1 both mean no retry.
     #[must_use]
     pub const fn with_attempts_max(self, attempts_max: u32) -> Self {

@@ -110,6 +110,11 @@ impl Source {
         }
     }
 
+    /// Whether it is the address of the client.
+    pub(crate) fn is_address(&self) -> bool {
+        matches!(self, Self::ClientIp)
+    }
+
     /// Returns a value written in a policy in the canonical form of request values.
     pub(crate) fn canonical<'v>(&self, value: &'v str) -> Cow<'v, [u8]> {
         match self {

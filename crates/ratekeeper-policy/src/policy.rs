@@ -12,7 +12,7 @@ use crate::build;
 use crate::client_ip::ClientIp;
 use crate::condition::Condition;
 use crate::format;
-use crate::identity::Identity;
+use crate::identity::{Identity, Source};
 use crate::index::Index;
 use crate::json_fields::JsonPaths;
 use crate::json_schema::json_schema;
@@ -278,6 +278,35 @@ impl Policy {
         Self { warnings: Vec::new(), ..self }
     }
 
+    /// Checks that no limit depends on the address of a client, which requests that a program itself sends do not have.
+    ///
+    /// ```
+    /// # use ratekeeper_policy as ratekeeper;
+    /// use ratekeeper::Policy;
+    ///
+    /// assert!(Policy::one_line("100/s per host")?.check_for_client().is_ok());
+    /// assert!(Policy::one_line("100/s per ip")?.check_for_client().is_err());
+    /// # Ok::<(), ratekeeper_policy::PolicyErrors>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If there is such a limit.
+    pub fn check_for_client(&self) -> Result<(), PolicyErrors> {
+        let is_address = |id: &usize| match &self.identities[*id].source {
+            Source::FirstOf(ids) => ids.iter().any(|id| self.identities[*id].source.is_address()),
+            source => source.is_address(),
+        };
+        match self.limits.iter().find(|limit| limit.per.iter().any(is_address)) {
+            None => Ok(()),
+            Some(limit) => {
+                let why = "it counts by the address of a client, which requests that this program sends do not \
+                           have; count by host, or by a header";
+                Err(PolicyErrors::plain(&format!("limit \"{}\"", limit.name()), why))
+            }
+        }
+    }
+
     /// Returns the names of all identities, including the client's address.
     pub fn identities(&self) -> impl Iterator<Item = &str> {
         self.identities.iter().map(|identity| identity.name.as_str())
@@ -285,8 +314,7 @@ impl Policy {
 
     /// Returns the names of the identities that the application supplies.
     pub fn custom_identities(&self) -> impl Iterator<Item = &str> {
-        let custom =
-            |identity: &&Identity| matches!(identity.source, crate::identity::Source::Custom);
+        let custom = |identity: &&Identity| matches!(identity.source, Source::Custom);
         self.identities.iter().filter(custom).map(|identity| identity.name.as_str())
     }
 }

@@ -49,6 +49,12 @@ impl LimitRule {
         &self.name
     }
 
+    /// Returns whether it applies only to requests that match certain conditions.
+    #[must_use]
+    pub fn is_conditional(&self) -> bool {
+        !self.conditions.is_empty()
+    }
+
     /// Returns whether the limit is enforced.
     #[must_use]
     pub fn mode(&self) -> Mode {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ratekeeper_core::{Decision, Limit};
-use ratekeeper_policy::{Amount, AppliedLimit, Headers, LimitRule, MissingReason};
+use ratekeeper_policy::{Amount, AppliedLimit, AppliedLimits, Headers, LimitRule, MissingReason};
 use ratekeeper_stores::{Charge, Op};
 use smallvec::SmallVec;
 
@@ -47,6 +47,15 @@ impl Admission {
     }
 }
 
+impl From<Result<Admitted, Box<Refusal>>> for Admission {
+    fn from(result: Result<Admitted, Box<Refusal>>) -> Self {
+        match result {
+            Ok(admitted) => Self::Admitted(Box::new(admitted)),
+            Err(refusal) => Self::Refused(refusal),
+        }
+    }
+}
+
 pub(crate) type Permits = SmallVec<[InFlightPermit; 1]>;
 
 /// A request that may proceed. It is in flight until this is dropped.
@@ -69,7 +78,7 @@ pub(crate) type Permits = SmallVec<[InFlightPermit; 1]>;
 #[derive(Debug)]
 #[must_use = "dropped, the request is no longer in flight"]
 pub struct Admitted {
-    pub(crate) limits: Vec<AppliedLimit>,
+    pub(crate) limits: AppliedLimits,
     /// By limit: when and where it was charged, if the charge can still be corrected.
     pub(crate) receipts: SmallVec<[Option<Receipt>; 2]>,
     /// The index of the binding limit, and its decision.
@@ -79,7 +88,24 @@ pub struct Admitted {
     /// Whether it was decided without the store, which is unavailable.
     pub is_degraded: bool,
     pub(crate) permits: Permits,
+    /// Dropped after the permits.
+    #[cfg(feature = "client")]
+    pub(crate) ended: EndSignal,
     pub(crate) engine: Arc<Engine>,
+}
+
+/// Notifies those that wait for permits, when it is dropped.
+#[cfg(feature = "client")]
+#[derive(Debug, Default)]
+pub(crate) struct EndSignal(Option<Arc<tokio::sync::Notify>>);
+
+#[cfg(feature = "client")]
+impl Drop for EndSignal {
+    fn drop(&mut self) {
+        if let Some(ended) = &self.0 {
+            ended.notify_waiters();
+        }
+    }
 }
 
 /// The limit that decided about a request: when denied, the one with the longest wait; when allowed, the one
@@ -194,6 +220,15 @@ impl Admitted {
         let (index, decision) = self.binding.as_ref()?;
         let limit = &self.limits[*index];
         Some(BindingLimit { rule: &limit.rule, limit: rate_of(limit)?, decision })
+    }
+
+    /// Notifies this when the request has released its permits.
+    #[cfg(feature = "client")]
+    pub(crate) fn notifying(mut self, ended: &Arc<tokio::sync::Notify>) -> Self {
+        if self.holds_permits() {
+            self.ended.0 = Some(Arc::clone(ended));
+        }
+        self
     }
 
     /// Returns whether the request holds a permit of a concurrency limit.

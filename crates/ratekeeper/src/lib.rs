@@ -104,6 +104,8 @@
 
 #[cfg(feature = "policy")]
 mod admission;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod clock;
 mod concurrency;
 #[cfg(any(feature = "policy", feature = "redis"))]

@@ -341,7 +341,7 @@ pub enum PolicyLoadError {
     /// It has a custom identity that nothing supplies.
     #[error(
         "nothing supplies the custom identity \"{0}\": a program supplies it with \
-         RatekeeperLayer::identify; elsewhere, take it from a header, a cookie or a token"
+         RatekeeperLayer::identify or Outbound::identify; elsewhere, take it from a header, a cookie or a token"
     )]
     CustomIdentity(String),
 }

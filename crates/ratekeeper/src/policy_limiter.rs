@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ratekeeper_core::{Decision, Micros};
 use ratekeeper_policy::{
-    Amount, AppliedLimit, Policy, RequestAttributes, Resolution, StoreSettings,
+    Amount, AppliedLimit, AppliedLimits, Policy, RequestAttributes, Resolution, StoreSettings,
 };
 use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
 use smallvec::SmallVec;
@@ -125,30 +125,53 @@ impl PolicyLimiter {
         request: &RequestAttributes<'_>,
         now: Micros,
     ) -> MaybeReady<Admission> {
-        let limits = match policy.policy().resolve(request) {
-            Resolution::Charged(limits) => limits,
-            Resolution::Exempt(_) => {
-                self.inner.telemetry.count_exempt();
-                return MaybeReady::ready(Admission::Exempt);
-            }
-            Resolution::MissingIdentity { rule, missing } => {
-                policy.counters(rule).count_denied();
-                let identity = missing.identity.to_string();
-                let reason = RefusalReason::MissingIdentity { identity, why: missing.why };
-                let refusal = Refusal { rule: rule.clone(), reason, is_degraded: false };
-                return MaybeReady::ready(Admission::Refused(Box::new(refusal)));
-            }
+        let limits = match self.resolve(&policy, request) {
+            Ok(Some(limits)) => limits,
+            Ok(None) => return MaybeReady::ready(Admission::Exempt),
+            Err(refusal) => return MaybeReady::ready(Admission::Refused(refusal)),
         };
         if self.engine().is_memory() {
             // With a store in memory nothing is waited for, so the first poll completes.
             let admission = pin!(self.inner.admit(&policy, limits, now));
             return match admission.poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(admission) => MaybeReady::ready(admission),
+                Poll::Ready(admission) => MaybeReady::ready(admission.into()),
                 Poll::Pending => unreachable!("a store in memory decides at once"),
             };
         }
         let inner = Arc::clone(&self.inner);
-        MaybeReady::pending(async move { inner.admit(&policy, limits, now).await })
+        MaybeReady::pending(async move { inner.admit(&policy, limits, now).await.into() })
+    }
+
+    /// Finds the limits of a request; `None` if it is exempt.
+    pub(crate) fn resolve(
+        &self,
+        policy: &ActivePolicy,
+        request: &RequestAttributes<'_>,
+    ) -> Result<Option<AppliedLimits>, Box<Refusal>> {
+        match policy.policy().resolve(request) {
+            Resolution::Charged(limits) => Ok(Some(limits)),
+            Resolution::Exempt(_) => {
+                self.inner.telemetry.count_exempt();
+                Ok(None)
+            }
+            Resolution::MissingIdentity { rule, missing } => {
+                policy.counters(rule).count_denied();
+                let identity = missing.identity.to_string();
+                let reason = RefusalReason::MissingIdentity { identity, why: missing.why };
+                Err(Box::new(Refusal { rule: rule.clone(), reason, is_degraded: false }))
+            }
+        }
+    }
+
+    /// Charges these limits, all or none.
+    #[cfg(feature = "client")]
+    pub(crate) async fn admit(
+        &self,
+        policy: &ActivePolicy,
+        limits: AppliedLimits,
+        now: Micros,
+    ) -> Result<Admitted, Box<Refusal>> {
+        self.inner.admit(policy, limits, now).await
     }
 
     /// Returns what a rate limit has left for a key, without charging; `None` for a concurrency limit.
@@ -181,16 +204,16 @@ impl Inner {
     async fn admit(
         self: &Arc<Self>,
         policy: &ActivePolicy,
-        limits: Vec<AppliedLimit>,
+        limits: AppliedLimits,
         now: Micros,
-    ) -> Admission {
+    ) -> Result<Admitted, Box<Refusal>> {
         let mut permits = Permits::new();
         let enforced = match self.enforce(&limits, now, &mut permits).await {
             Ok(verdict) => verdict,
             Err(Refused { by, reason, is_degraded }) => {
                 self.telemetry.record(policy, &limits[by], Outcome::Denied, now);
                 let rule = limits[by].rule.clone();
-                return Admission::Refused(Box::new(Refusal { rule, reason, is_degraded }));
+                return Err(Box::new(Refusal { rule, reason, is_degraded }));
             }
         };
         let RateVerdict { binding, delay, is_degraded, charged } = enforced;
@@ -208,8 +231,17 @@ impl Inner {
             receipts.push(receipt);
         }
         let engine = self.engine.clone();
-        let admitted = Admitted { limits, receipts, binding, delay, is_degraded, permits, engine };
-        Admission::Admitted(Box::new(admitted))
+        Ok(Admitted {
+            limits,
+            receipts,
+            binding,
+            delay,
+            is_degraded,
+            permits,
+            #[cfg(feature = "client")]
+            ended: Default::default(),
+            engine,
+        })
     }
 
     async fn enforce(

@@ -223,6 +223,16 @@ impl Engine {
         self.clock.now()
     }
 
+    /// Returns how many processes share the store, as far as this one knows.
+    #[cfg(feature = "client")]
+    pub(crate) fn nodes(&self) -> u32 {
+        match &self.store {
+            EngineStore::Memory(_) => 1,
+            #[cfg(feature = "redis")]
+            EngineStore::Shared(fallback) => fallback.nodes().max(1),
+        }
+    }
+
     /// Returns whether the state is in this process, so that every decision is ready at once.
     #[must_use]
     pub fn is_memory(&self) -> bool {

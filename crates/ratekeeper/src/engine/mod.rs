@@ -16,6 +16,8 @@ mod hold_id;
 mod hold_table;
 #[cfg(feature = "policy")]
 mod maybe_ready;
+#[cfg(all(feature = "client", feature = "redis"))]
+mod pause;
 #[cfg(feature = "policy")]
 mod permits;
 mod reservations;

@@ -1,14 +1,17 @@
 //! The body of a response: the service's, or a refusal.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::response::Parts;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::metering::Metering;
 use crate::admission::Admitted;
+use crate::policy_handle::ActivePolicy;
 
 pin_project! {
     /// The body of a response. Until it has been read to its end or dropped, the request is in flight.
@@ -22,7 +25,7 @@ pin_project! {
 
 /// What is kept until the body has been read.
 #[derive(Debug)]
-pub(super) enum Held {
+pub(crate) enum Held {
     Nothing,
     /// The permits of the request.
     InFlight {
@@ -33,6 +36,25 @@ pub(super) enum Held {
 }
 
 impl Held {
+    /// Returns what is kept of a request until the body of its response, with this head, has been read.
+    pub(crate) fn new(
+        admitted: Admitted,
+        policy: Arc<ActivePolicy>,
+        head: &Parts,
+        is_end_stream: bool,
+    ) -> Self {
+        let mut held = match admitted.is_metered() {
+            true => Self::Metered(Box::new(Metering::new(admitted, policy, head))),
+            // A request is in flight until the body of its response has been read.
+            false if admitted.holds_permits() => Self::InFlight { _admitted: Box::new(admitted) },
+            false => Self::Nothing,
+        };
+        if is_end_stream {
+            held.end();
+        }
+        held
+    }
+
     /// Reads a frame, which is the last if `is_last`.
     fn read(&mut self, frame: &Frame<Bytes>, is_last: bool) {
         let Self::Metered(metering) = self else { return };
@@ -45,7 +67,7 @@ impl Held {
     }
 
     /// Ends with the body.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         if let Self::Metered(metering) = self {
             metering.complete();
         }
@@ -70,11 +92,11 @@ pin_project! {
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn of_service(body: B, held: Held) -> Self {
+    pub(crate) fn of_service(body: B, held: Held) -> Self {
         Self { body: Either::Service { body }, held }
     }
 
-    pub(super) fn own(bytes: Bytes) -> Self {
+    pub(crate) fn own(bytes: Bytes) -> Self {
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
         Self { body: Either::Own { bytes }, held: Held::Nothing }
     }

@@ -14,7 +14,7 @@ use tower_service::Service;
 use super::ActualCost;
 use super::body::{Held, ResponseBody};
 use super::layer::InMap;
-use super::metering::{Metering, request_plain_response};
+use super::metering::request_plain_response;
 use super::response::{refuse, set_limit_headers};
 use crate::admission::{Admission, Admitted};
 use crate::policy_handle::ActivePolicy;
@@ -159,14 +159,6 @@ fn finish<R: Body<Data = Bytes>>(
     {
         set_limit_headers(settings, binding, &mut parts.headers);
     }
-    let mut held = match admitted.is_metered() {
-        true => Held::Metered(Box::new(Metering::new(admitted, policy, &parts))),
-        // A request is in flight until the body of its response has been read.
-        false if admitted.holds_permits() => Held::InFlight { _admitted: admitted },
-        false => Held::Nothing,
-    };
-    if body.is_end_stream() {
-        held.end();
-    }
+    let held = Held::new(*admitted, policy, &parts, body.is_end_stream());
     Response::from_parts(parts, ResponseBody::of_service(body, held))
 }

@@ -109,6 +109,25 @@ pub enum IdentifyError {
     NotCustom(String),
 }
 
+impl IdentifyError {
+    /// Checks that the active policy has a custom identity of this name.
+    pub(crate) fn check(limiter: &PolicyLimiter, name: &str) -> Result<(), Self> {
+        let active = limiter.policy().active();
+        let policy = active.policy();
+        if policy.custom_identities().any(|known| known == name) {
+            return Ok(());
+        }
+        let name = name.to_string();
+        Err(match policy.identities().any(|known| known == name) {
+            true => Self::NotCustom(name),
+            false => {
+                let custom = policy.custom_identities().map(ToString::to_string).collect();
+                Self::Unknown { name, custom }
+            }
+        })
+    }
+}
+
 /// The same text as `Display`, because it is what `main` prints of an error that it returns.
 impl std::fmt::Debug for IdentifyError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -150,27 +169,11 @@ impl RatekeeperLayer {
         name: &str,
         find: impl Fn(&Parts) -> Option<V> + Send + Sync + 'static,
     ) -> Result<Self, IdentifyError> {
-        self.check_custom(name)?;
+        IdentifyError::check(&self.config.limiter, name)?;
         let mut custom = self.config.custom.clone();
         custom.push((name.to_string(), Arc::new(move |parts| find(parts).map(Into::into))));
         let (limiter, logged) = (self.config.limiter.clone(), Once::new());
         Ok(Self { config: Arc::new(LayerConfig { limiter, custom, logged }) })
-    }
-
-    fn check_custom(&self, name: &str) -> Result<(), IdentifyError> {
-        let active = self.config.limiter.policy().active();
-        let policy = active.policy();
-        if policy.custom_identities().any(|known| known == name) {
-            return Ok(());
-        }
-        let name = name.to_string();
-        Err(match policy.identities().any(|known| known == name) {
-            true => IdentifyError::NotCustom(name),
-            false => {
-                let custom = policy.custom_identities().map(ToString::to_string).collect();
-                IdentifyError::Unknown { name, custom }
-            }
-        })
     }
 
     /// Returns the layer that reads the bodies of requests for this one, where the policy has `request_json`.
@@ -378,6 +381,7 @@ impl LayerConfig {
         Ok(act(&RequestAttributes {
             method: parts.method.as_str(),
             host: request_host(authority, host_lines)?,
+            port: None,
             path: parts.uri.path(),
             query: parts.uri.query(),
             headers: &InMap(&parts.headers),
@@ -424,13 +428,13 @@ const UNKNOWN_PEER: &str = "a limit counts per client address, but this request 
     feature \"axum\" of ratekeeper and serve app.into_make_service_with_connect_info::<SocketAddr>(); with \
     tonic, use the feature \"tonic\"; elsewhere, put ratekeeper::tower::PeerAddr into the request's extensions";
 
-fn is_grpc(headers: &HeaderMap) -> bool {
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let content_type = headers.get(header::CONTENT_TYPE);
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// The headers of an `http` request or response.
-pub(super) struct InMap<'a>(pub(super) &'a HeaderMap);
+pub(crate) struct InMap<'a>(pub(crate) &'a HeaderMap);
 
 impl Headers for InMap<'_> {
     fn each<'h>(&'h self, name: &str, show: &mut dyn FnMut(&'h [u8])) {

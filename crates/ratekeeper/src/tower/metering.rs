@@ -15,14 +15,14 @@ use crate::policy_handle::ActivePolicy;
 use crate::telemetry::MeteredOutcome;
 
 /// Requests a response that can be read: one that is not compressed.
-pub(super) fn request_plain_response(headers: &mut HeaderMap) {
+pub(crate) fn request_plain_response(headers: &mut HeaderMap) {
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
 }
 
 /// Reads the usage of a response, and charges it when this is dropped: at the end of the body, or where the
 /// body was cut.
-pub(super) struct Metering {
-    admitted: Box<Admitted>,
+pub(crate) struct Metering {
+    admitted: Admitted,
     policy: Arc<ActivePolicy>,
     /// One for each format; none if the body cannot be read.
     meters: SmallVec<[UsageMeter; 1]>,
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Metering {
 
 impl Metering {
     /// Begins to read the body of a response with this head.
-    pub(super) fn new(admitted: Box<Admitted>, policy: Arc<ActivePolicy>, head: &Parts) -> Self {
+    pub(crate) fn new(admitted: Admitted, policy: Arc<ActivePolicy>, head: &Parts) -> Self {
         let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
         let mut meters: SmallVec<[UsageMeter; 1]> = SmallVec::new();
         if is_plain(&head.headers) {
@@ -68,12 +68,12 @@ impl Metering {
     }
 
     /// Reads the next piece of the body.
-    pub(super) fn feed(&mut self, bytes: &Bytes) {
+    pub(crate) fn feed(&mut self, bytes: &Bytes) {
         self.meters.iter_mut().for_each(|meter| meter.feed(bytes));
     }
 
     /// Notes that the whole body was read.
-    pub(super) fn complete(&mut self) {
+    pub(crate) fn complete(&mut self) {
         self.is_complete = true;
     }
 

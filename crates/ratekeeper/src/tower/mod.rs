@@ -9,10 +9,16 @@ mod replayed_body;
 mod request_json;
 mod response;
 
+#[cfg(feature = "client")]
+pub(crate) use body::Held;
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
 pub use layer::{IdentifyError, Ratekeeper, RatekeeperLayer, layer};
+#[cfg(feature = "client")]
+pub(crate) use layer::{InMap, is_grpc};
 pub use metering::Unanswered;
+#[cfg(feature = "client")]
+pub(crate) use metering::request_plain_response;
 pub use peer::PeerAddr;
 pub use replayed_body::ReplayedBody;
 pub use request_json::{RequestJson, RequestJsonFuture, RequestJsonLayer};

@@ -1,0 +1,462 @@
+//! Waits until a request may be sent: for its limits, for pauses, and for what remains of the server's quota.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ratekeeper_core::{Cost, Micros};
+use ratekeeper_policy::json_fields::JsonFields;
+use ratekeeper_policy::{AppliedLimit, AppliedLimits};
+use sha2::{Digest, Sha256};
+
+use super::error::{LocalReason, LocalRefusal};
+use super::outbound::{Outbound, Shared};
+use super::quota::{Hold, Quota};
+use super::request::{EstimatedCost, OutboundRequest};
+use super::stats::{WaitReason, count};
+use crate::admission::{Admitted, Refusal, RefusalReason, rate_of};
+use crate::policy_handle::ActivePolicy;
+use crate::tower::InMap;
+use crate::wait::WAITERS_MAX;
+
+/// Headers that tell a server who its client is.
+static CREDENTIALS: [http::HeaderName; 4] = [
+    http::header::AUTHORIZATION,
+    http::HeaderName::from_static("x-api-key"),
+    http::HeaderName::from_static("api-key"),
+    http::HeaderName::from_static("x-goog-api-key"),
+];
+
+/// How far requests are apart after a pause if no rate limit applies to them.
+const RECOVERY_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How often a request that waits for a permit tries to get one that another process has released.
+const PERMIT_POLL: Duration = Duration::from_millis(100);
+
+/// How old the knowledge of pauses in other processes may be, for a request that goes on meanwhile, and at all.
+#[cfg(feature = "redis")]
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+#[cfg(feature = "redis")]
+const LOOK_MAX_AGE: Duration = Duration::from_secs(1);
+
+/// A request that is about to be sent.
+pub(super) struct Candidate<'a> {
+    request: OutboundRequest<'a>,
+    json: Option<&'a JsonFields>,
+    pub(super) policy: Arc<ActivePolicy>,
+    pub(super) quota: Arc<Quota>,
+    /// Found when the request came; `None` once they were charged or refused.
+    limits: Option<AppliedLimits>,
+}
+
+/// A request that may be sent. Until this is ended or dropped, it has no response.
+pub(super) struct Ticket {
+    pub(super) quota: Arc<Quota>,
+    pub(super) admitted: Option<Admitted>,
+    shared: Arc<Shared>,
+    tokens: u64,
+    has_ended: bool,
+}
+
+impl Ticket {
+    /// Notes that there is a response, or will be none.
+    pub(super) fn end(&mut self) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            self.quota.state().end(self.tokens);
+            if self.quota.waiting() > 0 {
+                self.shared.ended.notify_waiters();
+            }
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Why a request was not sent.
+pub(super) struct NotSent {
+    pub(super) refusal: LocalRefusal,
+    /// Whether a wait would have helped.
+    pub(super) is_wait: bool,
+}
+
+impl NotSent {
+    fn never(reason: LocalReason) -> Self {
+        Self { refusal: LocalRefusal { reason, retry_after: None }, is_wait: false }
+    }
+
+    fn too_long(wait: &Wait, now: Micros) -> Self {
+        let reason = LocalReason::Wait { reason: wait.hold.reason, limit: wait.limit.clone() };
+        let retry_after = Some(wait.hold.until.since(now)).filter(|wait| !wait.is_zero());
+        Self { refusal: LocalRefusal { reason, retry_after }, is_wait: true }
+    }
+}
+
+/// Why a request cannot be sent yet.
+struct Wait {
+    hold: Hold,
+    limit: Option<Arc<str>>,
+    /// Whether the end of another request may end the wait.
+    ends_with_others: bool,
+}
+
+enum Blocked {
+    Wait(Wait),
+    Never(LocalReason),
+}
+
+impl Outbound {
+    /// Finds the limits and the quota of a request.
+    pub(super) fn candidate<'a>(
+        &self,
+        request: OutboundRequest<'a>,
+        json: Option<&'a JsonFields>,
+        policy: Arc<ActivePolicy>,
+        now: Micros,
+    ) -> Result<Candidate<'a>, NotSent> {
+        let limits = self.limits(&request, json, &policy, now)?;
+        let quota = self.quota(&request, &limits, now);
+        Ok(Candidate { request, json, policy, quota, limits: Some(limits) })
+    }
+
+    fn limits(
+        &self,
+        request: &OutboundRequest<'_>,
+        json: Option<&JsonFields>,
+        policy: &ActivePolicy,
+        now: Micros,
+    ) -> Result<AppliedLimits, NotSent> {
+        let custom = |name: &str| {
+            let (_, find) = self.config.custom.iter().find(|(known, _)| known == name)?;
+            find(request)
+        };
+        let headers = InMap(request.headers);
+        let attributes = request.attributes(&headers, json, &custom, now.get() / 1_000_000);
+        let limits =
+            self.limiter.resolve(policy, &attributes).map_err(|refusal| not_sent(&refusal))?;
+        let mut limits = limits.unwrap_or_default();
+        if let Some(EstimatedCost(cost)) = request.extensions.get()
+            && let Some(cost) = Cost::new(*cost)
+        {
+            limits.iter_mut().filter(|limit| is_metered(limit)).for_each(|limit| limit.cost = cost);
+        }
+        Ok(limits)
+    }
+
+    fn quota(
+        &self,
+        request: &OutboundRequest<'_>,
+        limits: &[AppliedLimit],
+        now: Micros,
+    ) -> Arc<Quota> {
+        let quotas = &self.shared.quotas;
+        let make = |parts: &mut dyn Iterator<Item = &[u8]>| {
+            let shared_key = (!self.limiter.engine().is_memory()).then(|| digest(parts));
+            Quota::new(self.config.budget.clone(), self.config.throttle.clone(), shared_key)
+        };
+        if let Some(quota_by) = &self.config.quota_by {
+            let key = quota_by(request);
+            let hash = quotas.hash([key.as_slice()]);
+            return quotas.get(hash, now, || make(&mut [key.as_slice()].into_iter()));
+        }
+        let port = request.port.unwrap_or_default().to_be_bytes();
+        let parts = || {
+            let of_server = [request.host.as_bytes(), &port];
+            let credentials = CREDENTIALS.iter().filter_map(|name| request.headers.get(name));
+            let routes = limits.iter().filter(|limit| limit.rule.is_conditional());
+            of_server
+                .into_iter()
+                .chain(credentials.map(http::HeaderValue::as_bytes))
+                .chain(routes.map(|limit| limit.rule.name().as_bytes()))
+        };
+        quotas.get(quotas.hash(parts()), now, || make(&mut parts()))
+    }
+
+    /// Waits until the request may be sent, no longer than `wait_until`, and charges it.
+    pub(super) async fn admit(
+        &self,
+        candidate: &mut Candidate<'_>,
+        wait_until: Micros,
+    ) -> Result<Ticket, NotSent> {
+        #[cfg(feature = "redis")]
+        self.look(&candidate.quota).await;
+        let blocked = match candidate.quota.waiting() {
+            0 => match self.try_admit(candidate, 0).await {
+                Ok(ticket) => return self.delayed(ticket, wait_until).await,
+                Err(blocked) => Some(blocked),
+            },
+            _ => None,
+        };
+        let admitted = Box::pin(self.wait_and_admit(candidate, blocked, wait_until)).await;
+        if admitted.is_err() {
+            count(&self.shared.counters.refused_locally);
+        }
+        admitted
+    }
+
+    /// Waits for the delay of a leaky bucket.
+    async fn delayed(&self, ticket: Ticket, wait_until: Micros) -> Result<Ticket, NotSent> {
+        let delay = ticket.admitted.as_ref().map_or(Duration::ZERO, |admitted| admitted.delay);
+        if delay.is_zero() {
+            return Ok(ticket);
+        }
+        let now = self.now();
+        let hold = Hold { until: now.after(delay), reason: WaitReason::RateLimit };
+        let binding = ticket.admitted.as_ref().and_then(|admitted| admitted.binding());
+        let limit = binding.map(|binding| binding.rule.shared_name().clone());
+        let wait = Wait { hold, limit, ends_with_others: false };
+        if wait.hold.until > wait_until {
+            if let Some(mut admitted) = { ticket }.admitted.take() {
+                admitted.settle_as(0);
+            }
+            return Err(NotSent::too_long(&wait, now));
+        }
+        self.sleep(&wait, now).await;
+        Ok(ticket)
+    }
+
+    /// Waits behind the others of the same quota, and then until the request may be sent.
+    async fn wait_and_admit(
+        &self,
+        candidate: &mut Candidate<'_>,
+        blocked: Option<Blocked>,
+        wait_until: Micros,
+    ) -> Result<Ticket, NotSent> {
+        let quota = Arc::clone(&candidate.quota);
+        let began = self.now();
+        if let Some(blocked) = blocked {
+            let wait = blocked.into_wait()?;
+            if wait.hold.until > wait_until {
+                return Err(NotSent::too_long(&wait, began));
+            }
+        }
+        if quota.waiting() >= WAITERS_MAX {
+            return Err(NotSent::never(LocalReason::TooManyWaiting));
+        }
+        let expected = self.expected(candidate, quota.waiting(), began);
+        if expected.hold.until > wait_until {
+            return Err(NotSent::too_long(&expected, began));
+        }
+        let _waiting = quota.wait();
+        let turn = tokio::time::timeout(wait_until.since(began), quota.turn.lock());
+        let Ok(_turn) = turn.await else { return Err(NotSent::too_long(&expected, self.now())) };
+        let queued = self.now().since(began);
+        if !queued.is_zero() {
+            self.shared.counters.waited(WaitReason::Queue, queued);
+        }
+        loop {
+            // It is notified of what ends from here on.
+            let ended = self.shared.ended.notified();
+            let wait = match self.try_admit(candidate, 1).await {
+                Ok(ticket) => return self.delayed(ticket, wait_until).await,
+                Err(blocked) => blocked.into_wait()?,
+            };
+            let now = self.now();
+            if wait.hold.until > wait_until {
+                return Err(NotSent::too_long(&wait, now));
+            }
+            quota.state().next_at = wait.hold.until;
+            tokio::select! {
+                () = self.sleep(&wait, now) => {}
+                () = ended, if wait.ends_with_others => {}
+            }
+        }
+    }
+
+    /// Returns when a request is expected to be sent, behind those that wait.
+    fn expected(&self, candidate: &mut Candidate<'_>, ahead: usize, now: Micros) -> Wait {
+        let interval = candidate.limits.as_deref().map_or(Duration::ZERO, interval_of);
+        let first = candidate.quota.state().next_at.max(now);
+        let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
+        let until = match ahead {
+            0 => now,
+            ahead => first.after(interval.saturating_mul(ahead)),
+        };
+        let hold = Hold { until, reason: WaitReason::Queue };
+        Wait { hold, limit: None, ends_with_others: false }
+    }
+
+    /// Sleeps until a hold is over, and counts that.
+    async fn sleep(&self, wait: &Wait, now: Micros) {
+        let Hold { until, reason } = wait.hold;
+        let time = until.since(now);
+        tracing::debug!(
+            reason = reason.name(),
+            limit = wait.limit.as_deref().unwrap_or_default(),
+            wait_ms = time.as_millis() as u64,
+            "outbound request waits"
+        );
+        let guard = CountWait { outbound: self, reason, began: now };
+        tokio::time::sleep(time).await;
+        drop(guard);
+    }
+
+    /// Charges a request if it may be sent now. `waiting` of those that wait are this request.
+    async fn try_admit(
+        &self,
+        candidate: &mut Candidate<'_>,
+        waiting: usize,
+    ) -> Result<Ticket, Blocked> {
+        let now = self.now();
+        let limits = match candidate.limits.take() {
+            Some(limits) => limits,
+            None => self
+                .limits(&candidate.request, candidate.json, &candidate.policy, now)
+                .map_err(|not_sent| Blocked::Never(not_sent.refusal.reason))?,
+        };
+        let tokens = limits.iter().filter(|limit| is_metered(limit)).map(|limit| limit.cost.get());
+        let tokens = tokens.max().unwrap_or(0);
+        let mut interval = Duration::ZERO;
+        if self.config.is_learning {
+            let state = candidate.quota.state();
+            if let Err(hold) = state.check(tokens, now) {
+                drop(state);
+                candidate.limits = Some(limits);
+                let ends_with_others = hold.reason == WaitReason::ServerQuota;
+                return Err(Blocked::Wait(Wait { hold, limit: None, ends_with_others }));
+            }
+            if state.is_recovering() {
+                interval = self.recovery_interval(&limits);
+            }
+        }
+        let admitted = match limits.is_empty() {
+            true => None,
+            false => {
+                let admitted = self.limiter.admit(&candidate.policy, limits, now).await;
+                let admitted = admitted.map_err(|refusal| self.blocked(&refusal, now))?;
+                Some(admitted.notifying(&self.shared.ended))
+            }
+        };
+        let is_last = candidate.quota.waiting() <= waiting;
+        candidate.quota.state().send(tokens, now, interval, is_last);
+        count(&self.shared.counters.attempts);
+        let (quota, shared) = (Arc::clone(&candidate.quota), Arc::clone(&self.shared));
+        Ok(Ticket { quota, admitted, shared, tokens, has_ended: false })
+    }
+
+    /// How far requests are apart after a pause: as the slowest of their limits allows, and all processes together.
+    fn recovery_interval(&self, limits: &[AppliedLimit]) -> Duration {
+        let interval = interval_of(limits);
+        let interval = if interval.is_zero() { RECOVERY_INTERVAL } else { interval };
+        interval.saturating_mul(self.limiter.engine().nodes())
+    }
+
+    fn blocked(&self, refusal: &Refusal, now: Micros) -> Blocked {
+        let limit = Some(refusal.rule.shared_name().clone());
+        match &refusal.reason {
+            RefusalReason::RateLimited { decision, .. } => match decision.retry_after() {
+                Some(wait) => {
+                    let hold = Hold { until: now.after(wait), reason: WaitReason::RateLimit };
+                    Blocked::Wait(Wait { hold, limit, ends_with_others: false })
+                }
+                None => {
+                    Blocked::Never(LocalReason::ExceedsCapacity(refusal.rule.shared_name().clone()))
+                }
+            },
+            RefusalReason::TooManyInFlight { .. } => {
+                let hold = Hold { until: now.after(PERMIT_POLL), reason: WaitReason::Concurrency };
+                Blocked::Wait(Wait { hold, limit, ends_with_others: true })
+            }
+            _ => Blocked::Never(not_sent(refusal).refusal.reason),
+        }
+    }
+
+    /// Learns of pauses that other processes have begun.
+    #[cfg(feature = "redis")]
+    async fn look(&self, quota: &Arc<Quota>) {
+        let Some(key) = quota.shared_key.as_deref().filter(|_| self.config.is_learning) else {
+            return;
+        };
+        let now = self.now();
+        let age = {
+            let mut state = quota.state();
+            let age = state.looked_at.map_or(Duration::MAX, |looked_at| now.since(looked_at));
+            if age < LOOK_INTERVAL {
+                return;
+            }
+            state.looked_at = Some(now);
+            age
+        };
+        if age >= LOOK_MAX_AGE {
+            return self.learn_of_pause(quota, key).await;
+        }
+        let (outbound, quota) = (self.clone(), Arc::clone(quota));
+        tokio::spawn(async move {
+            if let Some(key) = quota.shared_key.as_deref() {
+                outbound.learn_of_pause(&quota, key).await;
+            }
+        });
+    }
+
+    #[cfg(feature = "redis")]
+    async fn learn_of_pause(&self, quota: &Quota, key: &[u8]) {
+        let wait = self.limiter.engine().paused_for(key).await;
+        if !wait.is_zero() && quota.state().pause(wait, self.now(), fastrand::u64(..)) {
+            count(&self.shared.counters.pauses_shared);
+        }
+    }
+
+    pub(super) fn now(&self) -> Micros {
+        self.limiter.engine().now()
+    }
+}
+
+impl Blocked {
+    fn into_wait(self) -> Result<Wait, NotSent> {
+        match self {
+            Self::Wait(wait) => Ok(wait),
+            Self::Never(reason) => Err(NotSent::never(reason)),
+        }
+    }
+}
+
+/// Counts a wait when it is over, or cancelled.
+struct CountWait<'a> {
+    outbound: &'a Outbound,
+    reason: WaitReason,
+    began: Micros,
+}
+
+impl Drop for CountWait<'_> {
+    fn drop(&mut self) {
+        let time = self.outbound.now().since(self.began);
+        self.outbound.shared.counters.waited(self.reason, time);
+    }
+}
+
+fn is_metered(limit: &AppliedLimit) -> bool {
+    limit.rule.usage_format().is_some()
+}
+
+/// Returns how long the slowest of the limits takes to allow the cost of a request again.
+fn interval_of(limits: &[AppliedLimit]) -> Duration {
+    let of = |limit: &AppliedLimit| {
+        let rate = rate_of(limit).filter(|_| limit.is_enforced)?.rate();
+        let micros = rate.period().as_micros() * u128::from(limit.cost.get());
+        let micros = micros / u128::from(rate.count()).max(1);
+        Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
+    };
+    limits.iter().filter_map(of).max().unwrap_or_default()
+}
+
+fn not_sent(refusal: &Refusal) -> NotSent {
+    let limit = refusal.rule.shared_name().clone();
+    NotSent::never(match &refusal.reason {
+        RefusalReason::MissingIdentity { identity, .. } => {
+            LocalReason::MissingIdentity { limit, identity: identity.clone() }
+        }
+        _ => LocalReason::TooManyLimits,
+    })
+}
+
+/// Returns a key that does not disclose the parts, one of which may be a credential.
+fn digest(parts: &mut dyn Iterator<Item = &[u8]>) -> Box<[u8]> {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
+    }
+    digest.finalize()[..16].into()
+}

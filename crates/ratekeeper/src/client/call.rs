@@ -1,0 +1,448 @@
+//! One request: its attempts, and what is learned from each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, Method, StatusCode};
+use ratekeeper_control::{AttemptState, Failure, NextStep, ResponseHints, RetryRules, StopReason};
+use ratekeeper_core::Micros;
+use ratekeeper_policy::json_fields::{JsonFields, JsonScanner};
+use tracing::Instrument;
+
+use super::admit::{NotSent, Ticket};
+use super::error::{
+    BoxError, FailedAttempt, LastResponse, LocalReason, LocalRefusal, OutboundError,
+    UpstreamRefusal,
+};
+use super::outbound::Outbound;
+use super::request::{Deadline, OutboundRequest, Repeatable};
+use super::stats::count;
+use crate::admission::Admitted;
+use crate::policy_handle::ActivePolicy;
+use crate::tower::InMap;
+
+const IDEMPOTENCY_KEY: http::HeaderName = http::HeaderName::from_static("idempotency-key");
+const GRPC_TIMEOUT: http::HeaderName = http::HeaderName::from_static("grpc-timeout");
+
+/// How attempts are sent by one kind of client.
+pub(super) trait Exchange {
+    /// The request without its body.
+    type Head: Sync;
+    /// The response of the client.
+    type Raw;
+    /// The response of the layer.
+    type Response;
+
+    fn view(head: &Self::Head) -> OutboundRequest<'_>;
+
+    /// Returns the whole body, if it is at hand.
+    fn content(&self, head: &Self::Head) -> Option<bytes::Bytes>;
+
+    /// Sends the request.
+    fn send(
+        &mut self,
+        head: &mut Self::Head,
+        attempt: &AttemptToSend,
+    ) -> impl Future<Output = Result<Self::Raw, BoxError>> + Send;
+
+    /// Returns whether the request can be sent again.
+    fn is_replayable(&self) -> bool;
+
+    /// Returns what a failure of the client means; `None` if it cannot be mended by a retry.
+    fn failure(error: &BoxError) -> Option<Failure> {
+        Some(if is_not_sent(error) { Failure::NotSent } else { Failure::Broken })
+    }
+
+    fn head(response: &Self::Raw) -> (StatusCode, &HeaderMap);
+
+    /// Returns the response, which keeps what is charged by its body or is in flight until that ends.
+    fn finish(
+        response: Self::Raw,
+        admitted: Option<(Admitted, Arc<ActivePolicy>)>,
+        attempt: u32,
+    ) -> Self::Response;
+}
+
+/// How an attempt is sent.
+pub(super) struct AttemptToSend {
+    /// Its number, from 1.
+    pub(super) number: u32,
+    /// Whether the request may have to be sent again, so that it has to be kept.
+    pub(super) is_kept: bool,
+    /// Whether the usage in the body of the response is charged, so that it has to be readable.
+    pub(super) is_metered: bool,
+}
+
+/// What all attempts of a request have in common.
+struct Call {
+    began: Micros,
+    deadline: Option<Micros>,
+    is_safe: bool,
+    is_grpc: bool,
+}
+
+/// An attempt that failed.
+enum Failed<R> {
+    Response { response: R, hints: ResponseHints, admitted: Option<Admitted> },
+    Error { error: BoxError, failure: Option<Failure> },
+}
+
+impl Outbound {
+    /// Sends a request, and sends it again as long as the rules allow.
+    pub(super) async fn run<X: Exchange>(
+        &self,
+        mut head: X::Head,
+        mut exchange: X,
+    ) -> Result<X::Response, OutboundError<X::Response>> {
+        count(&self.shared.counters.requests);
+        if let Some(why) = self.setup_error() {
+            return Err(OutboundError::Misconfigured(why.clone()));
+        }
+        let policy = self.limiter.policy().active();
+        let json = self.json_of(&policy, || exchange.content(&head));
+        let call = self.call(&X::view(&head));
+        let (mut attempt, mut previous_delay) = (1, Duration::ZERO);
+        loop {
+            let now = self.now();
+            let mut ticket = {
+                let view = X::view(&head);
+                let candidate = self.candidate(view, json.as_ref(), Arc::clone(&policy), now);
+                let mut candidate = candidate.map_err(|not_sent| self.not_sent(not_sent))?;
+                if attempt == 1 {
+                    self.begin(&candidate.quota, now)
+                        .map_err(|not_sent| self.not_sent(not_sent))?;
+                }
+                let admitted = self.admit(&mut candidate, self.wait_until(&call, now)).await;
+                admitted.map_err(|not_sent| self.not_sent(not_sent))?
+            };
+            let to_send = AttemptToSend {
+                number: attempt,
+                is_kept: self.config.retry.is_some_and(|rules| rules.attempts_max() > attempt),
+                is_metered: ticket.admitted.as_ref().is_some_and(Admitted::is_metered),
+            };
+            let span =
+                tracing::debug_span!("outbound_attempt", attempt, status = tracing::field::Empty);
+            let sent = exchange.send(&mut head, &to_send).instrument(span.clone()).await;
+            let failed = match self.observe::<X>(sent, &mut ticket, &call, &span) {
+                Ok((response, admitted)) => {
+                    let admitted = admitted.map(|admitted| (admitted, policy));
+                    return Ok(X::finish(response, admitted, attempt));
+                }
+                Err(failed) => failed,
+            };
+            let step = self.next_step(&failed, &ticket, &call, |now| AttemptState {
+                number: attempt,
+                elapsed: now.since(call.began),
+                previous_delay,
+                time_left: call.deadline.map(|deadline| deadline.since(now)),
+                is_safe: call.is_safe,
+                is_replayable: exchange.is_replayable(),
+            });
+            match step {
+                Some(NextStep::Retry { after }) => {
+                    failed.discard();
+                    drop(ticket);
+                    tracing::debug!(
+                        attempt,
+                        wait_ms = after.as_millis() as u64,
+                        "outbound request is retried"
+                    );
+                    tokio::time::sleep(after).await;
+                    (attempt, previous_delay) = (attempt + 1, after);
+                }
+                Some(NextStep::Stop(stop)) => {
+                    return self.stopped::<X>(failed, Some(stop), attempt, policy);
+                }
+                None => return self.stopped::<X>(failed, None, attempt, policy),
+            }
+        }
+    }
+
+    fn call(&self, request: &OutboundRequest<'_>) -> Call {
+        let began = self.now();
+        let is_idempotent = is_idempotent(request.method);
+        let is_safe = is_idempotent
+            || self.config.repeats_all
+            || request.headers.contains_key(IDEMPOTENCY_KEY)
+            || request.extensions.get::<Repeatable>().is_some();
+        let is_grpc = !is_idempotent && crate::tower::is_grpc(request.headers);
+        let deadline = request.extensions.get::<Deadline>().map(|Deadline(at)| {
+            began.after(at.saturating_duration_since(tokio::time::Instant::now()))
+        });
+        let timeout = if is_grpc { request.headers.get(GRPC_TIMEOUT) } else { None };
+        let timeout = timeout.and_then(|timeout| grpc_timeout(timeout.as_bytes()));
+        let by_timeout = timeout.map(|timeout| began.after(timeout));
+        let deadline = [deadline, by_timeout].into_iter().flatten().min();
+        Call { began, deadline, is_safe, is_grpc }
+    }
+
+    /// Returns until when an attempt may wait for limits.
+    fn wait_until(&self, call: &Call, now: Micros) -> Micros {
+        let wait_until = now.after(self.config.max_wait);
+        call.deadline.map_or(wait_until, |deadline| deadline.min(wait_until))
+    }
+
+    /// Counts a request in the budget, and refuses it if the server refuses most of them.
+    fn begin(&self, quota: &super::quota::Quota, now: Micros) -> Result<(), NotSent> {
+        let mut state = quota.state();
+        state.budget.deposit(now);
+        let Some(throttle) = &mut state.throttle else { return Ok(()) };
+        let is_rejected = throttle.rejects(now, fastrand::u64(..));
+        throttle.on_request(now);
+        if !is_rejected {
+            return Ok(());
+        }
+        count(&self.shared.counters.throttled);
+        let refusal = LocalRefusal { reason: LocalReason::Throttled, retry_after: None };
+        Err(NotSent { refusal, is_wait: false })
+    }
+
+    /// Reads the fields of the body that limits depend on.
+    fn json_of(
+        &self,
+        policy: &ActivePolicy,
+        content: impl FnOnce() -> Option<bytes::Bytes>,
+    ) -> Option<JsonFields> {
+        let paths = policy.policy().request_json();
+        if paths.is_empty() {
+            return None;
+        }
+        let mut scanner = JsonScanner::new(paths);
+        scanner.feed(&content()?);
+        scanner.finish().cloned()
+    }
+
+    fn not_sent<T>(&self, not_sent: NotSent) -> OutboundError<T> {
+        match not_sent.is_wait && !self.config.max_wait.is_zero() {
+            true => OutboundError::WaitTooLong(not_sent.refusal),
+            false => OutboundError::Refused(not_sent.refusal),
+        }
+    }
+
+    /// Learns from the result of an attempt. Returns the response if it is not a failure.
+    #[allow(clippy::type_complexity, reason = "a response and what it keeps")]
+    fn observe<X: Exchange>(
+        &self,
+        sent: Result<X::Raw, BoxError>,
+        ticket: &mut Ticket,
+        call: &Call,
+        span: &tracing::Span,
+    ) -> Result<(X::Raw, Option<Admitted>), Failed<X::Raw>> {
+        ticket.end();
+        let mut admitted = ticket.admitted.take();
+        let response = match sent {
+            Ok(response) => response,
+            Err(error) => {
+                count(&self.shared.counters.failed);
+                let failure = X::failure(&error);
+                if let (Some(Failure::NotSent), Some(admitted)) = (&failure, &mut admitted) {
+                    refund_usage(admitted);
+                }
+                return Err(Failed::Error { error, failure });
+            }
+        };
+        let (status, headers) = X::head(&response);
+        span.record("status", status.as_u16());
+        let now = self.now();
+        let names = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let hints = ResponseHints::read(status.as_u16(), names, now, self.config.max_pause);
+        self.learn(&hints, ticket, now);
+        if let Some(admitted) = &mut admitted {
+            admitted.settle(status.as_u16(), &InMap(headers));
+        }
+        let is_failed_rpc = call.is_grpc && hints.grpc_status.is_some_and(|status| status != 0);
+        match status.as_u16() >= 400 || is_failed_rpc {
+            true => Err(Failed::Response { response, hints, admitted }),
+            false => Ok((response, admitted)),
+        }
+    }
+
+    fn learn(&self, hints: &ResponseHints, ticket: &Ticket, now: Micros) {
+        let is_refusal = hints.is_refusal();
+        if is_refusal {
+            count(&self.shared.counters.refused);
+        }
+        let mut state = ticket.quota.state();
+        if let Some(throttle) = state.throttle.as_mut().filter(|_| !is_refusal) {
+            throttle.on_accept(now);
+        }
+        if !self.config.is_learning {
+            return;
+        }
+        state.learn(hints, now);
+        let Some(wait) = hints.wait().filter(|wait| is_refusal && !wait.is_zero()) else { return };
+        let is_longer = state.pause(wait, now, fastrand::u64(..));
+        drop(state);
+        if is_longer {
+            count(&self.shared.counters.pauses);
+            tracing::debug!(
+                status = hints.status,
+                wait_ms = wait.as_millis() as u64,
+                "outbound quota is paused"
+            );
+            self.share_pause(&ticket.quota, wait);
+        }
+    }
+
+    /// Pauses the quota in the other processes that share the store.
+    #[cfg_attr(not(feature = "redis"), expect(unused_variables, reason = "there is one process"))]
+    fn share_pause(&self, quota: &Arc<super::quota::Quota>, wait: Duration) {
+        #[cfg(feature = "redis")]
+        if quota.shared_key.is_some() {
+            let (engine, quota) = (Arc::clone(self.limiter.engine()), Arc::clone(quota));
+            tokio::spawn(async move {
+                if let Some(key) = &quota.shared_key {
+                    engine.pause(key, wait).await;
+                }
+            });
+        }
+    }
+
+    /// Returns what comes after an attempt that failed; `None` if retries are off.
+    fn next_step<R>(
+        &self,
+        failed: &Failed<R>,
+        ticket: &Ticket,
+        call: &Call,
+        state: impl FnOnce(Micros) -> AttemptState,
+    ) -> Option<NextStep> {
+        let rules: &RetryRules = self.config.retry.as_ref()?;
+        let no_hints = ResponseHints::default();
+        let (failure, hints) = match failed {
+            Failed::Error { failure: None, .. } => {
+                return Some(NextStep::Stop(StopReason::NotRetryable));
+            }
+            Failed::Error { failure: Some(failure), .. } => (*failure, &no_hints),
+            Failed::Response { hints, .. } => match hints.grpc_status.filter(|_| call.is_grpc) {
+                Some(status) => (Failure::Grpc(status), hints),
+                None => (Failure::Status(hints.status), hints),
+            },
+        };
+        let now = self.now();
+        let budget = &mut ticket.quota.state().budget;
+        let step = rules.next(&failure, hints, &state(now), budget, now, fastrand::u64(..));
+        if matches!(step, NextStep::Stop(StopReason::BudgetSpent)) {
+            count(&self.shared.counters.budget_spent);
+        }
+        Some(step)
+    }
+
+    /// Returns the result of a request whose last attempt failed.
+    fn stopped<X: Exchange>(
+        &self,
+        failed: Failed<X::Raw>,
+        stop: Option<StopReason>,
+        attempts: u32,
+        policy: Arc<ActivePolicy>,
+    ) -> Result<X::Response, OutboundError<X::Response>> {
+        let is_budget = matches!(stop, Some(StopReason::BudgetSpent));
+        let (response, hints, admitted) = match failed {
+            Failed::Error { error: source, .. } if is_budget => {
+                return Err(OutboundError::BudgetSpent(FailedAttempt::Error { attempts, source }));
+            }
+            Failed::Error { error: source, .. } => {
+                return Err(OutboundError::Failed { attempts, stop, source });
+            }
+            Failed::Response { response, hints, admitted } => (response, hints, admitted),
+        };
+        let (status, headers) = X::head(&response);
+        let is_rpc = crate::tower::is_grpc(headers);
+        let response = X::finish(response, admitted.map(|admitted| (admitted, policy)), attempts);
+        if is_rpc || self.config.passes_refusals {
+            return Ok(response);
+        }
+        if is_budget {
+            let response = LastResponse::new(response);
+            return Err(OutboundError::BudgetSpent(FailedAttempt::Response {
+                attempts,
+                status,
+                response,
+            }));
+        }
+        if hints.is_refusal() {
+            let (retry_after, response) = (hints.wait(), LastResponse::new(response));
+            let refusal = UpstreamRefusal { attempts, status, retry_after, stop, response };
+            return Err(OutboundError::UpstreamRefused(refusal));
+        }
+        Ok(response)
+    }
+}
+
+impl<R> Failed<R> {
+    /// Drops an attempt that is not the last. A response that is not passed on has used nothing: providers do not
+    /// charge for errors.
+    fn discard(self) {
+        if let Self::Response { admitted: Some(mut admitted), .. } = self {
+            refund_usage(&mut admitted);
+        }
+    }
+}
+
+/// Refunds the estimates of limits that charge what a response has used.
+fn refund_usage(admitted: &mut Admitted) {
+    admitted.correct(|limit| limit.rule.usage_format().map(|_| 0));
+}
+
+/// Whether a request of this method can be repeated.
+fn is_idempotent(method: &Method) -> bool {
+    [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::PUT, Method::DELETE]
+        .contains(method)
+}
+
+/// Whether the server has not received the request: the connection could not be made.
+fn is_not_sent(error: &BoxError) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<std::io::Error>().is_some_and(|error| is_connect(error.kind())) {
+            return true;
+        }
+        #[cfg(feature = "tonic")]
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn is_connect(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind;
+    matches!(
+        kind,
+        ErrorKind::ConnectionRefused
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::AddrNotAvailable
+    )
+}
+
+/// Parses the `grpc-timeout` header: up to eight digits and a unit.
+fn grpc_timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    let number = std::str::from_utf8(digits).ok().filter(|digits| digits.len() <= 8)?;
+    let number: u64 = number.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(number * 3_600),
+        b'M' => Duration::from_secs(number * 60),
+        b'S' => Duration::from_secs(number),
+        b'm' => Duration::from_millis(number),
+        b'u' => Duration::from_micros(number),
+        b'n' => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grpc_timeouts_have_a_unit() {
+        assert_eq!(grpc_timeout(b"250m"), Some(Duration::from_millis(250)));
+        assert_eq!(grpc_timeout(b"1S"), Some(Duration::from_secs(1)));
+        assert_eq!(grpc_timeout(b"99999999H"), Some(Duration::from_secs(99_999_999 * 3_600)));
+        for invalid in ["", "m", "1", "-1S", "999999999S", "1x", "1.5S"] {
+            assert_eq!(grpc_timeout(invalid.as_bytes()), None, "{invalid}");
+        }
+    }
+}

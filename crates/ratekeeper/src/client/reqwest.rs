@@ -1,0 +1,140 @@
+//! The layer as a middleware of reqwest.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{Extensions, HeaderMap, StatusCode};
+use ratekeeper_control::Failure;
+use reqwest::{Body, Request, Response};
+use reqwest_middleware::{Error, Middleware, Next, Result};
+
+use super::call::{AttemptToSend, Exchange};
+use super::error::BoxError;
+use super::outbound::Outbound;
+use super::request::{Attempt, OutboundRequest};
+use super::service::{finish_response, prepare};
+use crate::admission::Admitted;
+use crate::policy_handle::ActivePolicy;
+
+/// Errors of the layer are an [`OutboundError<reqwest::Response>`](super::OutboundError) in an [`Error::Middleware`].
+///
+/// ```
+/// use ratekeeper::client::{Outbound, OutboundError};
+/// use reqwest_middleware::ClientBuilder;
+///
+/// # fn f() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = ClientBuilder::new(reqwest::Client::new())
+///     .with(Outbound::new("100/s per host")?)
+///     .build();
+/// # Ok(()) }
+///
+/// # async fn g(client: reqwest_middleware::ClientWithMiddleware) {
+/// if let Err(reqwest_middleware::Error::Middleware(error)) = client.get("https://api.example.com").send().await
+///     && let Some(refused) = error.downcast_ref::<OutboundError<reqwest::Response>>()
+/// {
+///     println!("{refused}; retry in {:?}", refused.retry_after());
+/// }
+/// # }
+/// ```
+#[async_trait]
+impl Middleware for Outbound {
+    async fn handle(
+        &self,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        let head = ReqwestHead { request: Some(request), extensions: extensions.clone() };
+        let exchange = ReqwestExchange { next, extensions, is_replayable: true };
+        self.run(head, exchange).await.map_err(Error::middleware)
+    }
+}
+
+struct ReqwestHead {
+    /// `None` once it was sent and cannot be sent again.
+    request: Option<Request>,
+    extensions: Extensions,
+}
+
+/// Sends requests by the rest of a middleware chain.
+struct ReqwestExchange<'a> {
+    next: Next<'a>,
+    extensions: &'a mut Extensions,
+    is_replayable: bool,
+}
+
+impl Exchange for ReqwestExchange<'_> {
+    type Head = ReqwestHead;
+    type Raw = Response;
+    type Response = Response;
+
+    fn view(head: &ReqwestHead) -> OutboundRequest<'_> {
+        let request = head.request.as_ref().expect("a request is read before it is sent");
+        OutboundRequest::of_reqwest(request, &head.extensions)
+    }
+
+    fn content(&self, head: &ReqwestHead) -> Option<Bytes> {
+        let body = head.request.as_ref()?.body()?;
+        body.as_bytes().map(Bytes::copy_from_slice)
+    }
+
+    async fn send(
+        &mut self,
+        head: &mut ReqwestHead,
+        attempt: &AttemptToSend,
+    ) -> std::result::Result<Response, BoxError> {
+        let copy = head.request.as_ref().filter(|_| attempt.is_kept).and_then(Request::try_clone);
+        self.is_replayable = copy.is_some();
+        let request = copy.or_else(|| head.request.take());
+        let mut request = request.ok_or("the body of the request cannot be sent again")?;
+        prepare(request.headers_mut(), attempt);
+        if attempt.number > 1 {
+            self.extensions.insert(Attempt(attempt.number));
+        }
+        Ok(self.next.clone().run(request, self.extensions).await?)
+    }
+
+    fn is_replayable(&self) -> bool {
+        self.is_replayable
+    }
+
+    fn failure(error: &BoxError) -> Option<Failure> {
+        match error.downcast_ref::<Error>() {
+            Some(Error::Reqwest(error)) if error.is_connect() => Some(Failure::NotSent),
+            Some(Error::Reqwest(error))
+                if error.is_builder() || error.is_redirect() || error.is_decode() =>
+            {
+                None
+            }
+            Some(Error::Reqwest(_)) => Some(Failure::Broken),
+            // Another middleware has failed.
+            _ => None,
+        }
+    }
+
+    fn head(response: &Response) -> (StatusCode, &HeaderMap) {
+        (response.status(), response.headers())
+    }
+
+    fn finish(
+        mut response: Response,
+        admitted: Option<(Admitted, Arc<ActivePolicy>)>,
+        attempt: u32,
+    ) -> Response {
+        let is_held =
+            |(admitted, _): &(Admitted, _)| admitted.is_metered() || admitted.holds_permits();
+        match admitted.filter(is_held) {
+            Some(admitted) => {
+                let response: http::Response<Body> = response.into();
+                finish_response(response, Some(admitted), attempt).map(Body::wrap).into()
+            }
+            None => {
+                if attempt > 1 {
+                    response.extensions_mut().insert(Attempt(attempt));
+                }
+                response
+            }
+        }
+    }
+}

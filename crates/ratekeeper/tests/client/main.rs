@@ -1,0 +1,8 @@
+//! The layer for clients.
+#![cfg(feature = "client")]
+#![allow(clippy::disallowed_methods, reason = "real servers take real time")]
+
+mod learning;
+mod limits;
+mod retries;
+mod support;
