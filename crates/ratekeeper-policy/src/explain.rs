@@ -6,7 +6,7 @@ use crate::context::{MissingIdentity, RequestContext};
 use crate::identity::{MissingReason, Source, WhenMissing};
 use crate::policy::Policy;
 use crate::request::RequestAttributes;
-use crate::resolve::AppliedLimits;
+use crate::resolve::{AppliedLimit, AppliedLimits};
 use crate::rule::{LimitRule, Mode};
 
 /// The evaluation of a request against a policy, limit by limit.
@@ -45,7 +45,7 @@ pub struct LimitExplanation<'p> {
 #[derive(Debug)]
 pub enum LimitOutcome<'p> {
     /// It applies. If the request's class has a share of the limit, the share comes first.
-    Applies(AppliedLimits),
+    Applies(Vec<AppliedLimit>),
     /// Its mode is `off`.
     Off,
     /// The request does not match its conditions.
@@ -111,7 +111,7 @@ impl Policy {
         match done {
             Err(missing) => LimitOutcome::MissingIdentity(missing),
             Ok(()) if applied.is_empty() => LimitOutcome::Unlimited,
-            Ok(()) => LimitOutcome::Applies(applied),
+            Ok(()) => LimitOutcome::Applies(applied.into_vec()),
         }
     }
 }

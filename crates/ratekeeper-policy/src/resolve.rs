@@ -15,6 +15,10 @@ use crate::rule::{Amount, LimitRule, Mode};
 /// The limits that apply to a request, or why none does.
 #[derive(Debug)]
 #[must_use]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the usual one, and is not allocated"
+)]
 pub enum Resolution<'p> {
     /// The request is exempt by the `exempt` entry at this index.
     Exempt(usize),

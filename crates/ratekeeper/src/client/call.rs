@@ -24,6 +24,9 @@ use crate::tower::InMap;
 const IDEMPOTENCY_KEY: http::HeaderName = http::HeaderName::from_static("idempotency-key");
 const GRPC_TIMEOUT: http::HeaderName = http::HeaderName::from_static("grpc-timeout");
 
+/// The longest wait that a response can state. Longer ones count as this.
+const RESET_MAX: Duration = Duration::from_secs(3_600);
+
 /// How attempts are sent by one kind of client.
 pub(super) trait Exchange {
     /// The request without its body.
@@ -83,8 +86,14 @@ struct Call {
 
 /// An attempt that failed.
 enum Failed<R> {
-    Response { response: R, hints: ResponseHints, admitted: Option<Admitted> },
+    Response(Box<FailedResponse<R>>),
     Error { error: BoxError, failure: Option<Failure> },
+}
+
+struct FailedResponse<R> {
+    response: R,
+    hints: ResponseHints,
+    admitted: Option<Admitted>,
 }
 
 impl Outbound {
@@ -245,14 +254,17 @@ impl Outbound {
         span.record("status", status.as_u16());
         let now = self.now();
         let names = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        let hints = ResponseHints::read(status.as_u16(), names, now, self.config.max_pause);
+        let hints = ResponseHints::read(status.as_u16(), names, now, RESET_MAX);
         self.learn(&hints, ticket, now);
         if let Some(admitted) = &mut admitted {
             admitted.settle(status.as_u16(), &InMap(headers));
         }
         let is_failed_rpc = call.is_grpc && hints.grpc_status.is_some_and(|status| status != 0);
         match status.as_u16() >= 400 || is_failed_rpc {
-            true => Err(Failed::Response { response, hints, admitted }),
+            true => {
+                let failed = FailedResponse { response, hints, admitted };
+                Err(Failed::Response(Box::new(failed)))
+            }
             false => Ok((response, admitted)),
         }
     }
@@ -271,6 +283,7 @@ impl Outbound {
         }
         state.learn(hints, now);
         let Some(wait) = hints.wait().filter(|wait| is_refusal && !wait.is_zero()) else { return };
+        let wait = wait.min(self.config.max_pause);
         let is_longer = state.pause(wait, now, fastrand::u64(..));
         drop(state);
         if is_longer {
@@ -313,10 +326,13 @@ impl Outbound {
                 return Some(NextStep::Stop(StopReason::NotRetryable));
             }
             Failed::Error { failure: Some(failure), .. } => (*failure, &no_hints),
-            Failed::Response { hints, .. } => match hints.grpc_status.filter(|_| call.is_grpc) {
-                Some(status) => (Failure::Grpc(status), hints),
-                None => (Failure::Status(hints.status), hints),
-            },
+            Failed::Response(failed) => {
+                let hints = &failed.hints;
+                match hints.grpc_status.filter(|_| call.is_grpc) {
+                    Some(status) => (Failure::Grpc(status), hints),
+                    None => (Failure::Status(hints.status), hints),
+                }
+            }
         };
         let now = self.now();
         let budget = &mut ticket.quota.state().budget;
@@ -336,14 +352,14 @@ impl Outbound {
         policy: Arc<ActivePolicy>,
     ) -> Result<X::Response, OutboundError<X::Response>> {
         let is_budget = matches!(stop, Some(StopReason::BudgetSpent));
-        let (response, hints, admitted) = match failed {
+        let FailedResponse { response, hints, admitted } = match failed {
             Failed::Error { error: source, .. } if is_budget => {
                 return Err(OutboundError::BudgetSpent(FailedAttempt::Error { attempts, source }));
             }
             Failed::Error { error: source, .. } => {
                 return Err(OutboundError::Failed { attempts, stop, source });
             }
-            Failed::Response { response, hints, admitted } => (response, hints, admitted),
+            Failed::Response(failed) => *failed,
         };
         let (status, headers) = X::head(&response);
         let is_rpc = crate::tower::is_grpc(headers);
@@ -372,8 +388,10 @@ impl<R> Failed<R> {
     /// Drops an attempt that is not the last. A response that is not passed on has used nothing: providers do not
     /// charge for errors.
     fn discard(self) {
-        if let Self::Response { admitted: Some(mut admitted), .. } = self {
-            refund_usage(&mut admitted);
+        if let Self::Response(mut failed) = self
+            && let Some(admitted) = &mut failed.admitted
+        {
+            refund_usage(admitted);
         }
     }
 }

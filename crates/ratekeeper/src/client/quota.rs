@@ -191,15 +191,10 @@ impl QuotaState {
 }
 
 /// The quotas, by a hash of what the server counts together.
+#[derive(Default)]
 pub(super) struct QuotaTable {
     quotas: RwLock<HashMap<u64, Arc<Quota>, Hashed>>,
     hasher: foldhash::fast::RandomState,
-}
-
-impl Default for QuotaTable {
-    fn default() -> Self {
-        Self { quotas: RwLock::default(), hasher: foldhash::fast::RandomState::default() }
-    }
 }
 
 impl QuotaTable {

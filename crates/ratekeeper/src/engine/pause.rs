@@ -19,14 +19,14 @@ impl Engine {
     pub(crate) async fn pause(&self, key: &[u8], wait: Duration) {
         let units = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).min(MAX_MS);
         let Some(cost) = Cost::new(units) else { return };
-        let charge = Charge::new(&*PAUSE, key).cost(cost).max_debt(MaxDebt::of_units(units - 1));
+        let charge = Charge::new(&PAUSE, key).cost(cost).max_debt(MaxDebt::of_units(units - 1));
         // If the store is unavailable, the pause is known to this process only.
         let _ = self.apply(Op::Charge, &[charge.on_failure(FailureMode::Open)]).await;
     }
 
     /// Returns how long a key is still paused; zero if the store does not know, or is unavailable.
     pub(crate) async fn paused_for(&self, key: &[u8]) -> Duration {
-        let look = Charge::new(&*PAUSE, key).kind(ChargeKind::Look).on_failure(FailureMode::Open);
+        let look = Charge::new(&PAUSE, key).kind(ChargeKind::Look).on_failure(FailureMode::Open);
         match self.apply(Op::Peek, &[look]).await {
             Ok(applied) if !applied.is_degraded() => applied.retry_after().unwrap_or_default(),
             _ => Duration::ZERO,
