@@ -98,8 +98,20 @@ impl NotSent {
 struct Wait {
     hold: Hold,
     limit: Option<Arc<str>>,
-    /// Whether the end of another request may end the wait.
+    /// Whether the end of another request may end the wait, so that it is not known how long it takes.
     ends_with_others: bool,
+}
+
+impl Wait {
+    /// Whether it is known that the wait takes longer than a request may wait.
+    fn is_too_long(&self, now: Micros, wait_until: Micros) -> bool {
+        let until = if self.ends_with_others {
+            now.after(Duration::from_micros(1))
+        } else {
+            self.hold.until
+        };
+        until > wait_until
+    }
 }
 
 enum Blocked {
@@ -213,7 +225,7 @@ impl Outbound {
             }
             return Err(NotSent::too_long(&wait, now));
         }
-        self.sleep(&wait, now).await;
+        self.sleep(&wait, now, wait_until).await;
         Ok(ticket)
     }
 
@@ -228,7 +240,7 @@ impl Outbound {
         let began = self.now();
         if let Some(blocked) = blocked {
             let wait = blocked.into_wait()?;
-            if wait.hold.until > wait_until {
+            if wait.is_too_long(began, wait_until) {
                 return Err(NotSent::too_long(&wait, began));
             }
         }
@@ -254,12 +266,12 @@ impl Outbound {
                 Err(blocked) => blocked.into_wait()?,
             };
             let now = self.now();
-            if wait.hold.until > wait_until {
+            if wait.is_too_long(now, wait_until) {
                 return Err(NotSent::too_long(&wait, now));
             }
             quota.state().next_at = wait.hold.until;
             tokio::select! {
-                () = self.sleep(&wait, now) => {}
+                () = self.sleep(&wait, now, wait_until) => {}
                 () = ended, if wait.ends_with_others => {}
             }
         }
@@ -279,9 +291,9 @@ impl Outbound {
     }
 
     /// Sleeps until a hold is over, and counts that.
-    async fn sleep(&self, wait: &Wait, now: Micros) {
+    async fn sleep(&self, wait: &Wait, now: Micros, wait_until: Micros) {
         let Hold { until, reason } = wait.hold;
-        let time = until.since(now);
+        let time = until.min(wait_until).since(now);
         tracing::debug!(
             reason = reason.name(),
             limit = wait.limit.as_deref().unwrap_or_default(),
@@ -312,9 +324,10 @@ impl Outbound {
         if self.config.is_learning {
             let state = candidate.quota.state();
             if let Err(hold) = state.check(tokens, now) {
+                let is_in_flight = state.is_in_flight();
                 drop(state);
                 candidate.limits = Some(limits);
-                let ends_with_others = hold.reason == WaitReason::ServerQuota;
+                let ends_with_others = hold.reason == WaitReason::ServerQuota && is_in_flight;
                 return Err(Blocked::Wait(Wait { hold, limit: None, ends_with_others }));
             }
             if state.is_recovering() {

@@ -53,6 +53,8 @@ pub(super) struct QuotaState {
 /// After a pause, requests are sent one by one instead of all at once.
 struct Recovery {
     next: Micros,
+    /// Until then also if none waits: those that the pause has interrupted are not all back yet.
+    until: Micros,
 }
 
 /// Why a request cannot be sent now, and until when.
@@ -140,6 +142,11 @@ impl QuotaState {
         }
     }
 
+    /// Whether a request has no response yet.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.requests_in_flight > 0
+    }
+
     /// Whether requests are sent one by one after a pause.
     pub(super) fn is_recovering(&self) -> bool {
         self.recovery.is_some()
@@ -152,10 +159,10 @@ impl QuotaState {
         self.tokens.charge(tokens, now);
         self.requests_in_flight += 1;
         self.tokens_in_flight += tokens;
-        if is_last {
-            self.recovery = None;
-        } else if let Some(recovery) = &mut self.recovery {
-            recovery.next = recovery.next.max(now).after(interval);
+        match &mut self.recovery {
+            Some(recovery) if is_last && now >= recovery.until => self.recovery = None,
+            Some(recovery) => recovery.next = recovery.next.max(now).after(interval),
+            None => {}
         }
     }
 
@@ -178,14 +185,15 @@ impl QuotaState {
     /// Pauses the quota for this long, and a little longer, so that processes do not come back together. Returns
     /// whether it is paused for longer than before.
     pub(super) fn pause(&mut self, wait: Duration, now: Micros, random: u64) -> bool {
-        let spread = (wait / SPREAD_PART).min(SPREAD_MAX).as_micros() as u64;
         let until = now.after(wait);
         if until <= self.paused_until {
             return false;
         }
         self.paused_until = until;
-        let jitter = Duration::from_micros(if spread == 0 { 0 } else { random % spread });
-        self.recovery = Some(Recovery { next: until.after(jitter) });
+        let spread = (wait / SPREAD_PART).min(SPREAD_MAX);
+        let jitter = Duration::from_micros(random % (spread.as_micros() as u64).max(1));
+        self.recovery =
+            Some(Recovery { next: until.after(jitter), until: until.after(2 * spread) });
         true
     }
 }
@@ -291,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_pause_requests_are_sent_one_by_one_until_none_waits() {
+    fn after_a_pause_requests_are_sent_one_by_one_until_all_are_back() {
         let quota = quota();
         let mut state = quota.state();
         let (now, wait) = (Micros::new(1_000_000), Duration::from_secs(10));
@@ -308,6 +316,9 @@ mod tests {
         state.send(1, first, interval, false);
         assert_eq!(state.check(1, first).unwrap_err().until, first.after(interval));
         state.send(1, first.after(interval), interval, true);
-        assert!(state.check(1, first.after(interval)).is_ok(), "none waits");
+        assert!(state.check(1, first.after(interval)).is_err(), "others may come back");
+        let later = now.after(wait + 2 * SPREAD_MAX);
+        state.send(1, later, interval, true);
+        assert!(state.check(1, later).is_ok(), "none waits");
     }
 }

@@ -153,6 +153,19 @@ async fn requests_in_flight_are_limited_until_the_body_of_the_response_is_read()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_permit_that_is_released_in_time_is_waited_for() {
+    let upstream = Upstream::ok().taking(30 * MS);
+    let client = upstream.behind(&outbound(&["1 in flight per host"]).max_wait(50 * MS));
+    let (first, second) = tokio::join!(send(&client, get(A)), send(&client, get(A)));
+    assert!(first.is_ok() && second.is_ok());
+    let (first, second, third) =
+        tokio::join!(send(&client, get(A)), send(&client, get(A)), send(&client, get(A)));
+    let third = third.unwrap_err();
+    assert!(first.is_ok() && second.is_ok());
+    assert!(matches!(third, OutboundError::WaitTooLong(_)), "{third}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_leaky_bucket_spaces_requests_evenly() {
     let policy = policy(
         "version: 1\nlimits: [{ name: q, per: host, rate: 10/s, when_limited: { queue: 1s }, algorithm: leaky_bucket }]",
