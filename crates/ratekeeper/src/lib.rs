@@ -87,6 +87,22 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Calling other services
+//!
+//! With the feature `client`, a layer for HTTP clients keeps requests within the quotas of other services; with the
+//! feature `reqwest` it is a middleware of reqwest. See the module `client`, and `docs/client.md` of the repository.
+//!
+#![cfg_attr(feature = "reqwest", doc = "```no_run")]
+#![cfg_attr(not(feature = "reqwest"), doc = "```ignore")]
+//! use ratekeeper::client::Outbound;
+//!
+//! # fn f() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = reqwest_middleware::ClientBuilder::new(reqwest::Client::new())
+//!     .with(Outbound::new("100/s per host")?)
+//!     .build();
+//! # Ok(()) }
+//! ```
+//!
 //! # Features
 //!
 //! None is on by default.
@@ -99,6 +115,8 @@
 //! | `tower` | `layer`, `RatekeeperLayer`: a tower layer that enforces a policy | `policy` |
 //! | `axum` | the client's address from axum | `tower` |
 //! | `tonic` | the client's address from tonic | `tower` |
+//! | `client` | `client::Outbound`: a tower layer for HTTP clients | `tower` |
+//! | `reqwest` | `client::Outbound` as a middleware of reqwest | `client` |
 //! | `redis` | `SharedLimiter`, `SharedConcurrencyLimit`, `LeasedStore`, and policies with a shared store | `tokio` |
 #![deny(unsafe_code)]
 
@@ -184,10 +202,18 @@ pub use tower::{RatekeeperLayer, layer};
 pub use wait::{WAITERS_MAX, WaitError};
 
 /// The examples of the documentation are compiled and run.
-#[cfg(all(doctest, feature = "axum", feature = "tonic", feature = "redis"))]
+#[cfg(all(
+    doctest,
+    feature = "axum",
+    feature = "tonic",
+    feature = "redis",
+    feature = "reqwest"
+))]
 mod documentation {
     #[doc = include_str!("../../../docs/axum.md")]
     mod axum {}
+    #[doc = include_str!("../../../docs/client.md")]
+    mod client {}
     #[doc = include_str!("../../../docs/fleet.md")]
     mod fleet {}
     #[doc = include_str!("../../../docs/llm-tokens.md")]
@@ -217,4 +243,9 @@ const _: () = {
     }
     #[cfg(feature = "tower")]
     is_shareable::<RatekeeperLayer>();
+    #[cfg(feature = "client")]
+    {
+        is_shareable::<client::Outbound>();
+        is_shareable::<client::OutboundError<std::cell::Cell<()>>>();
+    }
 };
