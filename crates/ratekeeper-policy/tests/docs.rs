@@ -30,6 +30,7 @@ fn every_policy_in_the_documentation_is_valid() {
 fn every_policy_in_other_documents_is_valid() {
     let documents = [
         ("docs/axum.md", include_str!("../../../docs/axum.md"), 10),
+        ("docs/client.md", include_str!("../../../docs/client.md"), 1),
         ("docs/fleet.md", include_str!("../../../docs/fleet.md"), 2),
         ("docs/forward-auth.md", include_str!("../../../docs/forward-auth.md"), 1),
         ("docs/gateway.md", include_str!("../../../docs/gateway.md"), 1),
