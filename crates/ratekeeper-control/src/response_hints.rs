@@ -63,6 +63,7 @@ pub enum Pushback {
 /// | `retry-after` | seconds, also with decimals, or an HTTP date |
 /// | `retry-after-ms` | milliseconds; it wins over `retry-after` |
 /// | `x-should-retry` | `true` or `false` |
+/// | `x-amzn-errortype` | `ThrottlingException` and other names of refusals of AWS |
 /// | `grpc-status`, `grpc-retry-pushback-ms` | a number; a negative pushback means no retry |
 /// | `ratelimit`, `ratelimit-policy` | lists of the IETF draft, and `limit=100, remaining=50, reset=5` of older ones |
 /// | `ratelimit-{limit,remaining,reset}` | older drafts |
@@ -109,6 +110,8 @@ pub struct ResponseHints {
     pub pushback: Option<Pushback>,
     /// The gRPC status.
     pub grpc_status: Option<u16>,
+    /// Whether the name of the error says that a quota is used up (`x-amzn-errortype`).
+    pub is_throttling_error: bool,
     /// The quota of requests.
     pub requests: Option<QuotaHint>,
     /// The quota of tokens of a language model.
@@ -143,6 +146,7 @@ impl ResponseHints {
             should_retry: found.should_retry(),
             pushback: found.pushback(max_wait),
             grpc_status: found.grpc_status(),
+            is_throttling_error: found.is_throttling_error(),
             requests: found.requests(&waits),
             tokens: found.tokens(&waits),
         }
@@ -151,7 +155,8 @@ impl ResponseHints {
     /// Returns whether the response refuses the request because of a quota.
     ///
     /// That is a 429, a 503 with `Retry-After`, a 403 with `Retry-After` or without any request
-    /// remaining (GitHub), and the gRPC status 8 (`RESOURCE_EXHAUSTED`).
+    /// remaining (GitHub), an error of AWS with the name of a refusal, and the gRPC status 8
+    /// (`RESOURCE_EXHAUSTED`).
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         let has_none_left = self.requests.is_some_and(|quota| quota.remaining == Some(0));
@@ -159,6 +164,7 @@ impl ResponseHints {
             429 => true,
             503 => self.retry_after.is_some(),
             403 => self.retry_after.is_some() || has_none_left,
+            400.. => self.is_throttling_error,
             _ => false,
         };
         is_refused || self.grpc_status == Some(GRPC_RESOURCE_EXHAUSTED)
@@ -166,14 +172,18 @@ impl ResponseHints {
 
     /// Returns how long the server asks to wait before the next request.
     ///
-    /// It is `retry_after`. If the response is a refusal without it, it is the longest time until
-    /// a quota of which nothing is left is available again.
+    /// It is `retry_after`. If the response is a refusal without it, it is the pushback of gRPC, or the
+    /// longest time until a quota of which nothing is left is available again.
     #[must_use]
     pub fn wait(&self) -> Option<Duration> {
         let of_spent = |quota: Option<QuotaHint>| {
             quota.filter(|quota| quota.remaining == Some(0)).and_then(|quota| quota.reset_after)
         };
-        let reset = || of_spent(self.requests).max(of_spent(self.tokens));
+        let pushback = match self.pushback {
+            Some(Pushback::After(wait)) => Some(wait),
+            _ => None,
+        };
+        let reset = || pushback.or_else(|| of_spent(self.requests).max(of_spent(self.tokens)));
         self.retry_after.or_else(|| self.is_refusal().then(reset).flatten())
     }
 }

@@ -157,7 +157,7 @@ pub enum StopReason {
 /// When to repeat a request that failed: a maximum of attempts and of time, and the backoff.
 ///
 /// A failure is retryable if no connection could be made, if the connection failed, for the
-/// statuses 429, 502, 503 and 504, for a 403 that is a refusal
+/// statuses 429, 502, 503 and 504, for every other status that is a refusal
 /// ([`ResponseHints::is_refusal`]), and for the gRPC statuses 14 (`UNAVAILABLE`) and 8
 /// (`RESOURCE_EXHAUSTED`). `x-should-retry: true` makes each status from 400 on retryable.
 ///
@@ -319,7 +319,7 @@ fn check_failure(failure: &Failure, hints: &ResponseHints) -> Result<(), StopRea
     let is_retryable = match *failure {
         Failure::NotSent | Failure::Broken => true,
         Failure::Status(429 | 502 | 503 | 504) => true,
-        Failure::Status(403) if hints.is_refusal() => true,
+        Failure::Status(_) if hints.is_refusal() => true,
         Failure::Status(status) => status >= 400 && hints.should_retry == Some(true),
         Failure::Grpc(status) => matches!(status, GRPC_UNAVAILABLE | GRPC_RESOURCE_EXHAUSTED),
     };

@@ -173,6 +173,27 @@ fn refusals() {
 }
 
 #[test]
+fn aws() {
+    let address = "ThrottlingException:http://internal.example/coral/";
+    for name in ["ThrottlingException", address, "SlowDown"] {
+        let hints = read(400, &[("x-amzn-errortype", name)]);
+        assert!(hints.is_refusal() && hints.wait().is_none(), "{name}");
+        assert!(!read(200, &[("x-amzn-errortype", name)]).is_refusal());
+    }
+    assert!(!read(400, &[("x-amzn-errortype", "ValidationException")]).is_refusal());
+}
+
+#[test]
+fn the_pushback_of_a_refusal_is_its_wait() {
+    let pushed_back = |status| {
+        let headers = [("grpc-status", status), ("grpc-retry-pushback-ms", "1500")];
+        read(200, &headers).wait()
+    };
+    assert_eq!(pushed_back("8"), Some(Duration::from_millis(1_500)));
+    assert_eq!(pushed_back("14"), None);
+}
+
+#[test]
 fn lists_of_limits() {
     for (policies, limits, expected) in [
         (vec![r#""a";q=10;w=2"#], vec![r#""a";r=4;t=1"#], quota_in(2, quota(10, 4, secs(1)))),

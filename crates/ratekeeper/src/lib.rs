@@ -202,13 +202,7 @@ pub use tower::{RatekeeperLayer, layer};
 pub use wait::{WAITERS_MAX, WaitError};
 
 /// The examples of the documentation are compiled and run.
-#[cfg(all(
-    doctest,
-    feature = "axum",
-    feature = "tonic",
-    feature = "redis",
-    feature = "reqwest"
-))]
+#[cfg(all(doctest, feature = "axum", feature = "tonic", feature = "redis", feature = "reqwest"))]
 mod documentation {
     #[doc = include_str!("../../../docs/axum.md")]
     mod axum {}

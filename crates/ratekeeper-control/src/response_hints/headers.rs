@@ -7,6 +7,20 @@ use super::structured_list::{ListItem, ListItems};
 use super::values::{WaitReader, integer, trim};
 use super::{Pushback, QuotaHint};
 
+/// Names of errors by which services of AWS refuse a request, usually with the status 400.
+const THROTTLING_ERRORS: [&str; 10] = [
+    "Throttling",
+    "ThrottlingException",
+    "ThrottledException",
+    "RequestThrottledException",
+    "RequestThrottled",
+    "TooManyRequestsException",
+    "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded",
+    "BandwidthLimitExceeded",
+    "SlowDown",
+];
+
 /// The values of the headers of interest. The first value of a name counts, but for lists.
 #[derive(Debug, Default)]
 pub(super) struct Headers<'a> {
@@ -18,6 +32,7 @@ pub(super) struct Headers<'a> {
     should_retry: Option<&'a [u8]>,
     pushback: Option<&'a [u8]>,
     grpc_status: Option<&'a [u8]>,
+    error_type: Option<&'a [u8]>,
     ratelimit: ListLines<'a>,
     ratelimit_policy: ListLines<'a>,
     /// `ratelimit-limit` and the others of older drafts.
@@ -70,6 +85,7 @@ impl<'a> Headers<'a> {
                 match prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)) {
                     Some(rest) => return self.x_ratelimit_field(rest),
                     None if name == "x-should-retry" => &mut self.should_retry,
+                    None if name == "x-amzn-errortype" => &mut self.error_type,
                     None => return None,
                 }
             }
@@ -121,6 +137,12 @@ impl<'a> Headers<'a> {
 
     pub(super) fn grpc_status(&self) -> Option<u16> {
         u16::try_from(integer(self.grpc_status?)?).ok()
+    }
+
+    /// Returns whether the name of the error says that a quota is used up. It may be followed by a colon and an address.
+    pub(super) fn is_throttling_error(&self) -> bool {
+        let name = self.error_type.and_then(|value| value.split(|byte| *byte == b':').next());
+        name.is_some_and(|name| THROTTLING_ERRORS.iter().any(|known| known.as_bytes() == name))
     }
 
     /// Returns the quota of requests: that of the first family of headers that says what remains,
