@@ -2,6 +2,7 @@
 #![cfg(feature = "client")]
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 
+mod herd;
 mod learning;
 mod limits;
 mod retries;

@@ -1,0 +1,444 @@
+//! A thundering herd: 1,000 clients meet a limit that resets. The table in `docs/client.md` compares what strategies of
+//! retries do to the server.
+//!
+//! To accept what has changed:
+//! `SNAPSHOTS=overwrite cargo test -p ratekeeper --all-features --test client herd`.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::Request;
+use ratekeeper::client::{Attempt, Backoff, ClientExt, Jitter};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tower::{ServiceExt, service_fn};
+
+use crate::support::*;
+
+const CLIENTS: u32 = 1_000;
+/// The time in which the clients come, evenly.
+const ARRIVAL: Duration = SEC;
+const WINDOW: Duration = SEC;
+/// When the first window begins. Nothing is served before.
+const RESET: Duration = Duration::from_secs(5);
+/// The latency of the network in each direction, in milliseconds.
+const LATENCY_MS: std::ops::RangeInclusive<u64> = 2..=5;
+
+/// The bars for the layer: of the limit in any second after the reset, and attempts per request.
+const PEAK_MAX: f64 = 1.2;
+const AMPLIFICATION_MAX: f64 = 1.2;
+
+/// What differs between runs.
+#[derive(Clone, Copy)]
+struct Scenario {
+    /// The requests that the server serves in each window.
+    limit: usize,
+    /// The seed of latencies and of jitter.
+    seed: u64,
+}
+
+const SCENARIO: Scenario = Scenario { limit: 100, seed: 42 };
+
+/// A server with a fixed window, behind a network.
+struct Server {
+    limit: usize,
+    began: Instant,
+    state: Mutex<ServerState>,
+}
+
+struct ServerState {
+    latency: fastrand::Rng,
+    window: u64,
+    served: usize,
+    arrivals: Vec<Arrival>,
+}
+
+/// An attempt that the server received, served or not.
+#[derive(Clone, Copy)]
+struct Arrival {
+    at: Duration,
+    is_retry: bool,
+}
+
+/// A 429 with its `Retry-After`, in seconds.
+#[derive(Clone, Copy)]
+struct Refused {
+    retry_after: u64,
+}
+
+impl Server {
+    fn start(scenario: Scenario) -> Arc<Self> {
+        let latency = fastrand::Rng::with_seed(scenario.seed);
+        let state = ServerState { latency, window: 0, served: 0, arrivals: Vec::new() };
+        let state = Mutex::new(state);
+        Arc::new(Self { limit: scenario.limit, began: Instant::now(), state })
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Sends an attempt over the network, and waits for the response.
+    async fn call(&self, is_retry: bool) -> Result<(), Refused> {
+        self.latency().await;
+        let served = self.receive(is_retry);
+        self.latency().await;
+        served
+    }
+
+    async fn latency(&self) {
+        let millis = self.state.lock().unwrap().latency.u64(LATENCY_MS);
+        sleep(Duration::from_millis(millis)).await;
+    }
+
+    fn receive(&self, is_retry: bool) -> Result<(), Refused> {
+        let at = self.now();
+        let mut state = self.state.lock().unwrap();
+        state.arrivals.push(Arrival { at, is_retry });
+        let Some(open) = at.checked_sub(RESET) else {
+            let wait = RESET - at;
+            let retry_after = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            return Err(Refused { retry_after });
+        };
+        let window = open.as_secs() / WINDOW.as_secs();
+        if window != state.window {
+            (state.window, state.served) = (window, 0);
+        }
+        if state.served == self.limit {
+            return Err(Refused { retry_after: WINDOW.as_secs() });
+        }
+        state.served += 1;
+        Ok(())
+    }
+}
+
+/// Whether the state of a strategy, such as its budget, is that of all clients or each has its own.
+#[derive(Clone, Copy)]
+enum Processes {
+    One,
+    OnePerClient,
+}
+
+/// How a client that is not ours retries.
+enum Strategy {
+    /// After the same delay each time, until it is served.
+    Fixed(Duration),
+    /// By exponential backoff, until it is served. `Retry-After` is ignored.
+    Exponential(Backoff),
+    /// By exponential backoff after `Retry-After`, until it is served.
+    RetryAfterAndExponential(Backoff),
+    /// As the OpenAI SDKs do.
+    OpenAi,
+    /// As the AWS SDKs do in standard mode.
+    AwsStandard { tokens: u32 },
+    /// At once, as long as a budget with the defaults of tower allows.
+    TowerBudget(TowerBudget),
+}
+
+impl Strategy {
+    const OPENAI_RETRIES: u32 = 2;
+    const OPENAI_RETRY_AFTER_MAX: u64 = 60;
+    const OPENAI: Backoff =
+        Backoff::new(Duration::from_millis(500), Duration::from_secs(8)).with_jitter(Jitter::None);
+
+    const AWS_RETRIES: u32 = 2;
+    const AWS_TOKENS_MAX: u32 = 500;
+    const AWS_RETRY_COST: u32 = 5;
+    const AWS: Backoff = Backoff::new(SEC, Duration::from_secs(20));
+
+    fn aws_standard() -> Self {
+        Self::AwsStandard { tokens: Self::AWS_TOKENS_MAX }
+    }
+
+    /// Returns how long to wait before this retry; `None` gives up. The first retry is 1.
+    fn delay(&mut self, retry: u32, refused: Refused, now: Duration) -> Option<Duration> {
+        let by = |backoff: &Backoff| backoff.delay(retry, Duration::ZERO, fastrand::u64(..));
+        let retry_after = Duration::from_secs(refused.retry_after);
+        match self {
+            Self::Fixed(delay) => Some(*delay),
+            Self::Exponential(backoff) => Some(by(backoff)),
+            Self::RetryAfterAndExponential(backoff) => Some(retry_after + by(backoff)),
+            Self::OpenAi if retry > Self::OPENAI_RETRIES => None,
+            Self::OpenAi if refused.retry_after <= Self::OPENAI_RETRY_AFTER_MAX => {
+                Some(retry_after)
+            }
+            Self::OpenAi => Some(by(&Self::OPENAI).mul_f64(1.0 - 0.25 * fastrand::f64())),
+            Self::AwsStandard { .. } if retry > Self::AWS_RETRIES => None,
+            Self::AwsStandard { tokens } => {
+                *tokens = tokens.checked_sub(Self::AWS_RETRY_COST)?;
+                Some(by(&Self::AWS))
+            }
+            Self::TowerBudget(budget) => budget.try_withdraw(now).then_some(Duration::ZERO),
+        }
+    }
+
+    /// Notes that a request was served after so many retries.
+    fn served(&mut self, retries: u32, now: Duration) {
+        match self {
+            Self::AwsStandard { tokens } => {
+                let refund = if retries == 0 { 1 } else { Self::AWS_RETRY_COST };
+                *tokens = (*tokens + refund).min(Self::AWS_TOKENS_MAX);
+            }
+            Self::TowerBudget(budget) => budget.deposits.push(now),
+            _ => {}
+        }
+    }
+}
+
+/// The budget of tower: in 10 seconds, a retry for every five requests that succeed, and 100 more.
+#[derive(Default)]
+struct TowerBudget {
+    deposits: Vec<Duration>,
+    retries: Vec<Duration>,
+}
+
+impl TowerBudget {
+    const TTL: Duration = Duration::from_secs(10);
+    const RESERVE: usize = 10 * 10;
+    const DEPOSITS_PER_RETRY: usize = 5;
+
+    fn try_withdraw(&mut self, now: Duration) -> bool {
+        let is_recent = |at: &Duration| now - *at < Self::TTL;
+        self.deposits.retain(is_recent);
+        self.retries.retain(is_recent);
+        let earned = Self::RESERVE + self.deposits.len() / Self::DEPOSITS_PER_RETRY;
+        let is_admitted = self.retries.len() < earned;
+        if is_admitted {
+            self.retries.push(now);
+        }
+        is_admitted
+    }
+}
+
+/// What became of one request.
+struct Ended {
+    at: Duration,
+    is_served: bool,
+}
+
+/// A row of the table.
+struct Row {
+    name: &'static str,
+    limit: usize,
+    arrivals: Vec<Arrival>,
+    ended: Vec<Ended>,
+}
+
+impl Row {
+    /// Returns the most arrivals within any second after the reset.
+    fn peak(&self, is_counted: impl Fn(&Arrival) -> bool) -> usize {
+        let after_reset = |arrival: &&Arrival| arrival.at >= RESET && is_counted(arrival);
+        let times: Vec<_> = self.arrivals.iter().filter(after_reset).map(|one| one.at).collect();
+        let mut first = 0;
+        let spans = times.iter().enumerate().map(|(last, at)| {
+            while times[first] + SEC <= *at {
+                first += 1;
+            }
+            last + 1 - first
+        });
+        spans.max().unwrap_or(0)
+    }
+
+    fn peak_of_limit(&self) -> f64 {
+        self.peak(|_| true) as f64 / self.limit as f64
+    }
+
+    fn peak_retries(&self) -> usize {
+        self.peak(|arrival| arrival.is_retry)
+    }
+
+    fn amplification(&self) -> f64 {
+        self.arrivals.len() as f64 / self.ended.len() as f64
+    }
+
+    fn served(&self) -> usize {
+        self.ended.iter().filter(|ended| ended.is_served).count()
+    }
+
+    fn gave_up(&self) -> usize {
+        self.ended.len() - self.served()
+    }
+
+    fn end(&self) -> Duration {
+        self.ended.iter().map(|ended| ended.at).max().unwrap_or_default()
+    }
+}
+
+/// Runs the clients in virtual time. Each is a future that says whether its request was served.
+fn run<F>(
+    name: &'static str,
+    scenario: Scenario,
+    clients: impl FnOnce(&Arc<Server>) -> Vec<F>,
+) -> Row
+where
+    F: Future<Output = bool> + Send + 'static,
+{
+    fastrand::seed(scenario.seed);
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_time().start_paused(true).build().unwrap().block_on(async {
+        let server = Server::start(scenario);
+        let mut tasks = JoinSet::new();
+        for (n, client) in (0..CLIENTS).zip(clients(&server)) {
+            let server = Arc::clone(&server);
+            tasks.spawn(async move {
+                sleep(ARRIVAL * n / CLIENTS).await;
+                let is_served = client.await;
+                Ended { at: server.now(), is_served }
+            });
+        }
+        let ended = tasks.join_all().await;
+        let arrivals = std::mem::take(&mut server.state.lock().unwrap().arrivals);
+        Row { name, limit: scenario.limit, arrivals, ended }
+    })
+}
+
+/// Runs clients that retry by a strategy.
+fn with_strategy(name: &'static str, processes: Processes, make: impl Fn() -> Strategy) -> Row {
+    run(name, SCENARIO, |server| {
+        let strategies = processes.per_client(|| Arc::new(Mutex::new(make())));
+        let clients = strategies.into_iter().map(|strategy| {
+            let server = Arc::clone(server);
+            async move {
+                let mut retries = 0;
+                loop {
+                    let Err(refused) = server.call(retries > 0).await else {
+                        strategy.lock().unwrap().served(retries, server.now());
+                        return true;
+                    };
+                    retries += 1;
+                    let delay = strategy.lock().unwrap().delay(retries, refused, server.now());
+                    let Some(delay) = delay else { return false };
+                    sleep(delay).await;
+                }
+            }
+        });
+        clients.collect()
+    })
+}
+
+/// Runs clients behind the layer.
+fn with_layer(name: &'static str, scenario: Scenario, processes: Processes, lines: &[&str]) -> Row {
+    run(name, scenario, |server| {
+        let outbounds = processes.per_client(|| outbound(lines));
+        let clients = outbounds.into_iter().map(|outbound| {
+            let server = Arc::clone(server);
+            let client = service_fn(move |request: Request<Body>| {
+                let server = Arc::clone(&server);
+                async move {
+                    let is_retry = request.extensions().get::<Attempt>().is_some();
+                    Ok::<_, Infallible>(match server.call(is_retry).await {
+                        Ok(()) => response(200, &[]),
+                        Err(Refused { retry_after }) => {
+                            response(429, &[("retry-after", &retry_after.to_string())])
+                        }
+                    })
+                }
+            });
+            let client = client.layer(outbound);
+            async move { client.oneshot(get("https://api.example.com/")).await.is_ok() }
+        });
+        clients.collect()
+    })
+}
+
+impl Processes {
+    /// Returns what each client uses.
+    fn per_client<T: Clone>(self, make: impl Fn() -> T) -> Vec<T> {
+        match self {
+            Self::One => vec![make(); CLIENTS as usize],
+            Self::OnePerClient => (0..CLIENTS).map(|_| make()).collect(),
+        }
+    }
+}
+
+fn rows() -> Vec<Row> {
+    use Processes::{One, OnePerClient};
+    const EXPONENTIAL: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(20));
+    let fixed = |delay| move || Strategy::Fixed(delay);
+    let tower_budget = || Strategy::TowerBudget(TowerBudget::default());
+    let half = Scenario { limit: SCENARIO.limit / 2, ..SCENARIO };
+    vec![
+        with_strategy("loop with a pause of 50 ms", OnePerClient, fixed(50 * MS)),
+        with_strategy("fixed delay of 1 s", OnePerClient, fixed(SEC)),
+        with_strategy("exponential backoff, no jitter", OnePerClient, || {
+            Strategy::Exponential(EXPONENTIAL.with_jitter(Jitter::None))
+        }),
+        with_strategy("exponential backoff, full jitter", OnePerClient, || {
+            Strategy::Exponential(EXPONENTIAL)
+        }),
+        with_strategy("`Retry-After`, then backoff with full jitter", OnePerClient, || {
+            Strategy::RetryAfterAndExponential(EXPONENTIAL)
+        }),
+        with_strategy("OpenAI SDK", OnePerClient, || Strategy::OpenAi),
+        with_strategy("AWS SDK, one process", One, Strategy::aws_standard),
+        with_strategy("AWS SDK, 1,000 processes", OnePerClient, Strategy::aws_standard),
+        with_strategy("tower's retry budget, one process", One, tower_budget),
+        with_strategy("tower's retry budget, 1,000 processes", OnePerClient, tower_budget),
+        with_layer("**`Outbound`, `100/s per host`**", SCENARIO, One, &["100/s per host"]),
+        with_layer("`Outbound` without a limit", SCENARIO, One, &[]),
+        with_layer("the same, and the server allows 50/s", half, One, &[]),
+        with_layer(
+            "`Outbound`, 1,000 processes that share nothing",
+            SCENARIO,
+            OnePerClient,
+            &["100/s per host"],
+        ),
+    ]
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut table = String::from(
+        "| clients | peak, of the limit | peak of retries | attempts per request | served | gave up | all ended after |\n\
+         |---|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for row in rows {
+        let _ = writeln!(
+            table,
+            "| {} | {:.2} | {}/s | {:.2} | {} | {} | {:.1} s |",
+            row.name,
+            row.peak_of_limit(),
+            row.peak_retries(),
+            row.amplification(),
+            row.served(),
+            row.gave_up(),
+            row.end().as_secs_f64(),
+        );
+    }
+    table
+}
+
+#[test]
+fn a_herd_keeps_to_a_limit_that_resets() {
+    for seed in SCENARIO.seed..SCENARIO.seed + 20 {
+        let scenario = Scenario { seed, ..SCENARIO };
+        let row = with_layer("", scenario, Processes::One, &["100/s per host"]);
+        let (peak, amplification) = (row.peak_of_limit(), row.amplification());
+        assert!(peak <= PEAK_MAX, "seed {seed}: {peak} of the limit");
+        assert!(amplification <= AMPLIFICATION_MAX, "seed {seed}: {amplification} attempts");
+        assert_eq!(row.gave_up(), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn the_table_of_herds_is_that_of_the_docs() {
+    const BEGIN: &str = "<!-- herd -->\n";
+    const END: &str = "<!-- /herd -->";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/client.md");
+    let page = std::fs::read_to_string(&file).unwrap();
+    let (before, rest) = page.split_once(BEGIN).expect("the page has the marker <!-- herd -->");
+    let (shown, after) = rest.split_once(END).expect("the page has the marker <!-- /herd -->");
+    let table = table(&rows());
+    if std::env::var("SNAPSHOTS").is_ok_and(|mode| mode == "overwrite") {
+        std::fs::write(&file, format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
+        return;
+    }
+    assert!(
+        shown == table,
+        "the table in docs/client.md is not what the clients do. If the change is meant, run\n\
+         SNAPSHOTS=overwrite cargo test -p ratekeeper --all-features --test client herd\n\n\
+         docs/client.md:\n{shown}\nnow:\n{table}"
+    );
+}
