@@ -46,8 +46,9 @@ pub(super) struct QuotaState {
     /// When pauses of other processes were last looked for.
     #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "there is one process"))]
     pub(super) looked_at: Option<Micros>,
-    /// When the request that waits longest expects to be sent.
+    /// When the request that waits longest expects to be sent, and how long after it each of the others.
     pub(super) next_at: Micros,
+    pub(super) next_interval: Duration,
 }
 
 /// After a pause, requests are sent one by one instead of all at once.
@@ -81,6 +82,7 @@ impl Quota {
             throttle,
             looked_at: None,
             next_at: Micros::new(0),
+            next_interval: Duration::ZERO,
         };
         let turn = tokio::sync::Mutex::new(());
         Self { state: Mutex::new(state), shared_key, turn, waiting: AtomicUsize::new(0) }
