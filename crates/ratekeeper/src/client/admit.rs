@@ -326,8 +326,8 @@ impl Outbound {
                 let ends_with_others = hold.reason == WaitReason::ServerQuota && is_in_flight;
                 return Err(Blocked::Wait(Wait { ends_with_others, ..Wait::new(hold) }));
             }
-            if state.is_recovering() {
-                interval = self.recovery_interval(&limits);
+            if let Some(sent) = state.sent_since_pause() {
+                interval = self.recovery_interval(&limits, sent);
             }
         }
         let admitted = match limits.is_empty() {
@@ -347,11 +347,13 @@ impl Outbound {
         Ok(Ticket { quota, admitted, shared, tokens, has_ended: false })
     }
 
-    /// How far requests are apart after a pause: as the slowest of their limits allows, and all processes together.
-    fn recovery_interval(&self, limits: &[AppliedLimit]) -> Duration {
+    /// How far requests are apart after a pause: as the slowest of their limits allows, at first to all processes
+    /// together. With each request it is to half as many of them, because the others may have none to send.
+    fn recovery_interval(&self, limits: &[AppliedLimit], sent: u32) -> Duration {
         let interval = slowest_interval(limits);
         let interval = if interval.is_zero() { RECOVERY_INTERVAL } else { interval };
-        interval.saturating_mul(self.limiter.engine().nodes())
+        let busy = self.limiter.engine().nodes() >> sent.min(u32::BITS - 1);
+        interval.saturating_mul(busy.max(1))
     }
 
     fn blocked(

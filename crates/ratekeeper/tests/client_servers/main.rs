@@ -4,4 +4,5 @@
 
 mod llm;
 mod reqwest;
+mod shared_pause;
 mod support;
