@@ -2,6 +2,7 @@
 #![cfg(all(feature = "redis", feature = "reqwest"))]
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 
+mod fleet;
 mod llm;
 mod reqwest;
 mod shared_pause;
