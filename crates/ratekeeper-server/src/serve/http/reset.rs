@@ -43,7 +43,7 @@ async fn reset_request(
 ) -> Result<Vec<String>, StoreError> {
     let limits = match active.policy().resolve(&request.attributes(api.now_us())) {
         Resolution::Charged(limits) => limits,
-        Resolution::Exempt(_) | Resolution::MissingIdentity { .. } => Vec::new(),
+        Resolution::Exempt(_) | Resolution::MissingIdentity { .. } => Default::default(),
     };
     let charges = limits.iter().filter_map(|applied_limit| match applied_limit.amount() {
         Amount::Rate(limit) => Some(Charge::new(limit, applied_limit.key.as_bytes())),
