@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ratekeeper_core::{Cost, Micros};
 use ratekeeper_policy::json_fields::JsonFields;
-use ratekeeper_policy::{AppliedLimit, AppliedLimits};
+use ratekeeper_policy::{AppliedLimit, AppliedLimits, LimitRule};
 use sha2::{Digest, Sha256};
 
 use super::error::{LocalReason, LocalRefusal};
@@ -100,9 +100,15 @@ struct Wait {
     limit: Option<Arc<str>>,
     /// Whether the end of another request may end the wait, so that it is not known how long it takes.
     ends_with_others: bool,
+    /// How long after this request the next one can be sent, as far as it is known.
+    interval: Duration,
 }
 
 impl Wait {
+    fn new(hold: Hold) -> Self {
+        Self { hold, limit: None, ends_with_others: false, interval: Duration::ZERO }
+    }
+
     /// Whether it is known that the wait takes longer than a request may wait.
     fn is_too_long(&self, now: Micros, wait_until: Micros) -> bool {
         let until = if self.ends_with_others {
@@ -218,7 +224,7 @@ impl Outbound {
         let hold = Hold { until: now.after(delay), reason: WaitReason::RateLimit };
         let binding = ticket.admitted.as_ref().and_then(|admitted| admitted.binding());
         let limit = binding.map(|binding| binding.rule.shared_name().clone());
-        let wait = Wait { hold, limit, ends_with_others: false };
+        let wait = Wait { limit, ..Wait::new(hold) };
         if wait.hold.until > wait_until {
             if let Some(mut admitted) = { ticket }.admitted.take() {
                 admitted.settle_as(0);
@@ -247,7 +253,7 @@ impl Outbound {
         if quota.waiting() >= WAITERS_MAX {
             return Err(NotSent::never(LocalReason::TooManyWaiting));
         }
-        let expected = self.expected(candidate, quota.waiting(), began);
+        let expected = expected(&quota, began);
         if expected.hold.until > wait_until {
             return Err(NotSent::too_long(&expected, began));
         }
@@ -269,25 +275,15 @@ impl Outbound {
             if wait.is_too_long(now, wait_until) {
                 return Err(NotSent::too_long(&wait, now));
             }
-            quota.state().next_at = wait.hold.until;
+            {
+                let mut state = quota.state();
+                (state.next_at, state.next_interval) = (wait.hold.until, wait.interval);
+            }
             tokio::select! {
                 () = self.sleep(&wait, now, wait_until) => {}
                 () = ended, if wait.ends_with_others => {}
             }
         }
-    }
-
-    /// Returns when a request is expected to be sent, behind those that wait.
-    fn expected(&self, candidate: &mut Candidate<'_>, ahead: usize, now: Micros) -> Wait {
-        let interval = candidate.limits.as_deref().map_or(Duration::ZERO, interval_of);
-        let first = candidate.quota.state().next_at.max(now);
-        let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
-        let until = match ahead {
-            0 => now,
-            ahead => first.after(interval.saturating_mul(ahead)),
-        };
-        let hold = Hold { until, reason: WaitReason::Queue };
-        Wait { hold, limit: None, ends_with_others: false }
     }
 
     /// Sleeps until a hold is over, and counts that.
@@ -328,17 +324,19 @@ impl Outbound {
                 drop(state);
                 candidate.limits = Some(limits);
                 let ends_with_others = hold.reason == WaitReason::ServerQuota && is_in_flight;
-                return Err(Blocked::Wait(Wait { hold, limit: None, ends_with_others }));
+                return Err(Blocked::Wait(Wait { ends_with_others, ..Wait::new(hold) }));
             }
-            if state.is_recovering() {
-                interval = self.recovery_interval(&limits);
+            if let Some(sent) = state.sent_since_pause() {
+                interval = self.recovery_interval(&limits, sent);
             }
         }
         let admitted = match limits.is_empty() {
             true => None,
             false => {
+                let intervals = if waiting > 0 { intervals_of(&limits) } else { Vec::new() };
                 let admitted = self.limiter.admit(&candidate.policy, limits, now).await;
-                let admitted = admitted.map_err(|refusal| self.blocked(&refusal, now))?;
+                let admitted =
+                    admitted.map_err(|refusal| self.blocked(&refusal, &intervals, now))?;
                 Some(admitted.notifying(&self.shared.ended))
             }
         };
@@ -349,20 +347,29 @@ impl Outbound {
         Ok(Ticket { quota, admitted, shared, tokens, has_ended: false })
     }
 
-    /// How far requests are apart after a pause: as the slowest of their limits allows, and all processes together.
-    fn recovery_interval(&self, limits: &[AppliedLimit]) -> Duration {
-        let interval = interval_of(limits);
+    /// How far requests are apart after a pause: as the slowest of their limits allows, at first to all processes
+    /// together. With each request it is to half as many of them, because the others may have none to send.
+    fn recovery_interval(&self, limits: &[AppliedLimit], sent: u32) -> Duration {
+        let interval = slowest_interval(limits);
         let interval = if interval.is_zero() { RECOVERY_INTERVAL } else { interval };
-        interval.saturating_mul(self.limiter.engine().nodes())
+        let busy = self.limiter.engine().nodes() >> sent.min(u32::BITS - 1);
+        interval.saturating_mul(busy.max(1))
     }
 
-    fn blocked(&self, refusal: &Refusal, now: Micros) -> Blocked {
+    fn blocked(
+        &self,
+        refusal: &Refusal,
+        intervals: &[(Arc<LimitRule>, Duration)],
+        now: Micros,
+    ) -> Blocked {
         let limit = Some(refusal.rule.shared_name().clone());
+        let interval = intervals.iter().find(|(rule, _)| Arc::ptr_eq(rule, &refusal.rule));
+        let interval = interval.map_or(Duration::ZERO, |(_, interval)| *interval);
         match &refusal.reason {
             RefusalReason::RateLimited { decision, .. } => match decision.retry_after() {
                 Some(wait) => {
                     let hold = Hold { until: now.after(wait), reason: WaitReason::RateLimit };
-                    Blocked::Wait(Wait { hold, limit, ends_with_others: false })
+                    Blocked::Wait(Wait { limit, interval, ..Wait::new(hold) })
                 }
                 None => {
                     Blocked::Never(LocalReason::ExceedsCapacity(refusal.rule.shared_name().clone()))
@@ -370,7 +377,7 @@ impl Outbound {
             },
             RefusalReason::TooManyInFlight { .. } => {
                 let hold = Hold { until: now.after(PERMIT_POLL), reason: WaitReason::Concurrency };
-                Blocked::Wait(Wait { hold, limit, ends_with_others: true })
+                Blocked::Wait(Wait { limit, ends_with_others: true, ..Wait::new(hold) })
             }
             _ => Blocked::Never(not_sent(refusal).refusal.reason),
         }
@@ -444,14 +451,36 @@ fn is_metered(limit: &AppliedLimit) -> bool {
 }
 
 /// Returns how long the slowest of the limits takes to allow the cost of a request again.
-fn interval_of(limits: &[AppliedLimit]) -> Duration {
-    let of = |limit: &AppliedLimit| {
-        let rate = rate_of(limit).filter(|_| limit.is_enforced)?.rate();
-        let micros = rate.period().as_micros() * u128::from(limit.cost.get());
-        let micros = micros / u128::from(rate.count()).max(1);
-        Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
+fn slowest_interval(limits: &[AppliedLimit]) -> Duration {
+    limits.iter().filter_map(interval_of).max().unwrap_or_default()
+}
+
+/// Returns how far requests are apart that a limit holds back, by limit. A window holds back all until its end, and then
+/// none.
+fn intervals_of(limits: &[AppliedLimit]) -> Vec<(Arc<LimitRule>, Duration)> {
+    let is_bucket =
+        |limit: &&AppliedLimit| rate_of(limit).is_some_and(|limit| limit.algorithm().has_burst());
+    let of = |limit: &AppliedLimit| Some((Arc::clone(&limit.rule), interval_of(limit)?));
+    limits.iter().filter(is_bucket).filter_map(of).collect()
+}
+
+/// Returns how long a limit takes to allow the cost of a request again.
+fn interval_of(limit: &AppliedLimit) -> Option<Duration> {
+    let rate = rate_of(limit).filter(|_| limit.is_enforced)?.rate();
+    let micros = rate.period().as_micros() * u128::from(limit.cost.get());
+    let micros = micros / u128::from(rate.count()).max(1);
+    Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
+}
+
+/// Returns when a request is expected to be sent, behind those that wait: by what the first of them waits for.
+fn expected(quota: &Quota, now: Micros) -> Wait {
+    let ahead = u32::try_from(quota.waiting()).unwrap_or(u32::MAX);
+    let state = quota.state();
+    let until = match ahead {
+        0 => now,
+        ahead => state.next_at.max(now).after(state.next_interval.saturating_mul(ahead)),
     };
-    limits.iter().filter_map(of).max().unwrap_or_default()
+    Wait::new(Hold { until, reason: WaitReason::Queue })
 }
 
 fn not_sent(refusal: &Refusal) -> NotSent {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, StatusCode};
 use ratekeeper_control::Failure;
-use reqwest::{Body, Request, Response};
+use reqwest::{Body, Request, Response, ResponseBuilderExt, Url};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use super::call::{AttemptToSend, Exchange};
@@ -85,7 +85,8 @@ impl Exchange for ReqwestExchange<'_> {
         attempt: &AttemptToSend,
     ) -> std::result::Result<Response, BoxError> {
         let copy = head.request.as_ref().filter(|_| attempt.is_kept).and_then(Request::try_clone);
-        self.is_replayable = copy.is_some();
+        // The last attempt is not kept, and no body would change that it is the last.
+        self.is_replayable = copy.is_some() || !attempt.is_kept;
         let request = copy.or_else(|| head.request.take());
         let mut request = request.ok_or("the body of the request cannot be sent again")?;
         prepare(request.headers_mut(), attempt);
@@ -126,7 +127,10 @@ impl Exchange for ReqwestExchange<'_> {
             |(admitted, _): &(Admitted, _)| admitted.is_metered() || admitted.holds_permits();
         match admitted.filter(is_held) {
             Some(admitted) => {
-                let response: http::Response<Body> = response.into();
+                let url = response.url().clone();
+                let mut response: http::Response<Body> = response.into();
+                // The conversion drops the address, and takes it from the extensions on the way back.
+                response.extensions_mut().extend(url_extension(url));
                 finish_response(response, Some(admitted), attempt).map(Body::wrap).into()
             }
             None => {
@@ -137,4 +141,10 @@ impl Exchange for ReqwestExchange<'_> {
             }
         }
     }
+}
+
+/// Returns the extension in which reqwest keeps the address of a response.
+fn url_extension(url: Url) -> Extensions {
+    let response = http::Response::builder().url(url).body(());
+    response.map(|response| response.into_parts().0.extensions).unwrap_or_default()
 }

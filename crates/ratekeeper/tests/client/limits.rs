@@ -70,6 +70,25 @@ async fn a_wait_that_is_too_long_fails_at_once_and_says_how_long() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_the_limit_that_requests_wait_for_counts_for_how_long_they_wait() {
+    // All are within the hour and within the day, so that only the first limit holds them back.
+    let lines = ["10/s burst 1 per host", "5000/hour per host"];
+    let text = "version: 1\nlimits: [{ name: s, per: host, rate: 10/s burst 1 }, \
+                { name: d, per: host, rate: 10000/day, algorithm: fixed_window }]";
+    for outbound in [outbound(&lines), with_policy(policy(text))] {
+        let (upstream, mut tasks) = (Upstream::ok(), tokio::task::JoinSet::new());
+        let client = upstream.behind(&outbound.max_wait(20 * SEC));
+        for _ in 0..100 {
+            let client = client.clone();
+            tasks.spawn(async move { send(&client, get(A)).await.map(drop) });
+            tokio::task::yield_now().await;
+        }
+        tasks.join_all().await.into_iter().for_each(|sent| sent.unwrap());
+        assert_eq!(upstream.times().last(), Some(&(9_900 * MS)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_a_wait_the_error_says_when() {
     let outbound = outbound(&["1/minute per host"]).max_wait(Duration::ZERO);
     let client = Upstream::ok().behind(&outbound);

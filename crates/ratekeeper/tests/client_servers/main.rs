@@ -1,0 +1,9 @@
+//! The layer for clients against real servers, over real sockets and in real time.
+#![cfg(all(feature = "redis", feature = "reqwest"))]
+#![allow(clippy::disallowed_methods, reason = "real servers take real time")]
+
+mod fleet;
+mod llm;
+mod reqwest;
+mod shared_pause;
+mod support;
