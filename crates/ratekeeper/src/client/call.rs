@@ -202,7 +202,7 @@ impl Outbound {
             return Ok(());
         }
         count(&self.shared.counters.throttled);
-        let refusal = LocalRefusal { reason: LocalReason::Throttled, retry_after: None };
+        let refusal = LocalRefusal::new(LocalReason::Throttled, None);
         Err(NotSent { refusal, is_wait: false })
     }
 

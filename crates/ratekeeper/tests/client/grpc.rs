@@ -1,0 +1,51 @@
+//! What clients of tonic get to see.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use http::Response;
+use ratekeeper::client::OutboundError;
+use ratekeeper::tower::ResponseBody;
+use tonic::Code;
+use tonic::body::Body;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tower::Layer;
+
+use crate::support::{outbound, policy, with_policy};
+
+const CHECK: HealthCheckRequest = HealthCheckRequest { service: String::new() };
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_here_is_resource_exhausted_and_says_when() {
+    let (_, service) = tonic_health::server::health_reporter();
+    let outbound = outbound(&["1/minute per host"]).max_wait(Duration::ZERO);
+    let mut client = HealthClient::new(outbound.layer(service));
+    client.check(CHECK).await.unwrap();
+    tokio::time::advance(Duration::from_millis(500)).await;
+    let status = client.check(CHECK).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(status.message(), "not sent: the limit \"default\" is used up; retry in 59.5s");
+    assert_eq!(status.metadata().get("retry-after").unwrap(), "60");
+    let error =
+        status.source().unwrap().downcast_ref::<OutboundError<Response<ResponseBody<Body>>>>();
+    assert_eq!(error.unwrap().retry_after(), Some(Duration::from_millis(59_500)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_required_identity_is_unauthenticated() {
+    let (_, service) = tonic_health::server::health_reporter();
+    let outbound = with_policy(policy(
+        "
+version: 1
+identify: { tenant: { header: x-tenant, missing: deny } }
+limits: [{ name: tenants, per: tenant, rate: 1/minute }]
+",
+    ));
+    let mut client = HealthClient::new(outbound.layer(service));
+    let status = client.check(CHECK).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated, "{status}");
+    let mut request = tonic::Request::new(CHECK);
+    request.metadata_mut().insert("x-tenant", "a".parse().unwrap());
+    client.check(request).await.unwrap();
+}
