@@ -1,16 +1,17 @@
 //! What clients of tonic get to see.
 
+use std::convert::Infallible;
 use std::error::Error as _;
 use std::time::Duration;
 
-use http::Response;
-use ratekeeper::client::OutboundError;
+use http::{Request, Response};
+use ratekeeper::client::{Outbound, OutboundError};
 use ratekeeper::tower::ResponseBody;
 use tonic::Code;
 use tonic::body::Body;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
-use tower::Layer;
+use tower::{Layer, service_fn};
 
 use crate::support::{outbound, policy, with_policy};
 
@@ -48,4 +49,19 @@ limits: [{ name: tenants, per: tenant, rate: 1/minute }]
     let mut request = tonic::Request::new(CHECK);
     request.metadata_mut().insert("x-tenant", "a".parse().unwrap());
     client.check(request).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_of_a_proxy_has_the_code_that_it_has_without_the_layer() {
+    for status in [429, 502, 503] {
+        let proxy = service_fn(move |_: Request<Body>| async move {
+            let response = Response::builder().status(status).header("content-type", "text/html");
+            Ok::<_, Infallible>(response.body(Body::default()).unwrap())
+        });
+        let code = HealthClient::new(proxy).check(CHECK).await.unwrap_err().code();
+        for outbound in [Outbound::unlimited(), Outbound::unlimited().without_retries()] {
+            let error = HealthClient::new(outbound.layer(proxy)).check(CHECK).await.unwrap_err();
+            assert_eq!((error.code(), code), (Code::Unavailable, Code::Unavailable), "{error}");
+        }
+    }
 }
