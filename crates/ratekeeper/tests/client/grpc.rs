@@ -2,16 +2,19 @@
 
 use std::convert::Infallible;
 use std::error::Error as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response};
-use ratekeeper::client::{Outbound, OutboundError};
+use ratekeeper::client::{Outbound, OutboundError, Repeatable};
 use ratekeeper::tower::ResponseBody;
 use tonic::Code;
 use tonic::body::Body;
+use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
-use tower::{Layer, service_fn};
+use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{outbound, policy, with_policy};
 
@@ -64,4 +67,30 @@ async fn a_response_of_a_proxy_has_the_code_that_it_has_without_the_layer() {
             assert_eq!((error.code(), code), (Code::Unavailable, Code::Unavailable), "{error}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_repeated_although_the_server_did_not_read_it() {
+    let (reporter, service) = tonic_health::server::health_reporter();
+    reporter.set_service_status("orders", ServingStatus::Serving).await;
+    let received = Arc::new(AtomicUsize::new(0));
+    let server = {
+        let received = Arc::clone(&received);
+        service_fn(move |request: Request<Body>| {
+            let (service, number) = (service.clone(), received.fetch_add(1, Ordering::Relaxed));
+            async move {
+                match number {
+                    0 => Ok(tonic::Status::unavailable("restarting").into_http()),
+                    _ => service.oneshot(request).await,
+                }
+            }
+        })
+    };
+    let outbound = outbound(&["10/s per host"]);
+    let mut client = HealthClient::new(outbound.layer(server));
+    let mut request = tonic::Request::new(HealthCheckRequest { service: "orders".into() });
+    request.extensions_mut().insert(Repeatable);
+    let response = client.check(request).await.unwrap();
+    assert_eq!(response.into_inner().status, ServingStatus::Serving as i32);
+    assert_eq!(received.load(Ordering::Relaxed), 2);
 }
