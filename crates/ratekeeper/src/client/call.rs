@@ -151,6 +151,7 @@ impl Outbound {
                 Some(NextStep::Retry { after }) => {
                     failed.discard();
                     drop(ticket);
+                    count(&self.shared.counters.retries);
                     tracing::debug!(
                         attempt,
                         wait_ms = after.as_millis() as u64,

@@ -26,8 +26,10 @@ fn unlimited() -> Outbound {
 async fn temporary_failures_are_retried() {
     for status in [429, 502, 503, 504] {
         let upstream = Upstream::sequence([response(status, &[]), response(200, &[])]);
-        let served = send(&upstream.behind(&unlimited()), get(A)).await.unwrap();
+        let outbound = unlimited();
+        let served = send(&upstream.behind(&outbound), get(A)).await.unwrap();
         assert_eq!((served.status().as_u16(), upstream.count()), (200, 2));
+        assert_eq!(outbound.stats().retries, 1);
         assert_eq!(served.extensions().get::<Attempt>(), Some(&Attempt(2)));
         let received = upstream.received.lock().unwrap();
         assert!(!received[0].headers.contains_key("x-retry-count"));
