@@ -84,13 +84,13 @@ pub(super) struct NotSent {
 
 impl NotSent {
     fn never(reason: LocalReason) -> Self {
-        Self { refusal: LocalRefusal { reason, retry_after: None }, is_wait: false }
+        Self { refusal: LocalRefusal::new(reason, None), is_wait: false }
     }
 
     fn too_long(wait: &Wait, now: Micros) -> Self {
         let reason = LocalReason::Wait { reason: wait.hold.reason, limit: wait.limit.clone() };
         let retry_after = Some(wait.hold.until.since(now)).filter(|wait| !wait.is_zero());
-        Self { refusal: LocalRefusal { reason, retry_after }, is_wait: true }
+        Self { refusal: LocalRefusal::new(reason, retry_after), is_wait: true }
     }
 }
 

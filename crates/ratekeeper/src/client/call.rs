@@ -151,6 +151,7 @@ impl Outbound {
                 Some(NextStep::Retry { after }) => {
                     failed.discard();
                     drop(ticket);
+                    count(&self.shared.counters.retries);
                     tracing::debug!(
                         attempt,
                         wait_ms = after.as_millis() as u64,
@@ -160,9 +161,9 @@ impl Outbound {
                     (attempt, previous_delay) = (attempt + 1, after);
                 }
                 Some(NextStep::Stop(stop)) => {
-                    return self.stopped::<X>(failed, Some(stop), attempt, policy);
+                    return self.stopped::<X>(failed, Some(stop), attempt, policy, &call);
                 }
-                None => return self.stopped::<X>(failed, None, attempt, policy),
+                None => return self.stopped::<X>(failed, None, attempt, policy, &call),
             }
         }
     }
@@ -202,7 +203,7 @@ impl Outbound {
             return Ok(());
         }
         count(&self.shared.counters.throttled);
-        let refusal = LocalRefusal { reason: LocalReason::Throttled, retry_after: None };
+        let refusal = LocalRefusal::new(LocalReason::Throttled, None);
         Err(NotSent { refusal, is_wait: false })
     }
 
@@ -350,6 +351,7 @@ impl Outbound {
         stop: Option<StopReason>,
         attempts: u32,
         policy: Arc<ActivePolicy>,
+        call: &Call,
     ) -> Result<X::Response, OutboundError<X::Response>> {
         let is_budget = matches!(stop, Some(StopReason::BudgetSpent));
         let FailedResponse { response, hints, admitted } = match failed {
@@ -362,7 +364,8 @@ impl Outbound {
             Failed::Response(failed) => *failed,
         };
         let (status, headers) = X::head(&response);
-        let is_rpc = crate::tower::is_grpc(headers);
+        // A gRPC client makes a status of any response, also of that of a proxy.
+        let is_rpc = call.is_grpc || crate::tower::is_grpc(headers);
         let response = X::finish(response, admitted.map(|admitted| (admitted, policy)), attempts);
         if is_rpc || self.config.passes_refusals {
             return Ok(response);

@@ -23,7 +23,7 @@ async fn requests_wait_for_the_limit_of_their_host() {
     assert_eq!(upstream.times(), expected);
     let stats = outbound.stats();
     assert_eq!((stats.requests, stats.attempts), (6, 6));
-    let waits = stats.waits.iter().find(|(reason, _)| *reason == WaitReason::RateLimit).unwrap().1;
+    let waits = stats.waits_for(WaitReason::RateLimit);
     assert_eq!((waits.count, waits.time), (2, 200 * MS));
 }
 
