@@ -30,7 +30,7 @@ pub struct RetryBudgetConfig {
 impl RetryBudgetConfig {
     /// 20% of the requests and one retry per second, over 10 seconds.
     pub const DEFAULT: Self =
-        Self { percent: 20, floor_per_sec: 1, window: Duration::from_secs(10) };
+        Self { percent: 20, floor_per_sec: 3, window: Duration::from_secs(10) };
 
     /// The largest share of retries: ten for each request.
     pub const PERCENT_MAX: u32 = 1_000;

@@ -161,6 +161,7 @@ impl Outbound {
                     (attempt, previous_delay) = (attempt + 1, after);
                 }
                 Some(NextStep::Stop(stop)) => {
+                    tracing::debug!(attempt, reason = %stop, "outbound request is not retried");
                     return self.stopped::<X>(failed, Some(stop), attempt, policy, &call);
                 }
                 None => return self.stopped::<X>(failed, None, attempt, policy, &call),
@@ -195,11 +196,13 @@ impl Outbound {
     /// Counts a request in the budget, and refuses it if the server refuses most of them.
     fn begin(&self, quota: &super::quota::Quota, now: Micros) -> Result<(), NotSent> {
         let mut state = quota.state();
-        state.budget.deposit(now);
-        let Some(throttle) = &mut state.throttle else { return Ok(()) };
-        let is_rejected = throttle.rejects(now, fastrand::u64(..));
-        throttle.on_request(now);
-        if !is_rejected {
+        let throttled = state.throttle.as_mut().is_some_and(|throttle| {
+            let is_rejected = throttle.rejects(now, fastrand::u64(..));
+            throttle.on_request(now);
+            is_rejected
+        });
+        if !throttled {
+            state.budget.deposit(now);
             return Ok(());
         }
         count(&self.shared.counters.throttled);

@@ -30,9 +30,9 @@ pub enum OutboundError<T> {
     /// It would have had to wait for longer than it may.
     WaitTooLong(LocalRefusal),
     /// The server refused it.
-    UpstreamRefused(UpstreamRefusal<T>),
+    UpstreamRefused(Box<UpstreamRefusal<T>>),
     /// It failed, and the retry budget does not allow another attempt.
-    BudgetSpent(FailedAttempt<T>),
+    BudgetSpent(Box<FailedAttempt<T>>),
     /// The client failed.
     Failed {
         /// The attempts that were made.

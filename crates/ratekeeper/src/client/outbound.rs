@@ -304,7 +304,7 @@ impl Outbound {
         self.set(|config| config.retry = Some(rules))
     }
 
-    /// Sets how many retries are allowed, per quota: by default 20% of requests, and one per second.
+    /// Sets how many retries are allowed, per quota: by default 20% of requests, and three per second.
     ///
     /// # Errors
     ///

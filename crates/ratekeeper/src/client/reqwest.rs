@@ -10,7 +10,7 @@ use reqwest::{Body, Request, Response, ResponseBuilderExt, Url};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use super::call::{AttemptToSend, Exchange};
-use super::error::BoxError;
+use super::error::{BoxError, OutboundError};
 use super::outbound::Outbound;
 use super::request::{Attempt, OutboundRequest};
 use super::service::{finish_response, prepare};
@@ -30,10 +30,10 @@ use crate::policy_handle::ActivePolicy;
 /// # Ok(()) }
 ///
 /// # async fn g(client: reqwest_middleware::ClientWithMiddleware) {
-/// if let Err(reqwest_middleware::Error::Middleware(error)) = client.get("https://api.example.com").send().await
-///     && let Some(refused) = error.downcast_ref::<OutboundError<reqwest::Response>>()
+/// if let Err(error) = client.get("https://api.example.com").send().await
+///     && let Some(error) = OutboundError::find(&error)
 /// {
-///     println!("{refused}; retry in {:?}", refused.retry_after());
+///     println!("{error}; retry in {:?}", error.retry_after());
 /// }
 /// # }
 /// ```
@@ -48,6 +48,16 @@ impl Middleware for Outbound {
         let head = ReqwestHead { request: Some(request), extensions: extensions.clone() };
         let exchange = ReqwestExchange { next, extensions, is_replayable: true };
         self.run(head, exchange).await.map_err(Error::middleware)
+    }
+}
+
+impl OutboundError<Response> {
+    /// Returns the error of the layer in an error of a client with middleware, if it is one.
+    pub fn find(error: &Error) -> Option<&Self> {
+        match error {
+            Error::Middleware(error) => error.downcast_ref(),
+            Error::Reqwest(_) => None,
+        }
     }
 }
 
