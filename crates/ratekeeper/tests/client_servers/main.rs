@@ -2,8 +2,10 @@
 #![cfg(all(feature = "redis", feature = "reqwest"))]
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 
+mod faults;
 mod fleet;
 mod llm;
+mod nginx;
 mod reqwest;
 mod shared_pause;
 mod support;

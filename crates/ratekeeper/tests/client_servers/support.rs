@@ -73,7 +73,7 @@ pub(crate) async fn send_all(
     }
     let mut results: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
     results.sort_by_key(|(n, _)| *n);
-    results.into_iter().map(|(_, result)| result).collect()
+    results.into_iter().unzip::<_, _, Vec<_>, _>().1
 }
 
 /// How many requests had a response with status 200.
