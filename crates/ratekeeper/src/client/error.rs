@@ -30,9 +30,9 @@ pub enum OutboundError<T> {
     /// It would have had to wait for longer than it may.
     WaitTooLong(LocalRefusal),
     /// The server refused it.
-    UpstreamRefused(Box<UpstreamRefusal<T>>),
+    UpstreamRefused(UpstreamRefusal<T>),
     /// It failed, and the retry budget does not allow another attempt.
-    BudgetSpent(Box<FailedAttempt<T>>),
+    BudgetSpent(FailedAttempt<T>),
     /// The client failed.
     Failed {
         /// The attempts that were made.
@@ -234,11 +234,11 @@ pub enum FailedAttempt<T> {
 
 /// A response in an error. It can be taken out; an error can be shared between threads, which not every response
 /// can.
-pub struct LastResponse<T>(Mutex<T>);
+pub struct LastResponse<T>(Box<Mutex<T>>);
 
 impl<T> LastResponse<T> {
     pub(super) fn new(response: T) -> Self {
-        Self(Mutex::new(response))
+        Self(Box::new(Mutex::new(response)))
     }
 
     /// Returns the response.

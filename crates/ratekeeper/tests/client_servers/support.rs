@@ -84,10 +84,10 @@ pub(crate) fn served(results: &[Result<Received, Error>]) -> usize {
     results.iter().filter(is_served).count()
 }
 
-/// How many retries the default budget admits for so many requests in a run of this length: 20% of them, and one per
+/// How many retries the default budget admits for so many requests in a run of this length: 20% of them, and three per
 /// second over a window of ten.
 pub(crate) fn retries_max(requests: usize, elapsed: Duration) -> u64 {
-    requests as u64 / 5 + 10 + elapsed.as_secs()
+    requests as u64 / 5 + 30 + 3 * elapsed.as_secs()
 }
 
 /// Asserts that requests arrived no faster than a bucket allows that was full at `began`. It holds on a host of any
