@@ -24,8 +24,8 @@ const UNCERTAIN_SLACK: Duration = Duration::from_secs(2);
 /// rounding. A later reset is that of a window, and then the server is taken to use windows from
 /// there on. An earlier reset is the time until the next request is admitted, whatever the server
 /// uses, so nothing is expected back before it. A window of at most 2 s is taken for a bucket, and a
-/// limit without a known window for a window, unless all its resets are at most 2 s away: in whole
-/// seconds, these say too little.
+/// limit without a known window for a window, unless all its resets are 1 or 2 whole seconds: rounded
+/// up, these say too little.
 ///
 /// Without a constraint, everything may be sent: before the first response, after the reset of a
 /// window until the next response, and if a response does not say both what remains and when it
@@ -57,8 +57,8 @@ pub struct LearnedQuota {
     model: Model,
     /// Whether the server has stated a reset that only a window has.
     has_windows: bool,
-    /// Whether it has stated a reset that is far enough away to mean something in whole seconds.
-    has_long_resets: bool,
+    /// Whether it has stated a reset that means something: finer than seconds, or seconds away.
+    has_exact_resets: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -87,9 +87,10 @@ impl LearnedQuota {
             observed_at: now,
             resets_at: now.after(reset_after),
         };
-        self.has_long_resets |= reset_after > AMBIGUOUS_WINDOW_MAX;
+        self.has_exact_resets |=
+            reset_after > AMBIGUOUS_WINDOW_MAX || reset_after.subsec_nanos() > 0;
         let policy = Policy::of(hint);
-        if policy.is_none() && !self.has_long_resets {
+        if policy.is_none() && !self.has_exact_resets {
             // A bucket that refills within a second states the same, rounded up.
             return;
         }

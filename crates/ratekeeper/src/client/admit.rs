@@ -26,7 +26,7 @@ static CREDENTIALS: [http::HeaderName; 4] = [
     http::HeaderName::from_static("x-goog-api-key"),
 ];
 
-/// How far requests are apart after a pause if no rate limit applies to them.
+/// How far requests are apart after a pause if no bucket says so.
 const RECOVERY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How often a request that waits for a permit tries to get one that another process has released.
@@ -347,11 +347,11 @@ impl Outbound {
         Ok(Ticket { quota, admitted, shared, tokens, has_ended: false })
     }
 
-    /// How far requests are apart after a pause: as the slowest of their limits allows, at first to all processes
-    /// together. With each request it is to half as many of them, because the others may have none to send.
+    /// How far requests are apart after a pause: as the fastest of their buckets allows, because the others hold them
+    /// back by themselves; at first to all processes together. With each request it is to half as many of them, because the others may have none to send.
     fn recovery_interval(&self, limits: &[AppliedLimit], sent: u32) -> Duration {
-        let interval = slowest_interval(limits);
-        let interval = if interval.is_zero() { RECOVERY_INTERVAL } else { interval };
+        let intervals = limits.iter().filter(is_bucket).filter_map(interval_of);
+        let interval = intervals.min().unwrap_or(RECOVERY_INTERVAL);
         let busy = self.limiter.engine().nodes() >> sent.min(u32::BITS - 1);
         interval.saturating_mul(busy.max(1))
     }
@@ -450,18 +450,15 @@ fn is_metered(limit: &AppliedLimit) -> bool {
     limit.rule.usage_format().is_some()
 }
 
-/// Returns how long the slowest of the limits takes to allow the cost of a request again.
-fn slowest_interval(limits: &[AppliedLimit]) -> Duration {
-    limits.iter().filter_map(interval_of).max().unwrap_or_default()
-}
-
 /// Returns how far requests are apart that a limit holds back, by limit. A window holds back all until its end, and then
 /// none.
 fn intervals_of(limits: &[AppliedLimit]) -> Vec<(Arc<LimitRule>, Duration)> {
-    let is_bucket =
-        |limit: &&AppliedLimit| rate_of(limit).is_some_and(|limit| limit.algorithm().has_burst());
     let of = |limit: &AppliedLimit| Some((Arc::clone(&limit.rule), interval_of(limit)?));
     limits.iter().filter(is_bucket).filter_map(of).collect()
+}
+
+fn is_bucket(limit: &&AppliedLimit) -> bool {
+    rate_of(limit).is_some_and(|limit| limit.algorithm().has_burst())
 }
 
 /// Returns how long a limit takes to allow the cost of a request again.
