@@ -1,10 +1,7 @@
 //! A policy over a store: requests in, admissions out.
 
-use std::future::Future;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ratekeeper_core::{Decision, Micros};
@@ -14,10 +11,12 @@ use ratekeeper_policy::{
 use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
 use smallvec::SmallVec;
 
-use crate::admission::{Admission, Admitted, Permits, Refusal, RefusalReason, charge_of, rate_of};
+use crate::admission::{
+    Admission, Admitted, Charged, Permits, Refusal, RefusalReason, charge_of, rate_of,
+};
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{
-    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt,
+    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt, ready_now,
 };
 use crate::policy_handle::{ActivePolicy, PolicyHandle, PolicyLoadError, read_stamped};
 use crate::telemetry::{Outcome, Telemetry};
@@ -131,12 +130,8 @@ impl PolicyLimiter {
             Err(refusal) => return MaybeReady::ready(Admission::Refused(refusal)),
         };
         if self.engine().is_memory() {
-            // With a store in memory nothing is waited for, so the first poll completes.
-            let admission = pin!(self.inner.admit(&policy, limits, now));
-            return match admission.poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(admission) => MaybeReady::ready(admission.into()),
-                Poll::Pending => unreachable!("a store in memory decides at once"),
-            };
+            let admission = ready_now(self.inner.admit(&policy, limits, now));
+            return MaybeReady::ready(admission.into());
         }
         let inner = Arc::clone(&self.inner);
         MaybeReady::pending(async move { inner.admit(&policy, limits, now).await.into() })
@@ -165,13 +160,13 @@ impl PolicyLimiter {
 
     /// Charges these limits, all or none.
     #[cfg(feature = "client")]
-    pub(crate) async fn admit(
+    pub(crate) async fn charge(
         &self,
         policy: &ActivePolicy,
-        limits: AppliedLimits,
+        limits: &[AppliedLimit],
         now: Micros,
-    ) -> Result<Admitted, Box<Refusal>> {
-        self.inner.admit(policy, limits, now).await
+    ) -> Result<Charged, Box<Refusal>> {
+        self.inner.charge(policy, limits, now).await
     }
 
     /// Returns what a rate limit has left for a key, without charging; `None` for a concurrency limit.
@@ -199,16 +194,26 @@ struct Refused {
 }
 
 impl Inner {
-    /// Admits or refuses a request: permits first, because they can be released; then all rate limits or
-    /// none; then the limits in shadow mode, each by itself.
     async fn admit(
-        self: &Arc<Self>,
+        &self,
         policy: &ActivePolicy,
         limits: AppliedLimits,
         now: Micros,
     ) -> Result<Admitted, Box<Refusal>> {
+        let charged = self.charge(policy, &limits, now).await?;
+        Ok(charged.admitted(limits, Arc::clone(&self.engine)))
+    }
+
+    /// Charges a request, or refuses it: permits first, because they can be released; then all rate limits
+    /// or none; then the limits in shadow mode, each by itself.
+    async fn charge(
+        &self,
+        policy: &ActivePolicy,
+        limits: &[AppliedLimit],
+        now: Micros,
+    ) -> Result<Charged, Box<Refusal>> {
         let mut permits = Permits::new();
-        let enforced = match self.enforce(&limits, now, &mut permits).await {
+        let enforced = match self.enforce(limits, now, &mut permits).await {
             Ok(verdict) => verdict,
             Err(Refused { by, reason, is_degraded }) => {
                 self.telemetry.record(policy, &limits[by], Outcome::Denied, now);
@@ -230,18 +235,7 @@ impl Inner {
             };
             receipts.push(receipt);
         }
-        let engine = self.engine.clone();
-        Ok(Admitted {
-            limits,
-            receipts,
-            binding,
-            delay,
-            is_degraded,
-            permits,
-            #[cfg(feature = "client")]
-            ended: Default::default(),
-            engine,
-        })
+        Ok(Charged { receipts, binding, delay, is_degraded, permits })
     }
 
     async fn enforce(
