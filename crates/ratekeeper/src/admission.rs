@@ -95,6 +95,7 @@ pub struct Admitted {
 }
 
 /// What was charged for a request that may proceed.
+#[derive(Default)]
 pub(crate) struct Charged {
     /// By limit, as in [`Admitted`].
     pub(crate) receipts: SmallVec<[Option<Receipt>; 2]>,

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use ratekeeper_core::{Decision, Micros};
+use ratekeeper_core::Micros;
 use ratekeeper_policy::{
     Amount, AppliedLimit, AppliedLimits, Policy, RequestAttributes, Resolution, StoreSettings,
 };
@@ -165,8 +164,9 @@ impl PolicyLimiter {
         policy: &ActivePolicy,
         limits: &[AppliedLimit],
         now: Micros,
-    ) -> Result<Charged, Box<Refusal>> {
-        self.inner.charge(policy, limits, now).await
+        charged: &mut Charged,
+    ) -> Result<(), Box<Refusal>> {
+        self.inner.charge(policy, limits, now, charged).await
     }
 
     /// Returns what a rate limit has left for a key, without charging; `None` for a concurrency limit.
@@ -174,16 +174,6 @@ impl PolicyLimiter {
         let charge = charge_of(limit)?;
         self.engine().apply(Op::Peek, &[charge]).await.ok()
     }
-}
-
-/// The verdict on the enforced rate limits of a request.
-struct RateVerdict {
-    /// The index of the binding limit, and its decision.
-    binding: Option<(usize, Decision)>,
-    delay: Duration,
-    is_degraded: bool,
-    /// By the index of the limit: its decision and receipt, if it was charged.
-    charged: SmallVec<[Option<(Decision, Receipt)>; 2]>,
 }
 
 /// The limit that refuses, by its index.
@@ -200,7 +190,8 @@ impl Inner {
         limits: AppliedLimits,
         now: Micros,
     ) -> Result<Admitted, Box<Refusal>> {
-        let charged = self.charge(policy, &limits, now).await?;
+        let mut charged = Charged::default();
+        self.charge(policy, &limits, now, &mut charged).await?;
         Ok(charged.admitted(limits, Arc::clone(&self.engine)))
     }
 
@@ -211,39 +202,29 @@ impl Inner {
         policy: &ActivePolicy,
         limits: &[AppliedLimit],
         now: Micros,
-    ) -> Result<Charged, Box<Refusal>> {
-        let mut permits = Permits::new();
-        let enforced = match self.enforce(limits, now, &mut permits).await {
-            Ok(verdict) => verdict,
-            Err(Refused { by, reason, is_degraded }) => {
-                self.telemetry.record(policy, &limits[by], Outcome::Denied, now);
-                let rule = limits[by].rule.clone();
-                return Err(Box::new(Refusal { rule, reason, is_degraded }));
-            }
-        };
-        let RateVerdict { binding, delay, is_degraded, charged } = enforced;
-        let mut receipts = SmallVec::with_capacity(limits.len());
-        for (limit, charged) in limits.iter().zip(charged) {
-            let receipt = if limit.is_enforced {
-                let (decision, receipt) = charged.unzip();
-                if !limit.is_share() {
-                    self.telemetry.record_allowed(policy, limit, decision.as_ref(), now);
-                }
-                receipt.filter(|_| decision.is_none_or(|decision| !decision.is_cut()))
-            } else {
-                self.shadow(policy, limit, now, &mut permits).await
-            };
-            receipts.push(receipt);
+        charged: &mut Charged,
+    ) -> Result<(), Box<Refusal>> {
+        charged.receipts.resize_with(limits.len(), || None);
+        if let Err(Refused { by, reason, is_degraded }) =
+            self.enforce(policy, limits, now, charged).await
+        {
+            self.telemetry.record(policy, &limits[by], Outcome::Denied, now);
+            let rule = limits[by].rule.clone();
+            return Err(Box::new(Refusal { rule, reason, is_degraded }));
         }
-        Ok(Charged { receipts, binding, delay, is_degraded, permits })
+        for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| !limit.is_enforced) {
+            charged.receipts[i] = self.shadow(policy, limit, now, &mut charged.permits).await;
+        }
+        Ok(())
     }
 
     async fn enforce(
         &self,
+        policy: &ActivePolicy,
         limits: &[AppliedLimit],
         now: Micros,
-        permits: &mut Permits,
-    ) -> Result<RateVerdict, Refused> {
+        charged: &mut Charged,
+    ) -> Result<(), Refused> {
         let mut rates: SmallVec<[usize; 4]> = SmallVec::new();
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced) {
             match limit.amount() {
@@ -251,50 +232,60 @@ impl Inner {
                 Amount::Concurrency { max, .. } => {
                     let reason = RefusalReason::TooManyInFlight { max: *max };
                     let permit = self.acquire(limit).await;
-                    permits.push(permit.ok_or(Refused { by: i, reason, is_degraded: false })?);
+                    let permit = permit.ok_or(Refused { by: i, reason, is_degraded: false })?;
+                    charged.permits.push(permit);
                 }
             }
         }
-        self.charge_rates(limits, &rates, now).await
+        if !rates.is_empty() {
+            self.charge_rates(policy, limits, &rates, now, charged).await?;
+        }
+        for limit in limits.iter().filter(|limit| limit.is_enforced && !limit.is_share()) {
+            if matches!(limit.amount(), Amount::Concurrency { .. }) {
+                self.telemetry.record_allowed(policy, limit, None, now);
+            }
+        }
+        Ok(())
     }
 
     /// Charges all of these limits or none.
     async fn charge_rates(
         &self,
+        policy: &ActivePolicy,
         limits: &[AppliedLimit],
         rates: &[usize],
         now: Micros,
-    ) -> Result<RateVerdict, Refused> {
+        charged: &mut Charged,
+    ) -> Result<(), Refused> {
         let charges: SmallVec<[Charge<'_>; 4]> =
             rates.iter().filter_map(|i| charge_of(&limits[*i])).collect();
-        let mut verdict = RateVerdict {
-            binding: None,
-            delay: Duration::ZERO,
-            is_degraded: false,
-            charged: limits.iter().map(|_| None).collect(),
+        let applied = match self.engine.apply_at(Op::Check, &charges, now).try_now() {
+            Ok(applied) => applied,
+            Err(later) => later.await,
         };
-        if charges.is_empty() {
-            return Ok(verdict);
-        }
-        let Ok(applied) = self.engine.apply_at(Op::Check, &charges, now).await else {
+        let Ok(applied) = applied else {
             // Limits of a policy differ in name, so there are too many of them.
             let reason = RefusalReason::TooManyLimits { max: CHARGES_MAX };
             return Err(Refused { by: rates[0], reason, is_degraded: false });
         };
         let (by, decision) = (rates[applied.binding()], **applied);
-        verdict.is_degraded = applied.is_degraded();
+        charged.is_degraded = applied.is_degraded();
         if !decision.allowed() {
             let limit = rate_of(&limits[by]).expect("only rates were charged").clone();
             let reason = RefusalReason::RateLimited { limit, decision };
-            return Err(Refused { by, reason, is_degraded: verdict.is_degraded });
+            return Err(Refused { by, reason, is_degraded: charged.is_degraded });
         }
-        verdict.binding = Some((by, decision));
-        verdict.delay = applied.delay();
-        let receipt = applied.receipt();
+        charged.binding = Some((by, decision));
+        charged.delay = applied.delay();
         for (i, decision) in rates.iter().zip(applied.decisions()) {
-            verdict.charged[*i] = Some((*decision, receipt.clone()));
+            if !limits[*i].is_share() {
+                self.telemetry.record_allowed(policy, &limits[*i], Some(decision), now);
+            }
+            if !decision.is_cut() {
+                charged.receipts[*i] = Some(applied.receipt());
+            }
         }
-        Ok(verdict)
+        Ok(())
     }
 
     /// Charges a limit in shadow mode: it counts as if it alone were enforced, and refuses nothing.

@@ -363,14 +363,13 @@ impl Outbound {
                 interval = self.recovery_interval(limits);
             }
         }
-        let admitted = match limits.is_empty() {
-            true => None,
-            false => {
-                let charged = self.limiter.charge(policy, limits, now).await;
-                let charged = charged.map_err(|refusal| self.blocked(&refusal, now))?;
-                self.keep(charged, limits)
-            }
-        };
+        let mut admitted = None;
+        if !limits.is_empty() {
+            let mut charged = Charged::default();
+            let charging = self.limiter.charge(policy, limits, now, &mut charged);
+            charging.await.map_err(|refusal| self.blocked(&refusal, now))?;
+            admitted = self.keep(charged, limits);
+        }
         let is_last = quota.waiting() <= waiting;
         quota.state().send(tokens, now, interval, is_last);
         count(&self.shared.counters.attempts);

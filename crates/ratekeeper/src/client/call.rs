@@ -365,11 +365,8 @@ impl Outbound {
         };
         let (status, headers) = X::head(&response);
         let is_rpc = crate::tower::is_grpc(headers);
-        let response = X::finish(
-            response,
-            admitted.map(|admitted| (admitted, Arc::clone(policy))),
-            attempts,
-        );
+        let response =
+            X::finish(response, admitted.map(|admitted| (admitted, Arc::clone(policy))), attempts);
         if is_rpc || self.config.passes_refusals {
             return Ok(response);
         }
