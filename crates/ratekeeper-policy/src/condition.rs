@@ -137,7 +137,7 @@ impl Condition {
         let fits = |path: &Cow<'_, str>| {
             any_or_none(&self.paths, |p| p.matches_bounded(path, by == Quantifier::Any))
         };
-        if !by.of(context.paths().iter(), fits) {
+        if !self.paths.is_empty() && !by.of(context.paths().iter(), fits) {
             return Some(Mismatch::Path);
         }
         if !self.matches_host(context, by) {

@@ -21,7 +21,7 @@ use crate::token::TokenClaims;
 pub(crate) struct RequestContext<'p: 'r, 'r> {
     pub(crate) request: &'r RequestAttributes<'r>,
     pub(crate) policy: &'p Policy,
-    paths: SmallVec<[Cow<'r, str>; 1]>,
+    paths: OnceCell<SmallVec<[Cow<'r, str>; 1]>>,
     host: OnceCell<Result<Cow<'r, str>, HostError>>,
     client: OnceCell<Option<IpAddr>>,
     parameters: OnceCell<Parameters<'r>>,
@@ -46,7 +46,7 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
         Self {
             request,
             policy,
-            paths: path::readings(request.path),
+            paths: OnceCell::new(),
             host: OnceCell::new(),
             client: OnceCell::new(),
             parameters: OnceCell::new(),
@@ -60,12 +60,12 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
 
     /// Returns the normalized path.
     pub(crate) fn path(&self) -> &str {
-        &self.paths[0]
+        &self.paths()[0]
     }
 
     /// Returns all readings of the path, the normalized one first.
     pub(crate) fn paths(&self) -> &[Cow<'r, str>] {
-        &self.paths
+        self.paths.get_or_init(|| path::readings(self.request.path))
     }
 
     /// Returns the host in canonical form; empty if the request has none.

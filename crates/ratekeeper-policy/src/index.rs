@@ -95,17 +95,13 @@ impl Index {
     /// Returns the limits that may apply, in policy order, without duplicates.
     pub(crate) fn candidates(&self, context: &RequestContext<'_, '_>) -> Candidates {
         let mut found = Candidates::from_slice(&self.always);
-        for path in context.paths() {
-            self.paths.for_each_match(path, |id| found.push(*id));
+        if !self.paths.is_empty() {
+            for path in context.paths() {
+                self.paths.for_each_match(path, |id| found.push(*id));
+            }
         }
         let request = context.request;
-        let method = match request.method.bytes().any(|byte| byte.is_ascii_lowercase()) {
-            true => Cow::from(request.method.to_ascii_uppercase()),
-            false => Cow::from(request.method),
-        };
-        if let Some(ids) = self.by_method.get(method.as_ref()) {
-            found.extend_from_slice(ids);
-        }
+        self.add_by_method(request.method, &mut found);
         self.add_by_host(context, &mut found);
         for (name, values) in &self.by_header {
             let sent = header::values(request, name);
@@ -119,6 +115,17 @@ impl Index {
         found.sort_unstable();
         found.dedup();
         found
+    }
+
+    fn add_by_method(&self, method: &str, found: &mut Candidates) {
+        if self.by_method.is_empty() {
+            return;
+        }
+        let method = match method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+            true => Cow::from(method.to_ascii_uppercase()),
+            false => Cow::from(method),
+        };
+        found.extend(self.by_method.get(method.as_ref()).into_iter().flatten().copied());
     }
 
     fn add_by_host(&self, context: &RequestContext<'_, '_>, found: &mut Candidates) {

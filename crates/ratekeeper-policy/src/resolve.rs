@@ -110,8 +110,10 @@ impl Policy {
             if let Err(missing) = self.apply(rule, context, &mut applied) {
                 return Resolution::MissingIdentity { rule, missing };
             }
-            if rule.closes_group(context, &applied[before..]) {
-                groups_done.extend(rule.group);
+            if let Some(group) = rule.group
+                && rule.closes_group(context, &applied[before..])
+            {
+                groups_done.push(group);
             }
         }
         Resolution::Charged(applied)

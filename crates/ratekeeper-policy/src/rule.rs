@@ -92,6 +92,13 @@ impl LimitRule {
         fields.into_iter().filter(|(is_set, _)| *is_set).map(|(_, field)| field)
     }
 
+    /// Returns whether what a request is charged depends on its response.
+    #[must_use]
+    pub fn is_charged_by_response(&self) -> bool {
+        let by_cost = matches!(self.cost, CostRule::ResponseHeader { .. } | CostRule::Usage(_));
+        by_cost || !self.refund.is_empty()
+    }
+
     /// Returns what the limit does while the store is unavailable.
     #[must_use]
     pub fn on_failure(&self) -> FailureMode {

@@ -94,6 +94,35 @@ pub struct Admitted {
     pub(crate) engine: Arc<Engine>,
 }
 
+/// What was charged for a request that may proceed.
+#[derive(Default)]
+pub(crate) struct Charged {
+    /// By limit, as in [`Admitted`].
+    pub(crate) receipts: SmallVec<[Option<Receipt>; 2]>,
+    pub(crate) binding: Option<(usize, Decision)>,
+    pub(crate) delay: Duration,
+    pub(crate) is_degraded: bool,
+    pub(crate) permits: Permits,
+}
+
+impl Charged {
+    /// Returns the admission of the request, which was charged to these limits.
+    pub(crate) fn admitted(self, limits: AppliedLimits, engine: Arc<Engine>) -> Admitted {
+        let Self { receipts, binding, delay, is_degraded, permits } = self;
+        Admitted {
+            limits,
+            receipts,
+            binding,
+            delay,
+            is_degraded,
+            permits,
+            #[cfg(feature = "client")]
+            ended: Default::default(),
+            engine,
+        }
+    }
+}
+
 /// Notifies those that wait for permits, when it is dropped.
 #[cfg(feature = "client")]
 #[derive(Debug, Default)]

@@ -1,23 +1,21 @@
 //! A policy over a store: requests in, admissions out.
 
-use std::future::Future;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
-use ratekeeper_core::{Decision, Micros};
+use ratekeeper_core::Micros;
 use ratekeeper_policy::{
     Amount, AppliedLimit, AppliedLimits, Policy, RequestAttributes, Resolution, StoreSettings,
 };
 use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
 use smallvec::SmallVec;
 
-use crate::admission::{Admission, Admitted, Permits, Refusal, RefusalReason, charge_of, rate_of};
+use crate::admission::{
+    Admission, Admitted, Charged, Permits, Refusal, RefusalReason, charge_of, rate_of,
+};
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{
-    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt,
+    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt, ready_now,
 };
 use crate::policy_handle::{ActivePolicy, PolicyHandle, PolicyLoadError, read_stamped};
 use crate::telemetry::{Outcome, Telemetry};
@@ -131,12 +129,8 @@ impl PolicyLimiter {
             Err(refusal) => return MaybeReady::ready(Admission::Refused(refusal)),
         };
         if self.engine().is_memory() {
-            // With a store in memory nothing is waited for, so the first poll completes.
-            let admission = pin!(self.inner.admit(&policy, limits, now));
-            return match admission.poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(admission) => MaybeReady::ready(admission.into()),
-                Poll::Pending => unreachable!("a store in memory decides at once"),
-            };
+            let admission = ready_now(self.inner.admit(&policy, limits, now));
+            return MaybeReady::ready(admission.into());
         }
         let inner = Arc::clone(&self.inner);
         MaybeReady::pending(async move { inner.admit(&policy, limits, now).await.into() })
@@ -165,13 +159,14 @@ impl PolicyLimiter {
 
     /// Charges these limits, all or none.
     #[cfg(feature = "client")]
-    pub(crate) async fn admit(
+    pub(crate) async fn charge(
         &self,
         policy: &ActivePolicy,
-        limits: AppliedLimits,
+        limits: &[AppliedLimit],
         now: Micros,
-    ) -> Result<Admitted, Box<Refusal>> {
-        self.inner.admit(policy, limits, now).await
+        charged: &mut Charged,
+    ) -> Result<(), Box<Refusal>> {
+        self.inner.charge(policy, limits, now, charged).await
     }
 
     /// Returns what a rate limit has left for a key, without charging; `None` for a concurrency limit.
@@ -179,16 +174,6 @@ impl PolicyLimiter {
         let charge = charge_of(limit)?;
         self.engine().apply(Op::Peek, &[charge]).await.ok()
     }
-}
-
-/// The verdict on the enforced rate limits of a request.
-struct RateVerdict {
-    /// The index of the binding limit, and its decision.
-    binding: Option<(usize, Decision)>,
-    delay: Duration,
-    is_degraded: bool,
-    /// By the index of the limit: its decision and receipt, if it was charged.
-    charged: SmallVec<[Option<(Decision, Receipt)>; 2]>,
 }
 
 /// The limit that refuses, by its index.
@@ -199,57 +184,47 @@ struct Refused {
 }
 
 impl Inner {
-    /// Admits or refuses a request: permits first, because they can be released; then all rate limits or
-    /// none; then the limits in shadow mode, each by itself.
     async fn admit(
-        self: &Arc<Self>,
+        &self,
         policy: &ActivePolicy,
         limits: AppliedLimits,
         now: Micros,
     ) -> Result<Admitted, Box<Refusal>> {
-        let mut permits = Permits::new();
-        let enforced = match self.enforce(&limits, now, &mut permits).await {
-            Ok(verdict) => verdict,
-            Err(Refused { by, reason, is_degraded }) => {
-                self.telemetry.record(policy, &limits[by], Outcome::Denied, now);
-                let rule = limits[by].rule.clone();
-                return Err(Box::new(Refusal { rule, reason, is_degraded }));
-            }
-        };
-        let RateVerdict { binding, delay, is_degraded, charged } = enforced;
-        let mut receipts = SmallVec::with_capacity(limits.len());
-        for (limit, charged) in limits.iter().zip(charged) {
-            let receipt = if limit.is_enforced {
-                let (decision, receipt) = charged.unzip();
-                if !limit.is_share() {
-                    self.telemetry.record_allowed(policy, limit, decision.as_ref(), now);
-                }
-                receipt.filter(|_| decision.is_none_or(|decision| !decision.is_cut()))
-            } else {
-                self.shadow(policy, limit, now, &mut permits).await
-            };
-            receipts.push(receipt);
+        let mut charged = Charged::default();
+        self.charge(policy, &limits, now, &mut charged).await?;
+        Ok(charged.admitted(limits, Arc::clone(&self.engine)))
+    }
+
+    /// Charges a request, or refuses it: permits first, because they can be released; then all rate limits
+    /// or none; then the limits in shadow mode, each by itself.
+    async fn charge(
+        &self,
+        policy: &ActivePolicy,
+        limits: &[AppliedLimit],
+        now: Micros,
+        charged: &mut Charged,
+    ) -> Result<(), Box<Refusal>> {
+        charged.receipts.resize_with(limits.len(), || None);
+        if let Err(Refused { by, reason, is_degraded }) =
+            self.enforce(policy, limits, now, charged).await
+        {
+            self.telemetry.record(policy, &limits[by], Outcome::Denied, now);
+            let rule = limits[by].rule.clone();
+            return Err(Box::new(Refusal { rule, reason, is_degraded }));
         }
-        let engine = self.engine.clone();
-        Ok(Admitted {
-            limits,
-            receipts,
-            binding,
-            delay,
-            is_degraded,
-            permits,
-            #[cfg(feature = "client")]
-            ended: Default::default(),
-            engine,
-        })
+        for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| !limit.is_enforced) {
+            charged.receipts[i] = self.shadow(policy, limit, now, &mut charged.permits).await;
+        }
+        Ok(())
     }
 
     async fn enforce(
         &self,
+        policy: &ActivePolicy,
         limits: &[AppliedLimit],
         now: Micros,
-        permits: &mut Permits,
-    ) -> Result<RateVerdict, Refused> {
+        charged: &mut Charged,
+    ) -> Result<(), Refused> {
         let mut rates: SmallVec<[usize; 4]> = SmallVec::new();
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced) {
             match limit.amount() {
@@ -257,50 +232,60 @@ impl Inner {
                 Amount::Concurrency { max, .. } => {
                     let reason = RefusalReason::TooManyInFlight { max: *max };
                     let permit = self.acquire(limit).await;
-                    permits.push(permit.ok_or(Refused { by: i, reason, is_degraded: false })?);
+                    let permit = permit.ok_or(Refused { by: i, reason, is_degraded: false })?;
+                    charged.permits.push(permit);
                 }
             }
         }
-        self.charge_rates(limits, &rates, now).await
+        if !rates.is_empty() {
+            self.charge_rates(policy, limits, &rates, now, charged).await?;
+        }
+        for limit in limits.iter().filter(|limit| limit.is_enforced && !limit.is_share()) {
+            if matches!(limit.amount(), Amount::Concurrency { .. }) {
+                self.telemetry.record_allowed(policy, limit, None, now);
+            }
+        }
+        Ok(())
     }
 
     /// Charges all of these limits or none.
     async fn charge_rates(
         &self,
+        policy: &ActivePolicy,
         limits: &[AppliedLimit],
         rates: &[usize],
         now: Micros,
-    ) -> Result<RateVerdict, Refused> {
+        charged: &mut Charged,
+    ) -> Result<(), Refused> {
         let charges: SmallVec<[Charge<'_>; 4]> =
             rates.iter().filter_map(|i| charge_of(&limits[*i])).collect();
-        let mut verdict = RateVerdict {
-            binding: None,
-            delay: Duration::ZERO,
-            is_degraded: false,
-            charged: limits.iter().map(|_| None).collect(),
+        let applied = match self.engine.apply_at(Op::Check, &charges, now).try_now() {
+            Ok(applied) => applied,
+            Err(later) => later.await,
         };
-        if charges.is_empty() {
-            return Ok(verdict);
-        }
-        let Ok(applied) = self.engine.apply_at(Op::Check, &charges, now).await else {
+        let Ok(applied) = applied else {
             // Limits of a policy differ in name, so there are too many of them.
             let reason = RefusalReason::TooManyLimits { max: CHARGES_MAX };
             return Err(Refused { by: rates[0], reason, is_degraded: false });
         };
         let (by, decision) = (rates[applied.binding()], **applied);
-        verdict.is_degraded = applied.is_degraded();
+        charged.is_degraded = applied.is_degraded();
         if !decision.allowed() {
             let limit = rate_of(&limits[by]).expect("only rates were charged").clone();
             let reason = RefusalReason::RateLimited { limit, decision };
-            return Err(Refused { by, reason, is_degraded: verdict.is_degraded });
+            return Err(Refused { by, reason, is_degraded: charged.is_degraded });
         }
-        verdict.binding = Some((by, decision));
-        verdict.delay = applied.delay();
-        let receipt = applied.receipt();
+        charged.binding = Some((by, decision));
+        charged.delay = applied.delay();
         for (i, decision) in rates.iter().zip(applied.decisions()) {
-            verdict.charged[*i] = Some((*decision, receipt.clone()));
+            if !limits[*i].is_share() {
+                self.telemetry.record_allowed(policy, &limits[*i], Some(decision), now);
+            }
+            if !decision.is_cut() {
+                charged.receipts[*i] = Some(applied.receipt());
+            }
         }
-        Ok(verdict)
+        Ok(())
     }
 
     /// Charges a limit in shadow mode: it counts as if it alone were enforced, and refuses nothing.

@@ -75,8 +75,8 @@ pub fn canonical_host(text: &str) -> Result<Cow<'_, str>, HostError> {
 
 fn is_name(name: &str) -> bool {
     let in_labels = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    let is_label = |label: &str| !label.is_empty() && label.bytes().all(in_labels);
-    name.len() <= NAME_MAX && name.split('.').all(is_label)
+    let is_label = |label: &[u8]| !label.is_empty() && label.iter().copied().all(in_labels);
+    name.len() <= NAME_MAX && name.as_bytes().split(|byte| *byte == b'.').all(is_label)
 }
 
 /// Whether the text is a port. RFC 3986 allows an empty one.

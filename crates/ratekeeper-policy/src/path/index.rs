@@ -26,6 +26,7 @@ use super::split_first;
 #[derive(Clone, Debug)]
 pub struct PathIndex<T> {
     root: TrieNode<T>,
+    patterns: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -43,7 +44,7 @@ struct TrieNode<T> {
 
 impl<T> Default for PathIndex<T> {
     fn default() -> Self {
-        Self { root: TrieNode::default() }
+        Self { root: TrieNode::default(), patterns: 0 }
     }
 }
 
@@ -56,8 +57,15 @@ impl<T> PathIndex<T> {
 
     /// Adds a pattern. The same pattern may be added again, with another value.
     pub fn insert(&mut self, pattern: &PathPattern, value: T) {
+        self.patterns += 1;
         let node = pattern.segments.iter().fold(&mut self.root, TrieNode::child);
         if pattern.open { node.open.push(value) } else { node.closed.push(value) }
+    }
+
+    /// Returns whether it has no pattern.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.patterns == 0
     }
 
     /// Calls `found` for the value of each pattern that matches a path that was

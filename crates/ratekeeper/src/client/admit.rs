@@ -1,11 +1,12 @@
 //! Waits until a request may be sent: for its limits, for pauses, and for what remains of the server's quota.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ratekeeper_core::{Cost, Micros};
 use ratekeeper_policy::json_fields::JsonFields;
-use ratekeeper_policy::{AppliedLimit, AppliedLimits, LimitRule};
+use ratekeeper_policy::{AppliedLimit, AppliedLimits};
 use sha2::{Digest, Sha256};
 
 use super::error::{LocalReason, LocalRefusal};
@@ -13,7 +14,8 @@ use super::outbound::{Outbound, Shared};
 use super::quota::{Hold, Quota};
 use super::request::{EstimatedCost, OutboundRequest};
 use super::stats::{WaitReason, count};
-use crate::admission::{Admitted, Refusal, RefusalReason, rate_of};
+use crate::admission::{Admitted, Charged, Refusal, RefusalReason, rate_of};
+use crate::engine::ready_now;
 use crate::policy_handle::ActivePolicy;
 use crate::tower::InMap;
 use crate::wait::WAITERS_MAX;
@@ -40,24 +42,34 @@ const LOOK_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// A request that is about to be sent.
 pub(super) struct Candidate<'a> {
-    request: OutboundRequest<'a>,
-    json: Option<&'a JsonFields>,
-    pub(super) policy: Arc<ActivePolicy>,
-    pub(super) quota: Arc<Quota>,
-    /// Found when the request came; `None` once they were charged or refused.
-    limits: Option<AppliedLimits>,
+    pub(super) policy: &'a ActivePolicy,
+    pub(super) quota: &'a Arc<Quota>,
+    pub(super) limits: AppliedLimits,
 }
 
 /// A request that may be sent. Until this is ended or dropped, it has no response.
-pub(super) struct Ticket {
-    pub(super) quota: Arc<Quota>,
-    pub(super) admitted: Option<Admitted>,
-    shared: Arc<Shared>,
+pub(super) struct Ticket<'a> {
+    pub(super) quota: &'a Arc<Quota>,
+    /// What depends on the response, or is held until there is one.
+    pub(super) admitted: Option<Box<Admitted>>,
+    shared: &'a Shared,
     tokens: u64,
     has_ended: bool,
 }
 
-impl Ticket {
+/// A request that may be sent, or has to wait until then.
+pub(super) enum Admitting<'a> {
+    Now(Ticket<'a>),
+    /// In a box, so that the future of a request that does not wait is small.
+    Later(Pin<Box<dyn Future<Output = Result<Ticket<'a>, NotSent>> + Send + 'a>>),
+}
+
+impl Ticket<'_> {
+    /// Returns how long the request is delayed by a leaky bucket.
+    fn delay(&self) -> Duration {
+        self.admitted.as_ref().map_or(Duration::ZERO, |admitted| admitted.delay)
+    }
+
     /// Notes that there is a response, or will be none.
     pub(super) fn end(&mut self) {
         if !std::mem::replace(&mut self.has_ended, true) {
@@ -69,7 +81,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         self.end();
     }
@@ -126,20 +138,8 @@ enum Blocked {
 }
 
 impl Outbound {
-    /// Finds the limits and the quota of a request.
-    pub(super) fn candidate<'a>(
-        &self,
-        request: OutboundRequest<'a>,
-        json: Option<&'a JsonFields>,
-        policy: Arc<ActivePolicy>,
-        now: Micros,
-    ) -> Result<Candidate<'a>, NotSent> {
-        let limits = self.limits(&request, json, &policy, now)?;
-        let quota = self.quota(&request, &limits, now);
-        Ok(Candidate { request, json, policy, quota, limits: Some(limits) })
-    }
-
-    fn limits(
+    /// Finds the limits of a request.
+    pub(super) fn limits(
         &self,
         request: &OutboundRequest<'_>,
         json: Option<&JsonFields>,
@@ -163,7 +163,8 @@ impl Outbound {
         Ok(limits)
     }
 
-    fn quota(
+    /// Finds the quota of a request.
+    pub(super) fn quota(
         &self,
         request: &OutboundRequest<'_>,
         limits: &[AppliedLimit],
@@ -193,21 +194,52 @@ impl Outbound {
     }
 
     /// Waits until the request may be sent, no longer than `wait_until`, and charges it.
-    pub(super) async fn admit(
-        &self,
-        candidate: &mut Candidate<'_>,
+    pub(super) fn admit<'a>(
+        &'a self,
+        mut candidate: Candidate<'a>,
+        now: Micros,
         wait_until: Micros,
-    ) -> Result<Ticket, NotSent> {
-        #[cfg(feature = "redis")]
-        self.look(&candidate.quota).await;
+    ) -> Admitting<'a> {
+        if !self.limiter.engine().is_memory() {
+            return Admitting::Later(Box::pin(self.admit_shared(candidate, wait_until)));
+        }
         let blocked = match candidate.quota.waiting() {
-            0 => match self.try_admit(candidate, 0).await {
+            0 => match ready_now(self.try_admit(&mut candidate, 0, now)) {
+                Ok(ticket) if ticket.delay().is_zero() => return Admitting::Now(ticket),
+                Ok(ticket) => return Admitting::Later(Box::pin(self.delayed(ticket, wait_until))),
+                Err(blocked) => Some(blocked),
+            },
+            _ => None,
+        };
+        Admitting::Later(Box::pin(self.admit_later(candidate, blocked, wait_until)))
+    }
+
+    /// Does what [`Outbound::admit`] does, by a shared store.
+    async fn admit_shared<'a>(
+        &'a self,
+        mut candidate: Candidate<'a>,
+        wait_until: Micros,
+    ) -> Result<Ticket<'a>, NotSent> {
+        #[cfg(feature = "redis")]
+        self.look(candidate.quota).await;
+        let blocked = match candidate.quota.waiting() {
+            0 => match self.try_admit(&mut candidate, 0, self.now()).await {
                 Ok(ticket) => return self.delayed(ticket, wait_until).await,
                 Err(blocked) => Some(blocked),
             },
             _ => None,
         };
-        let admitted = Box::pin(self.wait_and_admit(candidate, blocked, wait_until)).await;
+        self.admit_later(candidate, blocked, wait_until).await
+    }
+
+    /// Waits for what blocks the request, and counts it if it is refused.
+    async fn admit_later<'a>(
+        &'a self,
+        candidate: Candidate<'a>,
+        blocked: Option<Blocked>,
+        wait_until: Micros,
+    ) -> Result<Ticket<'a>, NotSent> {
+        let admitted = self.wait_and_admit(candidate, blocked, wait_until).await;
         if admitted.is_err() {
             count(&self.shared.counters.refused_locally);
         }
@@ -215,8 +247,12 @@ impl Outbound {
     }
 
     /// Waits for the delay of a leaky bucket.
-    async fn delayed(&self, ticket: Ticket, wait_until: Micros) -> Result<Ticket, NotSent> {
-        let delay = ticket.admitted.as_ref().map_or(Duration::ZERO, |admitted| admitted.delay);
+    async fn delayed<'a>(
+        &'a self,
+        ticket: Ticket<'a>,
+        wait_until: Micros,
+    ) -> Result<Ticket<'a>, NotSent> {
+        let delay = ticket.delay();
         if delay.is_zero() {
             return Ok(ticket);
         }
@@ -236,13 +272,13 @@ impl Outbound {
     }
 
     /// Waits behind the others of the same quota, and then until the request may be sent.
-    async fn wait_and_admit(
-        &self,
-        candidate: &mut Candidate<'_>,
+    async fn wait_and_admit<'a>(
+        &'a self,
+        mut candidate: Candidate<'a>,
         blocked: Option<Blocked>,
         wait_until: Micros,
-    ) -> Result<Ticket, NotSent> {
-        let quota = Arc::clone(&candidate.quota);
+    ) -> Result<Ticket<'a>, NotSent> {
+        let quota = candidate.quota;
         let began = self.now();
         if let Some(blocked) = blocked {
             let wait = blocked.into_wait()?;
@@ -267,7 +303,7 @@ impl Outbound {
         loop {
             // It is notified of what ends from here on.
             let ended = self.shared.ended.notified();
-            let wait = match self.try_admit(candidate, 1).await {
+            let wait = match self.try_admit(&mut candidate, 1, self.now()).await {
                 Ok(ticket) => return self.delayed(ticket, wait_until).await,
                 Err(blocked) => blocked.into_wait()?,
             };
@@ -302,49 +338,50 @@ impl Outbound {
     }
 
     /// Charges a request if it may be sent now. `waiting` of those that wait are this request.
-    async fn try_admit(
-        &self,
-        candidate: &mut Candidate<'_>,
+    async fn try_admit<'a>(
+        &'a self,
+        candidate: &mut Candidate<'a>,
         waiting: usize,
-    ) -> Result<Ticket, Blocked> {
-        let now = self.now();
-        let limits = match candidate.limits.take() {
-            Some(limits) => limits,
-            None => self
-                .limits(&candidate.request, candidate.json, &candidate.policy, now)
-                .map_err(|not_sent| Blocked::Never(not_sent.refusal.reason))?,
-        };
+        now: Micros,
+    ) -> Result<Ticket<'a>, Blocked> {
+        let Candidate { policy, quota, limits } = candidate;
         let tokens = limits.iter().filter(|limit| is_metered(limit)).map(|limit| limit.cost.get());
         let tokens = tokens.max().unwrap_or(0);
         let mut interval = Duration::ZERO;
         if self.config.is_learning {
-            let state = candidate.quota.state();
+            let state = quota.state();
             if let Err(hold) = state.check(tokens, now) {
                 let is_in_flight = state.is_in_flight();
-                drop(state);
-                candidate.limits = Some(limits);
                 let ends_with_others = hold.reason == WaitReason::ServerQuota && is_in_flight;
                 return Err(Blocked::Wait(Wait { ends_with_others, ..Wait::new(hold) }));
             }
             if let Some(sent) = state.sent_since_pause() {
-                interval = self.recovery_interval(&limits, sent);
+                interval = self.recovery_interval(limits, sent);
             }
         }
-        let admitted = match limits.is_empty() {
-            true => None,
-            false => {
-                let intervals = if waiting > 0 { intervals_of(&limits) } else { Vec::new() };
-                let admitted = self.limiter.admit(&candidate.policy, limits, now).await;
-                let admitted =
-                    admitted.map_err(|refusal| self.blocked(&refusal, &intervals, now))?;
-                Some(admitted.notifying(&self.shared.ended))
-            }
-        };
-        let is_last = candidate.quota.waiting() <= waiting;
-        candidate.quota.state().send(tokens, now, interval, is_last);
+        let mut admitted = None;
+        if !limits.is_empty() {
+            let mut charged = Charged::default();
+            let charging = self.limiter.charge(policy, limits, now, &mut charged);
+            charging.await.map_err(|refusal| self.blocked(&refusal, limits, now))?;
+            admitted = self.keep(charged, limits);
+        }
+        let is_last = quota.waiting() <= waiting;
+        quota.state().send(tokens, now, interval, is_last);
         count(&self.shared.counters.attempts);
-        let (quota, shared) = (Arc::clone(&candidate.quota), Arc::clone(&self.shared));
-        Ok(Ticket { quota, admitted, shared, tokens, has_ended: false })
+        Ok(Ticket { quota, admitted, shared: &self.shared, tokens, has_ended: false })
+    }
+
+    /// Returns what is kept until there is a response: nothing if no charge depends on it and no permit is held.
+    fn keep(&self, charged: Charged, limits: &mut AppliedLimits) -> Option<Box<Admitted>> {
+        let is_kept = !charged.permits.is_empty()
+            || !charged.delay.is_zero()
+            || limits.iter().any(|limit| limit.rule.is_charged_by_response());
+        is_kept.then(|| {
+            let engine = Arc::clone(self.limiter.engine());
+            let admitted = charged.admitted(std::mem::take(limits), engine);
+            Box::new(admitted.notifying(&self.shared.ended))
+        })
     }
 
     /// How far requests are apart after a pause: as the fastest of their buckets allows, because the others hold them
@@ -356,15 +393,12 @@ impl Outbound {
         interval.saturating_mul(busy.max(1))
     }
 
-    fn blocked(
-        &self,
-        refusal: &Refusal,
-        intervals: &[(Arc<LimitRule>, Duration)],
-        now: Micros,
-    ) -> Blocked {
+    fn blocked(&self, refusal: &Refusal, limits: &[AppliedLimit], now: Micros) -> Blocked {
         let limit = Some(refusal.rule.shared_name().clone());
-        let interval = intervals.iter().find(|(rule, _)| Arc::ptr_eq(rule, &refusal.rule));
-        let interval = interval.map_or(Duration::ZERO, |(_, interval)| *interval);
+        // A window holds back all until its end, and then none.
+        let binding = limits.iter().filter(is_bucket);
+        let mut binding = binding.filter(|limit| Arc::ptr_eq(&limit.rule, &refusal.rule));
+        let interval = binding.find_map(interval_of).unwrap_or_default();
         match &refusal.reason {
             RefusalReason::RateLimited { decision, .. } => match decision.retry_after() {
                 Some(wait) => {
@@ -448,13 +482,6 @@ impl Drop for CountWait<'_> {
 
 fn is_metered(limit: &AppliedLimit) -> bool {
     limit.rule.usage_format().is_some()
-}
-
-/// Returns how far requests are apart that a limit holds back, by limit. A window holds back all until its end, and then
-/// none.
-fn intervals_of(limits: &[AppliedLimit]) -> Vec<(Arc<LimitRule>, Duration)> {
-    let of = |limit: &AppliedLimit| Some((Arc::clone(&limit.rule), interval_of(limit)?));
-    limits.iter().filter(is_bucket).filter_map(of).collect()
 }
 
 fn is_bucket(limit: &&AppliedLimit) -> bool {

@@ -9,7 +9,7 @@ use ratekeeper_core::Micros;
 use ratekeeper_policy::json_fields::{JsonFields, JsonScanner};
 use tracing::Instrument;
 
-use super::admit::{NotSent, Ticket};
+use super::admit::{Admitting, Candidate, NotSent, Ticket};
 use super::error::{
     BoxError, FailedAttempt, LastResponse, LocalReason, LocalRefusal, OutboundError,
     UpstreamRefusal,
@@ -61,7 +61,7 @@ pub(super) trait Exchange {
     /// Returns the response, which keeps what is charged by its body or is in flight until that ends.
     fn finish(
         response: Self::Raw,
-        admitted: Option<(Admitted, Arc<ActivePolicy>)>,
+        admitted: Option<(Box<Admitted>, Arc<ActivePolicy>)>,
         attempt: u32,
     ) -> Self::Response;
 }
@@ -93,48 +93,51 @@ enum Failed<R> {
 struct FailedResponse<R> {
     response: R,
     hints: ResponseHints,
-    admitted: Option<Admitted>,
+    admitted: Option<Box<Admitted>>,
 }
 
 impl Outbound {
     /// Sends a request, and sends it again as long as the rules allow.
     pub(super) async fn run<X: Exchange>(
         &self,
-        mut head: X::Head,
-        mut exchange: X,
+        head: &mut X::Head,
+        exchange: &mut X,
     ) -> Result<X::Response, OutboundError<X::Response>> {
         count(&self.shared.counters.requests);
         if let Some(why) = self.setup_error() {
             return Err(OutboundError::Misconfigured(why.clone()));
         }
         let policy = self.limiter.policy().active();
-        let json = self.json_of(&policy, || exchange.content(&head));
-        let call = self.call(&X::view(&head));
+        let json = self.json_of(&policy, || exchange.content(head));
+        let mut now = self.now();
+        let call = self.call(&X::view(head), now);
         let (mut attempt, mut previous_delay) = (1, Duration::ZERO);
         loop {
-            let now = self.now();
-            let mut ticket = {
-                let view = X::view(&head);
-                let candidate = self.candidate(view, json.as_ref(), Arc::clone(&policy), now);
-                let mut candidate = candidate.map_err(|not_sent| self.not_sent(not_sent))?;
-                if attempt == 1 {
-                    self.begin(&candidate.quota, now)
-                        .map_err(|not_sent| self.not_sent(not_sent))?;
+            let view = X::view(head);
+            let limits = self.limits(&view, json.as_ref(), &policy, now);
+            let limits = limits.map_err(|not_sent| self.not_sent(not_sent))?;
+            let quota = self.quota(&view, &limits, now);
+            if attempt == 1 {
+                self.begin(&quota, now).map_err(|not_sent| self.not_sent(not_sent))?;
+            }
+            let candidate = Candidate { policy: &policy, quota: &quota, limits };
+            let mut ticket = match self.admit(candidate, now, self.wait_until(&call, now)) {
+                Admitting::Now(ticket) => ticket,
+                Admitting::Later(admitted) => {
+                    admitted.await.map_err(|not_sent| self.not_sent(not_sent))?
                 }
-                let admitted = self.admit(&mut candidate, self.wait_until(&call, now)).await;
-                admitted.map_err(|not_sent| self.not_sent(not_sent))?
             };
             let to_send = AttemptToSend {
                 number: attempt,
                 is_kept: self.config.retry.is_some_and(|rules| rules.attempts_max() > attempt),
-                is_metered: ticket.admitted.as_ref().is_some_and(Admitted::is_metered),
+                is_metered: ticket.admitted.as_ref().is_some_and(|admitted| admitted.is_metered()),
             };
             let span =
                 tracing::debug_span!("outbound_attempt", attempt, status = tracing::field::Empty);
-            let sent = exchange.send(&mut head, &to_send).instrument(span.clone()).await;
+            let sent = exchange.send(head, &to_send).instrument(span.clone()).await;
             let failed = match self.observe::<X>(sent, &mut ticket, &call, &span) {
                 Ok((response, admitted)) => {
-                    let admitted = admitted.map(|admitted| (admitted, policy));
+                    let admitted = admitted.map(|admitted| (admitted, Arc::clone(&policy)));
                     return Ok(X::finish(response, admitted, attempt));
                 }
                 Err(failed) => failed,
@@ -158,19 +161,18 @@ impl Outbound {
                         "outbound request is retried"
                     );
                     tokio::time::sleep(after).await;
-                    (attempt, previous_delay) = (attempt + 1, after);
+                    (attempt, previous_delay, now) = (attempt + 1, after, self.now());
                 }
                 Some(NextStep::Stop(stop)) => {
                     tracing::debug!(attempt, reason = %stop, "outbound request is not retried");
-                    return self.stopped::<X>(failed, Some(stop), attempt, policy, &call);
+                    return self.stopped::<X>(failed, Some(stop), attempt, &policy, &call);
                 }
-                None => return self.stopped::<X>(failed, None, attempt, policy, &call),
+                None => return self.stopped::<X>(failed, None, attempt, &policy, &call),
             }
         }
     }
 
-    fn call(&self, request: &OutboundRequest<'_>) -> Call {
-        let began = self.now();
+    fn call(&self, request: &OutboundRequest<'_>, began: Micros) -> Call {
         let is_idempotent = is_idempotent(request.method);
         let is_safe = is_idempotent
             || self.config.repeats_all
@@ -237,10 +239,10 @@ impl Outbound {
     fn observe<X: Exchange>(
         &self,
         sent: Result<X::Raw, BoxError>,
-        ticket: &mut Ticket,
+        ticket: &mut Ticket<'_>,
         call: &Call,
         span: &tracing::Span,
-    ) -> Result<(X::Raw, Option<Admitted>), Failed<X::Raw>> {
+    ) -> Result<(X::Raw, Option<Box<Admitted>>), Failed<X::Raw>> {
         ticket.end();
         let mut admitted = ticket.admitted.take();
         let response = match sent {
@@ -273,7 +275,7 @@ impl Outbound {
         }
     }
 
-    fn learn(&self, hints: &ResponseHints, ticket: &Ticket, now: Micros) {
+    fn learn(&self, hints: &ResponseHints, ticket: &Ticket<'_>, now: Micros) {
         let is_refusal = hints.is_refusal();
         if is_refusal {
             count(&self.shared.counters.refused);
@@ -297,7 +299,7 @@ impl Outbound {
                 wait_ms = wait.as_millis() as u64,
                 "outbound quota is paused"
             );
-            self.share_pause(&ticket.quota, wait);
+            self.share_pause(ticket.quota, wait);
         }
     }
 
@@ -319,7 +321,7 @@ impl Outbound {
     fn next_step<R>(
         &self,
         failed: &Failed<R>,
-        ticket: &Ticket,
+        ticket: &Ticket<'_>,
         call: &Call,
         state: impl FnOnce(Micros) -> AttemptState,
     ) -> Option<NextStep> {
@@ -353,7 +355,7 @@ impl Outbound {
         failed: Failed<X::Raw>,
         stop: Option<StopReason>,
         attempts: u32,
-        policy: Arc<ActivePolicy>,
+        policy: &Arc<ActivePolicy>,
         call: &Call,
     ) -> Result<X::Response, OutboundError<X::Response>> {
         let is_budget = matches!(stop, Some(StopReason::BudgetSpent));
@@ -369,7 +371,8 @@ impl Outbound {
         let (status, headers) = X::head(&response);
         // A gRPC client makes a status of any response, also of that of a proxy.
         let is_rpc = call.is_grpc || crate::tower::is_grpc(headers);
-        let response = X::finish(response, admitted.map(|admitted| (admitted, policy)), attempts);
+        let response =
+            X::finish(response, admitted.map(|admitted| (admitted, Arc::clone(policy))), attempts);
         if is_rpc || self.config.passes_refusals {
             return Ok(response);
         }

@@ -45,9 +45,9 @@ impl Middleware for Outbound {
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response> {
-        let head = ReqwestHead { request: Some(request), extensions: extensions.clone() };
-        let exchange = ReqwestExchange { next, extensions, is_replayable: true };
-        self.run(head, exchange).await.map_err(Error::middleware)
+        let mut head = ReqwestHead { request: Some(request), extensions: extensions.clone() };
+        let mut exchange = ReqwestExchange { next, extensions, is_replayable: true };
+        self.run(&mut head, &mut exchange).await.map_err(Error::middleware)
     }
 }
 
@@ -130,11 +130,11 @@ impl Exchange for ReqwestExchange<'_> {
 
     fn finish(
         mut response: Response,
-        admitted: Option<(Admitted, Arc<ActivePolicy>)>,
+        admitted: Option<(Box<Admitted>, Arc<ActivePolicy>)>,
         attempt: u32,
     ) -> Response {
         let is_held =
-            |(admitted, _): &(Admitted, _)| admitted.is_metered() || admitted.holds_permits();
+            |(admitted, _): &(Box<Admitted>, _)| admitted.is_metered() || admitted.holds_permits();
         match admitted.filter(is_held) {
             Some(admitted) => {
                 let url = response.url().clone();

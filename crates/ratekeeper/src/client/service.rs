@@ -41,12 +41,12 @@ const GRPC_PREVIOUS_ATTEMPTS: HeaderName = HeaderName::from_static("grpc-previou
 #[derive(Clone, Debug)]
 pub struct OutboundService<S> {
     inner: S,
-    outbound: Outbound,
+    outbound: Arc<Outbound>,
 }
 
 impl<S> OutboundService<S> {
     pub(super) fn new(inner: S, outbound: Outbound) -> Self {
-        Self { inner, outbound }
+        Self { inner, outbound: Arc::new(outbound) }
     }
 
     /// Returns a reference to the client.
@@ -87,10 +87,10 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let (head, body) = request.into_parts();
-        let (service, outbound) = (self.inner.clone(), self.outbound.clone());
-        let exchange = HttpExchange::<S, Q> { service, body: Some(body), kept: None };
-        Box::pin(async move { outbound.run(head, exchange).await })
+        let (mut head, body) = request.into_parts();
+        let (service, outbound) = (self.inner.clone(), Arc::clone(&self.outbound));
+        let mut exchange = HttpExchange::<S, Q> { service, body: Some(body), kept: None };
+        Box::pin(async move { outbound.run(&mut head, &mut exchange).await })
     }
 }
 
@@ -164,11 +164,11 @@ where
         head: &mut Parts,
         attempt: &AttemptToSend,
     ) -> Result<Response<R>, BoxError> {
-        let request = self.request(head, attempt);
-        let request = request.ok_or("the body of the request cannot be sent again")?;
         std::future::poll_fn(|context| self.service.poll_ready(context))
             .await
             .map_err(Into::into)?;
+        let request = self.request(head, attempt);
+        let request = request.ok_or("the body of the request cannot be sent again")?;
         self.service.call(request).await.map_err(Into::into)
     }
 
@@ -182,7 +182,7 @@ where
 
     fn finish(
         response: Response<R>,
-        admitted: Option<(Admitted, Arc<ActivePolicy>)>,
+        admitted: Option<(Box<Admitted>, Arc<ActivePolicy>)>,
         attempt: u32,
     ) -> Self::Response {
         finish_response(response, admitted, attempt)
@@ -192,7 +192,7 @@ where
 /// Returns a response that keeps what is charged by its body or is in flight until that ends.
 pub(super) fn finish_response<R: Body<Data = Bytes>>(
     response: Response<R>,
-    admitted: Option<(Admitted, Arc<ActivePolicy>)>,
+    admitted: Option<(Box<Admitted>, Arc<ActivePolicy>)>,
     attempt: u32,
 ) -> Response<ResponseBody<R>> {
     let (mut head, body) = response.into_parts();

@@ -1,8 +1,8 @@
 //! A result that is there already, or a future of it.
 
 use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
 
 /// The result of a decision: there already if the store is in memory, a future if the store is shared.
 ///
@@ -62,6 +62,15 @@ impl<T: Unpin> Future for MaybeReady<T> {
             State::Ready(result) => Poll::Ready(result.take().expect("polled after it was ready")),
             State::Pending(future) => future.as_mut().poll(context),
         }
+    }
+}
+
+/// Returns the result of a future that waits for nothing but the store, which is in memory.
+#[inline]
+pub(crate) fn ready_now<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => unreachable!("a store in memory decides at once"),
     }
 }
 

@@ -32,6 +32,8 @@ pub use hold_table::TooManyHeld;
 #[cfg(feature = "policy")]
 pub use maybe_ready::MaybeReady;
 #[cfg(feature = "policy")]
+pub(crate) use maybe_ready::ready_now;
+#[cfg(feature = "policy")]
 pub use permits::PermitError;
 #[cfg(feature = "policy")]
 pub(crate) use permits::{InFlightPermit, PermitRequest};

@@ -38,15 +38,15 @@ pub(crate) enum Held {
 impl Held {
     /// Returns what is kept of a request until the body of its response, with this head, has been read.
     pub(crate) fn new(
-        admitted: Admitted,
+        admitted: Box<Admitted>,
         policy: Arc<ActivePolicy>,
         head: &Parts,
         is_end_stream: bool,
     ) -> Self {
         let mut held = match admitted.is_metered() {
-            true => Self::Metered(Box::new(Metering::new(admitted, policy, head))),
+            true => Self::Metered(Box::new(Metering::new(*admitted, policy, head))),
             // A request is in flight until the body of its response has been read.
-            false if admitted.holds_permits() => Self::InFlight { _admitted: Box::new(admitted) },
+            false if admitted.holds_permits() => Self::InFlight { _admitted: admitted },
             false => Self::Nothing,
         };
         if is_end_stream {

@@ -159,6 +159,6 @@ fn finish<R: Body<Data = Bytes>>(
     {
         set_limit_headers(settings, binding, &mut parts.headers);
     }
-    let held = Held::new(*admitted, policy, &parts, body.is_end_stream());
+    let held = Held::new(admitted, policy, &parts, body.is_end_stream());
     Response::from_parts(parts, ResponseBody::of_service(body, held))
 }
