@@ -93,7 +93,7 @@ impl Bulkhead {
     #[must_use]
     pub fn with_queue(self, waiting_max: usize, wait_max: Duration) -> Self {
         let queue = QueueSettings { waiting_max, ..self.queue };
-        Self { limit: self.limit.with_queue(queue), queue, wait_max, ..self }
+        self.rebuilt(queue, wait_max)
     }
 
     /// Returns a bulkhead of its own, with another order of the queue.
@@ -101,7 +101,15 @@ impl Bulkhead {
     #[must_use]
     pub fn with_order(self, order: QueueOrder) -> Self {
         let queue = QueueSettings { order, ..self.queue };
-        Self { limit: self.limit.with_queue(queue), queue, ..self }
+        let wait_max = self.wait_max;
+        self.rebuilt(queue, wait_max)
+    }
+
+    /// Returns a bulkhead that shares nothing with clones of this one.
+    #[cfg(feature = "tokio")]
+    fn rebuilt(self, queue: QueueSettings, wait_max: Duration) -> Self {
+        let limit = self.limit.with_queue(queue);
+        Self { limit, queue, wait_max, report: self.report, counters: Arc::default() }
     }
 
     /// Reports to a shedder how busy the bulkhead is: how long requests wait, or without a queue, the share of

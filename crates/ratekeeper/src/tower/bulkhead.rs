@@ -61,7 +61,8 @@ impl<S> Layer<S> for BulkheadLayer {
 /// A service behind a bulkhead, from [`BulkheadLayer`].
 ///
 /// It is always ready. The future of a response waits for a permit, and then until a clone of the service is ready.
-/// So requests wait in one queue, which is fair, bounded and known to metrics.
+/// So requests wait in one queue, which is fair, bounded and known to metrics. A request joins it when its future is
+/// first polled.
 #[derive(Clone, Debug)]
 pub struct BulkheadService<S> {
     inner: S,
