@@ -1,5 +1,6 @@
 //! Controllers for clients of rate-limited services: how long to back off, whether a retry is
-//! worth it, what the headers of a response say, and when to slow down before a refusal.
+//! worth it, what the headers of a response say, and when to slow down before a refusal. And for
+//! services under overload: which requests to shed.
 //!
 //! All of them are pure. Time is an argument ([`Micros`]), and so are random bits (a uniform
 //! `u64`). Nothing here reads a clock, does I/O, spawns a task or allocates. The caller sends the
@@ -13,6 +14,7 @@
 //! | [`ResponseHints`] | what `Retry-After`, `RateLimit` and the headers of providers say |
 //! | [`LearnedQuota`] | how long to wait so that the server's own quota is not exceeded |
 //! | [`RetryRules`] | whether and when to repeat a request that failed |
+//! | [`Shedder`] | which requests to reject under overload: by class, and within a class by user |
 //!
 //! ```
 //! use std::time::Duration;
@@ -42,6 +44,7 @@ mod learned_quota;
 mod response_hints;
 mod retry;
 mod retry_budget;
+mod shed;
 mod throttle;
 mod uniform;
 mod window_counter;
@@ -52,4 +55,7 @@ pub use ratekeeper_core::Micros;
 pub use response_hints::{Pushback, QuotaHint, ResponseHints};
 pub use retry::{AttemptState, Failure, NextStep, RetryRules, StopReason};
 pub use retry_budget::{RetryBudget, RetryBudgetConfig, RetryBudgetError};
+pub use shed::{
+    Class, Overload, Shed, ShedDecision, Shedder, ShedderConfig, ShedderError, user_hash,
+};
 pub use throttle::{Throttle, ThrottleError};
