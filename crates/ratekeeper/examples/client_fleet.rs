@@ -15,8 +15,8 @@ use bytes::Bytes;
 use http_body_util::Empty;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use ratekeeper::SharedLimiter;
 use ratekeeper::client::{ClientExt, Deadline, Outbound, OutboundError};
+use ratekeeper::{RedisConfig, SharedLimiter};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tower::ServiceExt;
@@ -60,7 +60,9 @@ async fn serve(received: Arc<Mutex<Vec<Instant>>>) -> Result<String, Error> {
 
 /// Fails if there is no store. Without one, each process would use a share of the budget instead.
 async fn check_store(redis: &str) -> Result<(), Error> {
-    let applied = SharedLimiter::connect("1/s", redis)?.check("client_fleet").await;
+    // The first call connects, which may take longer than a decision.
+    let store = RedisConfig::new(redis).with_deadline(Duration::from_secs(2)).open()?;
+    let applied = SharedLimiter::new("1/s", store)?.check("client_fleet").await;
     match applied.degraded() {
         None => Ok(()),
         Some(degraded) => Err(format!(
