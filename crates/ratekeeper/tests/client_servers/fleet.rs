@@ -277,3 +277,21 @@ fn a_fleet_goes_on_without_its_store_and_recovers() {
     // is back: R·1.5 s.
     assert_no_faster(log.iter().map(|arrival| arrival.at), began, RATE, 3.0 * BURST + 1.5 * RATE);
 }
+
+#[tokio::test]
+async fn a_hot_limit_is_leased() {
+    let redis = RedisServer::start();
+    let server = QuotaServer::builder(Quota::token_bucket(1_000_000, SEC)).start();
+    let policy = ratekeeper::Policy::one_line("100000/s per host").unwrap();
+    let store = ratekeeper::policy::StoreSettings {
+        deadline: Some(SEC),
+        leased: true,
+        ..ratekeeper::policy::StoreSettings::at(&redis.url())
+    };
+    let outbound = Outbound::with_policy(policy.with_store(store)).unwrap();
+    let url = server.url();
+    let results = send_all(&client(&outbound), 8, 2_000, move |_| get(&url)).await;
+    assert_eq!(served(&results), 2_000);
+    let leases = outbound.limiter().engine().lease_stats().unwrap();
+    assert!(leases.local > 4 * leases.store_calls, "{leases:?}");
+}

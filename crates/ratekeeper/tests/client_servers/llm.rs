@@ -8,8 +8,8 @@ use http::Request;
 use http_body_util::BodyExt;
 use ratekeeper::Policy;
 use ratekeeper::client::{Outbound, Repeatable, RetryRules};
-use ratekeeper::policy::{NoSources, RequestAttributes, Resolution};
-use ratekeeper_testkit::{LlmServer, Quota};
+use ratekeeper::policy::{NoSources, RequestAttributes, Resolution, StoreSettings};
+use ratekeeper_testkit::{LlmServer, Quota, RedisServer};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -113,6 +113,32 @@ async fn fifty_streams_stay_within_the_tokens_of_the_server() {
     assert!(elapsed.as_secs_f64() <= 3.0 * fastest + 3.0, "{elapsed:?} of {fastest} s");
     assert!(naive.refused * 10 > naive.arrivals, "{} of {}", naive.refused, naive.arrivals);
     assert!(naive.refused * (accepted + refused) > 3 * refused * naive.arrivals);
+}
+
+#[tokio::test]
+async fn a_fleet_shares_a_budget_of_tokens() {
+    let (server, redis) = (server(), RedisServer::start());
+    // Two processes, each with a connection of its own.
+    let member = || {
+        let policy = Policy::parse("policy.yaml", POLICY, &NoSources).unwrap();
+        let store = StoreSettings { deadline: Some(SEC), ..StoreSettings::at(&redis.url()) };
+        let outbound = Outbound::with_policy(policy.with_store(store)).unwrap();
+        outbound.retry(RetryRules::default().with_attempts_max(5))
+    };
+    let (one, other) = (member(), member());
+    let (url, other_url) = (server.url(), server.url());
+    let (one_client, other_client) = (client(&one), client(&other));
+    let (mine, others) = tokio::join!(
+        send_all(&one_client, STREAMS / 2, REQUESTS / 2, move |n| request(&url, n)),
+        send_all(&other_client, STREAMS / 2, REQUESTS / 2, move |n| request(&other_url, n)),
+    );
+    assert_eq!(served(&mine) + served(&others), REQUESTS);
+    let refused = server.refused();
+    assert!(refused * 20 <= REQUESTS as u64, "{refused} of {REQUESTS}");
+    // Charges are corrected in the background.
+    one.limiter().engine().return_leases().await;
+    other.limiter().engine().return_leases().await;
+    assert_eq!(charged(&one, &server).await, server.tokens_used());
 }
 
 struct Naive {
