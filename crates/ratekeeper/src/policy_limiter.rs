@@ -257,7 +257,7 @@ impl Inner {
         now: Micros,
         charged: &mut Charged,
     ) -> Result<(), Refused> {
-        let charges: SmallVec<[Charge<'_>; 4]> =
+        let charges: SmallVec<[Charge<'_>; 2]> =
             rates.iter().filter_map(|i| charge_of(&limits[*i])).collect();
         let applied = match self.engine.apply_at(Op::Check, &charges, now).try_now() {
             Ok(applied) => applied,

@@ -45,6 +45,8 @@ pub(super) struct Candidate<'a> {
     pub(super) policy: &'a ActivePolicy,
     pub(super) quota: &'a Arc<Quota>,
     pub(super) limits: AppliedLimits,
+    /// Whether it was not sent before.
+    pub(super) is_first: bool,
 }
 
 /// A request that may be sent. Until this is ended or dropped, it has no response.
@@ -348,7 +350,7 @@ impl Outbound {
         waiting: usize,
         now: Micros,
     ) -> Result<Ticket<'a>, Blocked> {
-        let Candidate { policy, quota, limits } = candidate;
+        let Candidate { policy, quota, limits, is_first } = candidate;
         let tokens = limits.iter().filter(|limit| is_metered(limit)).map(|limit| limit.cost.get());
         let tokens = tokens.max().unwrap_or(0);
         let mut interval = Duration::ZERO;
@@ -368,24 +370,21 @@ impl Outbound {
             let mut charged = Charged::default();
             let charging = self.limiter.charge(policy, limits, now, &mut charged);
             charging.await.map_err(|refusal| self.blocked(&refusal, now))?;
-            admitted = self.keep(charged, limits);
+            if is_kept(&charged, limits) {
+                let engine = Arc::clone(self.limiter.engine());
+                let charged = charged.admitted(std::mem::take(limits), engine);
+                admitted = Some(Box::new(charged.notifying(&self.shared.ended)));
+            }
         }
         let is_last = quota.waiting() <= waiting;
-        quota.state().send(tokens, now, interval, is_last);
+        let mut state = quota.state();
+        state.send(tokens, now, interval, is_last);
+        if *is_first {
+            state.budget.deposit(now);
+        }
+        drop(state);
         count(&self.shared.counters.attempts);
         Ok(Ticket { quota, admitted, shared: &self.shared, tokens, has_ended: false })
-    }
-
-    /// Returns what is kept until there is a response: nothing if no charge depends on it and no permit is held.
-    fn keep(&self, charged: Charged, limits: &mut AppliedLimits) -> Option<Box<Admitted>> {
-        let is_kept = !charged.permits.is_empty()
-            || !charged.delay.is_zero()
-            || limits.iter().any(|limit| limit.rule.is_charged_by_response());
-        is_kept.then(|| {
-            let engine = Arc::clone(self.limiter.engine());
-            let admitted = charged.admitted(std::mem::take(limits), engine);
-            Box::new(admitted.notifying(&self.shared.ended))
-        })
     }
 
     /// How far requests are apart after a pause: as the slowest of their limits allows, and all processes together.
@@ -476,6 +475,13 @@ impl Drop for CountWait<'_> {
         let time = self.outbound.now().since(self.began);
         self.outbound.shared.counters.waited(self.reason, time);
     }
+}
+
+/// Whether anything that was charged depends on the response, or is held until there is one.
+fn is_kept(charged: &Charged, limits: &[AppliedLimit]) -> bool {
+    !charged.permits.is_empty()
+        || !charged.delay.is_zero()
+        || limits.iter().any(|limit| limit.rule.is_charged_by_response())
 }
 
 fn is_metered(limit: &AppliedLimit) -> bool {
