@@ -56,6 +56,7 @@ pub(super) struct Ticket<'a> {
     pub(super) admitted: Option<Box<Admitted>>,
     shared: &'a Shared,
     tokens: u64,
+    /// Whether the quota does not count it as in flight, or no longer.
     has_ended: bool,
 }
 
@@ -134,29 +135,29 @@ enum Blocked {
 }
 
 impl Outbound {
-    /// Finds the limits of a request.
+    /// Finds the limits of a request, and adds them to `limits`.
     pub(super) fn limits(
         &self,
         request: &OutboundRequest<'_>,
         json: Option<&JsonFields>,
         policy: &ActivePolicy,
         now: Micros,
-    ) -> Result<AppliedLimits, NotSent> {
+        limits: &mut AppliedLimits,
+    ) -> Result<(), NotSent> {
         let custom = |name: &str| {
             let (_, find) = self.config.custom.iter().find(|(known, _)| known == name)?;
             find(request)
         };
         let headers = InMap(request.headers);
         let attributes = request.attributes(&headers, json, &custom, now.get() / 1_000_000);
-        let limits =
-            self.limiter.resolve(policy, &attributes).map_err(|refusal| not_sent(&refusal))?;
-        let mut limits = limits.unwrap_or_default();
+        let resolved = self.limiter.resolve(policy, &attributes, limits);
+        resolved.map_err(|refusal| not_sent(&refusal))?;
         if let Some(EstimatedCost(cost)) = request.extensions.get()
             && let Some(cost) = Cost::new(*cost)
         {
             limits.iter_mut().filter(|limit| is_metered(limit)).for_each(|limit| limit.cost = cost);
         }
-        Ok(limits)
+        Ok(())
     }
 
     /// Finds the quota of a request.
@@ -377,14 +378,18 @@ impl Outbound {
             }
         }
         let is_last = quota.waiting() <= waiting;
-        let mut state = quota.state();
-        state.send(tokens, now, interval, is_last);
-        if *is_first {
-            state.budget.deposit(now);
+        let (is_counted, has_budget) = (self.config.is_learning, self.config.retry.is_some());
+        if is_counted || has_budget {
+            let mut state = quota.state();
+            if is_counted {
+                state.send(tokens, now, interval, is_last);
+            }
+            if has_budget && *is_first {
+                state.budget.deposit(now);
+            }
         }
-        drop(state);
         count(&self.shared.counters.attempts);
-        Ok(Ticket { quota, admitted, shared: &self.shared, tokens, has_ended: false })
+        Ok(Ticket { quota, admitted, shared: &self.shared, tokens, has_ended: !is_counted })
     }
 
     /// How far requests are apart after a pause: as the slowest of their limits allows, and all processes together.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use ratekeeper_control::{AttemptState, Failure, NextStep, ResponseHints, RetryRules, StopReason};
 use ratekeeper_core::Micros;
+use ratekeeper_policy::AppliedLimits;
 use ratekeeper_policy::json_fields::{JsonFields, JsonScanner};
 
 use super::admit::{Admitting, Candidate, NotSent, Ticket};
@@ -115,8 +116,9 @@ impl Outbound {
         let (mut attempt, mut previous_delay) = (1, Duration::ZERO);
         loop {
             let view = X::view(head);
-            let limits = self.limits(&view, json.as_ref(), &policy, now);
-            let limits = limits.map_err(|not_sent| self.not_sent(not_sent))?;
+            let mut limits = AppliedLimits::new();
+            self.limits(&view, json.as_ref(), &policy, now, &mut limits)
+                .map_err(|not_sent| self.not_sent(not_sent))?;
             let quota = self.quota(&view, &limits, now);
             let is_first = attempt == 1;
             if is_first {
