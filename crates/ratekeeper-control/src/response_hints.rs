@@ -119,6 +119,21 @@ pub struct ResponseHints {
 }
 
 impl ResponseHints {
+    /// Returns whether headers of these names may say anything. If not, which is quickly found, they
+    /// need not be read.
+    ///
+    /// ```
+    /// use ratekeeper_control::ResponseHints;
+    ///
+    /// assert!(!ResponseHints::may_be_in(["content-type", "date", "server", "x-request-id"]));
+    /// assert!(ResponseHints::may_be_in(["content-type", "ratelimit"]));
+    /// ```
+    #[inline]
+    #[must_use]
+    pub fn may_be_in<'a>(names: impl IntoIterator<Item = &'a str>) -> bool {
+        names.into_iter().any(Headers::is_candidate)
+    }
+
     /// Returns what a response says.
     ///
     /// Names of headers must be in lower case, as HTTP/2 and the `http` crate have them; others are

@@ -43,19 +43,21 @@ pub struct MissingIdentity<'p> {
 
 impl<'p: 'r, 'r> RequestContext<'p, 'r> {
     pub(crate) fn new(policy: &'p Policy, request: &'r RequestAttributes<'r>) -> Self {
-        Self {
+        let mut context = Self {
             request,
             policy,
             paths: OnceCell::new(),
             host: OnceCell::new(),
             client: OnceCell::new(),
             parameters: OnceCell::new(),
-            identities: policy.identities.iter().map(|_| OnceCell::new()).collect(),
+            identities: SmallVec::new(),
             tier: OnceCell::new(),
             has_read_json: Cell::new(false),
             #[cfg(feature = "jwt")]
             token: OnceCell::new(),
-        }
+        };
+        context.identities.resize_with(policy.identities.len(), OnceCell::new);
+        context
     }
 
     /// Returns the normalized path.

@@ -66,7 +66,7 @@ pub use identity::{Key, MissingReason};
 pub use policy::{NoSources, Policy, SourceError, Sources, StoreSettings};
 pub use problems::{PolicyErrors, Problem};
 pub use request::{Headers, RequestAttributes};
-pub use resolve::{AppliedLimit, AppliedLimits, Resolution};
+pub use resolve::{AppliedLimit, AppliedLimits, NotCharged, Resolution};
 pub use response::{BodyKind, ResponseSettings};
 pub use rule::{Amount, LimitAction, LimitRule, Mode};
 

@@ -33,6 +33,20 @@ pub enum Resolution<'p> {
     Charged(AppliedLimits),
 }
 
+/// Why a request is charged to no limit.
+#[derive(Debug)]
+pub enum NotCharged<'p> {
+    /// As [`Resolution::Exempt`].
+    Exempt(usize),
+    /// As [`Resolution::MissingIdentity`].
+    MissingIdentity {
+        /// The limit.
+        rule: &'p Arc<LimitRule>,
+        /// Which identity is missing, and why.
+        missing: MissingIdentity<'p>,
+    },
+}
+
 /// The limits that apply to a request. Two fit without an allocation.
 pub type AppliedLimits = SmallVec<[AppliedLimit; 2]>;
 
@@ -71,7 +85,27 @@ impl AppliedLimit {
 impl Policy {
     /// Finds the limits that apply to a request.
     pub fn resolve(&self, request: &RequestAttributes<'_>) -> Resolution<'_> {
-        self.resolve_in(&RequestContext::new(self, request))
+        let mut limits = AppliedLimits::new();
+        match self.resolve_into(request, &mut limits) {
+            Ok(()) => Resolution::Charged(limits),
+            Err(NotCharged::Exempt(index)) => Resolution::Exempt(index),
+            Err(NotCharged::MissingIdentity { rule, missing }) => {
+                Resolution::MissingIdentity { rule, missing }
+            }
+        }
+    }
+
+    /// Finds the limits that apply to a request, and adds them to `limits`, where they need not be moved.
+    ///
+    /// # Errors
+    ///
+    /// If the request is exempt, or must be rejected.
+    pub fn resolve_into<'p>(
+        &'p self,
+        request: &RequestAttributes<'_>,
+        limits: &mut AppliedLimits,
+    ) -> Result<(), NotCharged<'p>> {
+        self.resolve_in(&RequestContext::new(self, request), limits)
     }
 
     /// Returns whether the limits of a request depend on the client's address: a request without a peer
@@ -79,7 +113,7 @@ impl Policy {
     #[must_use]
     pub fn needs_client_ip(&self, request: &RequestAttributes<'_>) -> bool {
         let context = RequestContext::new(self, request);
-        let _ = self.resolve_in(&context);
+        let _ = self.resolve_in(&context, &mut AppliedLimits::new());
         context.has_read_client()
     }
 
@@ -90,15 +124,18 @@ impl Policy {
             return false;
         }
         let context = RequestContext::new(self, request);
-        let _ = self.resolve_in(&context);
+        let _ = self.resolve_in(&context, &mut AppliedLimits::new());
         context.has_read_json()
     }
 
-    fn resolve_in<'p>(&'p self, context: &RequestContext<'p, '_>) -> Resolution<'p> {
+    fn resolve_in<'p>(
+        &'p self,
+        context: &RequestContext<'p, '_>,
+        applied: &mut AppliedLimits,
+    ) -> Result<(), NotCharged<'p>> {
         if let Some(exempt) = self.exemption(context) {
-            return Resolution::Exempt(exempt);
+            return Err(NotCharged::Exempt(exempt));
         }
-        let mut applied = AppliedLimits::new();
         let mut groups_done: SmallVec<[usize; 4]> = SmallVec::new();
         for id in self.index.candidates(context) {
             let rule = &self.limits[id as usize];
@@ -107,8 +144,8 @@ impl Policy {
                 continue;
             }
             let before = applied.len();
-            if let Err(missing) = self.apply(rule, context, &mut applied) {
-                return Resolution::MissingIdentity { rule, missing };
+            if let Err(missing) = self.apply(rule, context, applied) {
+                return Err(NotCharged::MissingIdentity { rule, missing });
             }
             if let Some(group) = rule.group
                 && rule.closes_group(context, &applied[before..])
@@ -116,7 +153,7 @@ impl Policy {
                 groups_done.push(group);
             }
         }
-        Resolution::Charged(applied)
+        Ok(())
     }
 
     /// Returns the names of the limits whose conditions are evaluated for a request, for tests.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ratekeeper_core::Micros;
 use ratekeeper_policy::{
-    Amount, AppliedLimit, AppliedLimits, Policy, RequestAttributes, Resolution, StoreSettings,
+    Amount, AppliedLimit, AppliedLimits, NotCharged, Policy, RequestAttributes, StoreSettings,
 };
 use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
 use smallvec::SmallVec;
@@ -123,11 +123,12 @@ impl PolicyLimiter {
         request: &RequestAttributes<'_>,
         now: Micros,
     ) -> MaybeReady<Admission> {
-        let limits = match self.resolve(&policy, request) {
-            Ok(Some(limits)) => limits,
-            Ok(None) => return MaybeReady::ready(Admission::Exempt),
+        let mut limits = AppliedLimits::new();
+        match self.resolve(&policy, request, &mut limits) {
+            Ok(Subject::Limited) => {}
+            Ok(Subject::Exempt) => return MaybeReady::ready(Admission::Exempt),
             Err(refusal) => return MaybeReady::ready(Admission::Refused(refusal)),
-        };
+        }
         if self.engine().is_memory() {
             let admission = ready_now(self.inner.admit(&policy, limits, now));
             return MaybeReady::ready(admission.into());
@@ -136,19 +137,20 @@ impl PolicyLimiter {
         MaybeReady::pending(async move { inner.admit(&policy, limits, now).await.into() })
     }
 
-    /// Finds the limits of a request; `None` if it is exempt.
+    /// Finds the limits of a request, which are added to `limits`.
     pub(crate) fn resolve(
         &self,
         policy: &ActivePolicy,
         request: &RequestAttributes<'_>,
-    ) -> Result<Option<AppliedLimits>, Box<Refusal>> {
-        match policy.policy().resolve(request) {
-            Resolution::Charged(limits) => Ok(Some(limits)),
-            Resolution::Exempt(_) => {
+        limits: &mut AppliedLimits,
+    ) -> Result<Subject, Box<Refusal>> {
+        match policy.policy().resolve_into(request, limits) {
+            Ok(()) => Ok(Subject::Limited),
+            Err(NotCharged::Exempt(_)) => {
                 self.inner.telemetry.count_exempt();
-                Ok(None)
+                Ok(Subject::Exempt)
             }
-            Resolution::MissingIdentity { rule, missing } => {
+            Err(NotCharged::MissingIdentity { rule, missing }) => {
                 policy.counters(rule).count_denied();
                 let identity = missing.identity.to_string();
                 let reason = RefusalReason::MissingIdentity { identity, why: missing.why };
@@ -174,6 +176,12 @@ impl PolicyLimiter {
         let charge = charge_of(limit)?;
         self.engine().apply(Op::Peek, &[charge]).await.ok()
     }
+}
+
+/// Whether limits apply to a request.
+pub(crate) enum Subject {
+    Exempt,
+    Limited,
 }
 
 /// The limit that refuses, by its index.
@@ -257,13 +265,9 @@ impl Inner {
         now: Micros,
         charged: &mut Charged,
     ) -> Result<(), Refused> {
-        let charges: SmallVec<[Charge<'_>; 4]> =
+        let charges: SmallVec<[Charge<'_>; 2]> =
             rates.iter().filter_map(|i| charge_of(&limits[*i])).collect();
-        let applied = match self.engine.apply_at(Op::Check, &charges, now).try_now() {
-            Ok(applied) => applied,
-            Err(later) => later.await,
-        };
-        let Ok(applied) = applied else {
+        let Ok(applied) = self.engine.decide(Op::Check, &charges, now).await else {
             // Limits of a policy differ in name, so there are too many of them.
             let reason = RefusalReason::TooManyLimits { max: CHARGES_MAX };
             return Err(Refused { by: rates[0], reason, is_degraded: false });

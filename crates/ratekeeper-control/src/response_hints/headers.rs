@@ -50,11 +50,24 @@ pub(super) struct Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    /// Keeps the value if the header is of interest. Nearly none is, so this rejects by the first
-    /// letter, and then by a prefix.
+    /// Returns whether a header may be of interest, by its first letters: nearly none is.
+    #[inline]
+    pub(super) fn is_candidate(name: &str) -> bool {
+        matches!(
+            name.as_bytes(),
+            [b'a', b'n', ..]
+                | [b'g', b'r', ..]
+                | [b'r', b'a' | b'e', b't', ..]
+                | [b'x', b'-', b'a', b'm', ..]
+                | [b'x', b'-', b'r', b'a', ..]
+                | [b'x', b'-', b's', b'h', ..]
+        )
+    }
+
+    /// Keeps the value if the header is of interest.
     #[inline]
     pub(super) fn add(&mut self, name: &str, value: &'a [u8]) {
-        if let [b'a' | b'd' | b'g' | b'r' | b'x', ..] = name.as_bytes() {
+        if Self::is_candidate(name) || name == "date" {
             self.add_candidate(name, value);
         }
     }

@@ -64,19 +64,36 @@ pub fn canonical_host(text: &str) -> Result<Cow<'_, str>, HostError> {
     }
     let (name, port) = text.split_once(':').unwrap_or((text, ""));
     let name = name.strip_suffix('.').unwrap_or(name);
-    if !is_name(name) || !is_port(port) {
+    if !is_port(port) {
         return Err(HostError::Malformed);
     }
-    Ok(match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        true => name.to_ascii_lowercase().into(),
-        false => name.into(),
+    Ok(match Case::of_name(name).ok_or(HostError::Malformed)? {
+        Case::Lower => name.into(),
+        Case::Mixed => name.to_ascii_lowercase().into(),
     })
 }
 
-fn is_name(name: &str) -> bool {
-    let in_labels = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    let is_label = |label: &[u8]| !label.is_empty() && label.iter().copied().all(in_labels);
-    name.len() <= NAME_MAX && name.as_bytes().split(|byte| *byte == b'.').all(is_label)
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Case {
+    Lower,
+    Mixed,
+}
+
+impl Case {
+    /// Returns whether a name has letters in upper case; `None` if it is not a name: labels of letters, digits, `-`
+    /// and `_` between dots.
+    fn of_name(name: &str) -> Option<Self> {
+        let (mut case, mut is_in_label) = (Self::Lower, false);
+        for byte in name.bytes() {
+            match byte {
+                b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => is_in_label = true,
+                b'A'..=b'Z' => (case, is_in_label) = (Self::Mixed, true),
+                b'.' if is_in_label => is_in_label = false,
+                _ => return None,
+            }
+        }
+        (is_in_label && name.len() <= NAME_MAX).then_some(case)
+    }
 }
 
 /// Whether the text is a port. RFC 3986 allows an empty one.
@@ -134,7 +151,7 @@ pub(crate) fn host_pattern(text: &str) -> Result<String, &'static str> {
     }
     let labels = name.split('.').map(ascii_label).collect::<Result<Vec<_>, _>>()?;
     let name = labels.join(".").to_ascii_lowercase();
-    match is_name(&name.replace('*', "x")) {
+    match Case::of_name(&name.replace('*', "x")).is_some() {
         true => Ok(name),
         false => Err("a host has letters, digits, - and _ between dots, and * for any characters"),
     }

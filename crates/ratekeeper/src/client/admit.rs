@@ -45,6 +45,8 @@ pub(super) struct Candidate<'a> {
     pub(super) policy: &'a ActivePolicy,
     pub(super) quota: &'a Arc<Quota>,
     pub(super) limits: AppliedLimits,
+    /// Whether it was not sent before.
+    pub(super) is_first: bool,
 }
 
 /// A request that may be sent. Until this is ended or dropped, it has no response.
@@ -54,6 +56,7 @@ pub(super) struct Ticket<'a> {
     pub(super) admitted: Option<Box<Admitted>>,
     shared: &'a Shared,
     tokens: u64,
+    /// Whether the quota does not count it as in flight, or no longer.
     has_ended: bool,
 }
 
@@ -138,29 +141,29 @@ enum Blocked {
 }
 
 impl Outbound {
-    /// Finds the limits of a request.
+    /// Finds the limits of a request, and adds them to `limits`.
     pub(super) fn limits(
         &self,
         request: &OutboundRequest<'_>,
         json: Option<&JsonFields>,
         policy: &ActivePolicy,
         now: Micros,
-    ) -> Result<AppliedLimits, NotSent> {
+        limits: &mut AppliedLimits,
+    ) -> Result<(), NotSent> {
         let custom = |name: &str| {
             let (_, find) = self.config.custom.iter().find(|(known, _)| known == name)?;
             find(request)
         };
         let headers = InMap(request.headers);
         let attributes = request.attributes(&headers, json, &custom, now.get() / 1_000_000);
-        let limits =
-            self.limiter.resolve(policy, &attributes).map_err(|refusal| not_sent(&refusal))?;
-        let mut limits = limits.unwrap_or_default();
+        let resolved = self.limiter.resolve(policy, &attributes, limits);
+        resolved.map_err(|refusal| not_sent(&refusal))?;
         if let Some(EstimatedCost(cost)) = request.extensions.get()
             && let Some(cost) = Cost::new(*cost)
         {
             limits.iter_mut().filter(|limit| is_metered(limit)).for_each(|limit| limit.cost = cost);
         }
-        Ok(limits)
+        Ok(())
     }
 
     /// Finds the quota of a request.
@@ -344,7 +347,7 @@ impl Outbound {
         waiting: usize,
         now: Micros,
     ) -> Result<Ticket<'a>, Blocked> {
-        let Candidate { policy, quota, limits } = candidate;
+        let Candidate { policy, quota, limits, is_first } = candidate;
         let tokens = limits.iter().filter(|limit| is_metered(limit)).map(|limit| limit.cost.get());
         let tokens = tokens.max().unwrap_or(0);
         let mut interval = Duration::ZERO;
@@ -364,24 +367,25 @@ impl Outbound {
             let mut charged = Charged::default();
             let charging = self.limiter.charge(policy, limits, now, &mut charged);
             charging.await.map_err(|refusal| self.blocked(&refusal, limits, now))?;
-            admitted = self.keep(charged, limits);
+            if is_kept(&charged, limits) {
+                let engine = Arc::clone(self.limiter.engine());
+                let charged = charged.admitted(std::mem::take(limits), engine);
+                admitted = Some(Box::new(charged.notifying(&self.shared.ended)));
+            }
         }
         let is_last = quota.waiting() <= waiting;
-        quota.state().send(tokens, now, interval, is_last);
+        let (is_counted, has_budget) = (self.config.is_learning, self.config.retry.is_some());
+        if is_counted || has_budget {
+            let mut state = quota.state();
+            if is_counted {
+                state.send(tokens, now, interval, is_last);
+            }
+            if has_budget && *is_first {
+                state.budget.deposit(now);
+            }
+        }
         count(&self.shared.counters.attempts);
-        Ok(Ticket { quota, admitted, shared: &self.shared, tokens, has_ended: false })
-    }
-
-    /// Returns what is kept until there is a response: nothing if no charge depends on it and no permit is held.
-    fn keep(&self, charged: Charged, limits: &mut AppliedLimits) -> Option<Box<Admitted>> {
-        let is_kept = !charged.permits.is_empty()
-            || !charged.delay.is_zero()
-            || limits.iter().any(|limit| limit.rule.is_charged_by_response());
-        is_kept.then(|| {
-            let engine = Arc::clone(self.limiter.engine());
-            let admitted = charged.admitted(std::mem::take(limits), engine);
-            Box::new(admitted.notifying(&self.shared.ended))
-        })
+        Ok(Ticket { quota, admitted, shared: &self.shared, tokens, has_ended: !is_counted })
     }
 
     /// How far requests are apart after a pause: as the fastest of their buckets allows, because the others hold them
@@ -478,6 +482,13 @@ impl Drop for CountWait<'_> {
         let time = self.outbound.now().since(self.began);
         self.outbound.shared.counters.waited(self.reason, time);
     }
+}
+
+/// Whether anything that was charged depends on the response, or is held until there is one.
+fn is_kept(charged: &Charged, limits: &[AppliedLimit]) -> bool {
+    !charged.permits.is_empty()
+        || !charged.delay.is_zero()
+        || limits.iter().any(|limit| limit.rule.is_charged_by_response())
 }
 
 fn is_metered(limit: &AppliedLimit) -> bool {

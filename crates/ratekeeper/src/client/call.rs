@@ -1,13 +1,15 @@
 //! One request: its attempts, and what is learned from each.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderName, Method, StatusCode};
 use ratekeeper_control::{AttemptState, Failure, NextStep, ResponseHints, RetryRules, StopReason};
 use ratekeeper_core::Micros;
+use ratekeeper_policy::AppliedLimits;
 use ratekeeper_policy::json_fields::{JsonFields, JsonScanner};
-use tracing::Instrument;
 
 use super::admit::{Admitting, Candidate, NotSent, Ticket};
 use super::error::{
@@ -21,8 +23,8 @@ use crate::admission::Admitted;
 use crate::policy_handle::ActivePolicy;
 use crate::tower::InMap;
 
-const IDEMPOTENCY_KEY: http::HeaderName = http::HeaderName::from_static("idempotency-key");
-const GRPC_TIMEOUT: http::HeaderName = http::HeaderName::from_static("grpc-timeout");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The longest wait that a response can state. Longer ones count as this.
 const RESET_MAX: Duration = Duration::from_secs(3_600);
@@ -114,13 +116,15 @@ impl Outbound {
         let (mut attempt, mut previous_delay) = (1, Duration::ZERO);
         loop {
             let view = X::view(head);
-            let limits = self.limits(&view, json.as_ref(), &policy, now);
-            let limits = limits.map_err(|not_sent| self.not_sent(not_sent))?;
+            let mut limits = AppliedLimits::new();
+            self.limits(&view, json.as_ref(), &policy, now, &mut limits)
+                .map_err(|not_sent| self.not_sent(not_sent))?;
             let quota = self.quota(&view, &limits, now);
-            if attempt == 1 {
-                self.begin(&quota, now).map_err(|not_sent| self.not_sent(not_sent))?;
+            let is_first = attempt == 1;
+            if is_first {
+                self.throttle_request(&quota, now).map_err(|not_sent| self.not_sent(not_sent))?;
             }
-            let candidate = Candidate { policy: &policy, quota: &quota, limits };
+            let candidate = Candidate { policy: &policy, quota: &quota, limits, is_first };
             let mut ticket = match self.admit(candidate, now, self.wait_until(&call, now)) {
                 Admitting::Now(ticket) => ticket,
                 Admitting::Later(admitted) => {
@@ -134,7 +138,10 @@ impl Outbound {
             };
             let span =
                 tracing::debug_span!("outbound_attempt", attempt, status = tracing::field::Empty);
-            let sent = exchange.send(head, &to_send).instrument(span.clone()).await;
+            let sent = {
+                let mut sending = pin!(exchange.send(head, &to_send));
+                poll_fn(|context| span.in_scope(|| sending.as_mut().poll(context))).await
+            };
             let failed = match self.observe::<X>(sent, &mut ticket, &call, &span) {
                 Ok((response, admitted)) => {
                     let admitted = admitted.map(|admitted| (admitted, Arc::clone(&policy)));
@@ -195,16 +202,16 @@ impl Outbound {
         call.deadline.map_or(wait_until, |deadline| deadline.min(wait_until))
     }
 
-    /// Counts a request in the budget, and refuses it if the server refuses most of them.
-    fn begin(&self, quota: &super::quota::Quota, now: Micros) -> Result<(), NotSent> {
+    /// Refuses a request if the server refuses most of them.
+    fn throttle_request(&self, quota: &super::quota::Quota, now: Micros) -> Result<(), NotSent> {
+        if self.config.throttle.is_none() {
+            return Ok(());
+        }
         let mut state = quota.state();
-        let throttled = state.throttle.as_mut().is_some_and(|throttle| {
-            let is_rejected = throttle.rejects(now, fastrand::u64(..));
-            throttle.on_request(now);
-            is_rejected
-        });
-        if !throttled {
-            state.budget.deposit(now);
+        let Some(throttle) = &mut state.throttle else { return Ok(()) };
+        let is_rejected = throttle.rejects(now, fastrand::u64(..));
+        throttle.on_request(now);
+        if !is_rejected {
             return Ok(());
         }
         count(&self.shared.counters.throttled);
@@ -258,13 +265,17 @@ impl Outbound {
         };
         let (status, headers) = X::head(&response);
         span.record("status", status.as_u16());
+        if let Some(admitted) = &mut admitted {
+            admitted.settle(status.as_u16(), &InMap(headers));
+        }
+        let has_hints = || ResponseHints::may_be_in(headers.keys().map(HeaderName::as_str));
+        if status.as_u16() < 400 && self.config.throttle.is_none() && !has_hints() {
+            return Ok((response, admitted));
+        }
         let now = self.now();
         let names = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         let hints = ResponseHints::read(status.as_u16(), names, now, RESET_MAX);
         self.learn(&hints, ticket, now);
-        if let Some(admitted) = &mut admitted {
-            admitted.settle(status.as_u16(), &InMap(headers));
-        }
         let is_failed_rpc = call.is_grpc && hints.grpc_status.is_some_and(|status| status != 0);
         match status.as_u16() >= 400 || is_failed_rpc {
             true => {

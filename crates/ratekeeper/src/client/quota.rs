@@ -105,14 +105,12 @@ impl Quota {
         Waiting { quota: Arc::clone(self) }
     }
 
+    /// Whether nothing is known that has to be remembered.
     fn is_idle(&self, now: Micros) -> bool {
         let state = self.state();
         let is_learned =
             [&state.requests, &state.tokens].iter().any(|one| one.wait(1, now).is_some());
-        self.waiting() == 0
-            && state.requests_in_flight == 0
-            && state.paused_until <= now
-            && !is_learned
+        state.paused_until <= now && !is_learned
     }
 }
 
@@ -229,7 +227,7 @@ impl QuotaTable {
         known.unwrap_or_else(|| {
             let mut quotas = self.quotas.write().unwrap_or_else(PoisonError::into_inner);
             if quotas.len() >= QUOTAS_MAX {
-                quotas.retain(|_, quota| !quota.is_idle(now));
+                quotas.retain(|_, quota| Arc::strong_count(quota) > 1 || !quota.is_idle(now));
             }
             if quotas.len() >= QUOTAS_MAX && !quotas.contains_key(&hash) {
                 // All are in use. This request has one of its own, that no other shares.

@@ -99,6 +99,9 @@ impl<'a> OutboundRequest<'a> {
 
 /// Splits `user@host:port`. The port is `None` if it is the default of the scheme.
 fn split_authority<'a>(authority: &'a str, uri: &Uri) -> (&'a str, Option<u16>) {
+    if !authority.bytes().any(|byte| matches!(byte, b'@' | b':')) {
+        return (authority, None);
+    }
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     let (host, port) = match host.rsplit_once(':') {
         // The colons of an IPv6 address are in brackets.

@@ -103,28 +103,32 @@ struct HttpExchange<S, Q: ReplayBody> {
 }
 
 impl<S, Q: ReplayBody> HttpExchange<S, Q> {
-    /// Returns the request to send, and keeps what is needed to send it again.
-    fn request(&mut self, head: &mut Parts, attempt: &AttemptToSend) -> Option<Request<Q>> {
-        let body = match (self.body.take(), &self.kept) {
+    /// Returns the body to send, and keeps what is needed to send it again.
+    fn body(&mut self, attempt: &AttemptToSend) -> Option<Q> {
+        match (self.body.take(), &self.kept) {
             (Some(body), _) if attempt.is_kept => {
                 let (body, kept) = body.keep();
                 self.kept = Some(kept);
-                body
+                Some(body)
             }
-            (Some(body), _) => body,
-            (None, Some(kept)) => Q::replay(kept)?,
-            (None, None) => return None,
-        };
-        let mut parts = match attempt.is_kept {
-            true => head.clone(),
-            false => std::mem::replace(head, Request::new(()).into_parts().0),
-        };
-        prepare(&mut parts.headers, attempt);
-        if attempt.number > 1 {
-            parts.extensions.insert(Attempt(attempt.number));
+            (Some(body), _) => Some(body),
+            (None, Some(kept)) => Q::replay(kept),
+            (None, None) => None,
         }
-        Some(Request::from_parts(parts, body))
     }
+}
+
+/// Returns the head to send.
+fn head_of(head: &mut Parts, attempt: &AttemptToSend) -> Parts {
+    let mut parts = match attempt.is_kept {
+        true => head.clone(),
+        false => std::mem::replace(head, Request::new(()).into_parts().0),
+    };
+    prepare(&mut parts.headers, attempt);
+    if attempt.number > 1 {
+        parts.extensions.insert(Attempt(attempt.number));
+    }
+    parts
 }
 
 /// Sets the headers of an attempt.
@@ -167,9 +171,11 @@ where
         std::future::poll_fn(|context| self.service.poll_ready(context))
             .await
             .map_err(Into::into)?;
-        let request = self.request(head, attempt);
-        let request = request.ok_or("the body of the request cannot be sent again")?;
-        self.service.call(request).await.map_err(Into::into)
+        let body = self.body(attempt).ok_or("the body of the request cannot be sent again")?;
+        self.service
+            .call(Request::from_parts(head_of(head, attempt), body))
+            .await
+            .map_err(Into::into)
     }
 
     fn is_replayable(&self) -> bool {

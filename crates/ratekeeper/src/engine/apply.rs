@@ -107,12 +107,7 @@ impl Engine {
     ) -> MaybeReady<Result<Applied, ChargesError>> {
         match &self.store {
             EngineStore::Memory(store) => {
-                let began = SampledHistogram::is_due().then(|| self.clock.now());
-                let verdict = store.apply_now(op, charges, now);
-                if let Some(began) = began {
-                    self.memory_time.record(self.clock.now().since(began));
-                }
-                MaybeReady::ready(verdict.map(Applied::by_store))
+                MaybeReady::ready(self.apply_in_memory(store, op, charges, now))
             }
             #[cfg(feature = "redis")]
             EngineStore::Shared(fallback) => {
@@ -128,6 +123,37 @@ impl Engine {
                 })
             }
         }
+    }
+
+    /// Does what [`Engine::apply_at`] does. What is decided in memory is moved less than from a future.
+    #[inline]
+    pub(crate) async fn decide(
+        &self,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Applied, ChargesError> {
+        match &self.store {
+            EngineStore::Memory(store) => self.apply_in_memory(store, op, charges, now),
+            #[cfg(feature = "redis")]
+            EngineStore::Shared(_) => self.apply_at(op, charges, now).await,
+        }
+    }
+
+    #[inline]
+    fn apply_in_memory(
+        &self,
+        store: &MemoryStore,
+        op: Op,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Applied, ChargesError> {
+        let began = SampledHistogram::is_due().then(|| self.clock.now());
+        let verdict = store.apply_now(op, charges, now);
+        if let Some(began) = began {
+            self.memory_time.record(self.clock.now().since(began));
+        }
+        verdict.map(Applied::by_store)
     }
 
     /// Corrects a charge where it was made: in the store, or in this process if the store was unavailable
