@@ -3,7 +3,6 @@
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 
 mod faults;
-mod fleet;
 mod llm;
 mod nginx;
 mod reqwest;

@@ -5,8 +5,8 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
@@ -200,23 +200,38 @@ impl std::fmt::Display for Seen {
     }
 }
 
+/// One fleet at a time.
+static FLEETS: Mutex<()> = Mutex::new(());
+
+/// How often a fleet is run whose store did not respond within its 100 ms: then the host is too busy, and processes
+/// decide by their share, beside the store.
+const TRIES_MAX: usize = 3;
+
 #[test]
 fn a_fleet_uses_the_quota_of_a_server_and_is_hardly_refused() {
+    let _one = FLEETS.lock().unwrap_or_else(PoisonError::into_inner);
     const TIME: Duration = Duration::from_secs(20);
     const NAIVE_TIME: Duration = Duration::from_secs(4);
     let quota = Quota::token_bucket(100, SEC);
     let headers = [QuotaHeader::RetryAfter, QuotaHeader::RateLimit];
     let start = || QuotaServer::builder(quota).headers(&headers).delay(5 * MS).start();
 
-    let (redis, server) = (RedisServer::start(), start());
-    let fleet = Fleet::start("outbound", &server, "100/s per host", &redis.url());
-    std::thread::sleep(TIME + SEC / 2);
-    let log = server.log();
-    for report in fleet.end() {
-        println!("{report}");
-        assert!(report.contains(" failed=0 "), "a request was not served: {report}");
-    }
-    let fleet = Seen::of(&log, TIME, 100.0, 100.0);
+    let run = || {
+        let (redis, server) = (RedisServer::start(), start());
+        let fleet = Fleet::start("outbound", &server, "100/s per host", &redis.url());
+        std::thread::sleep(TIME + SEC / 2);
+        let log = server.log();
+        let reports = fleet.end();
+        for report in &reports {
+            println!("{report}");
+            assert!(report.contains(" failed=0 "), "a request was not served: {report}");
+        }
+        let is_by_store = reports.iter().all(|report| report.contains(" local=0 "));
+        (Seen::of(&log, TIME, 100.0, 100.0), is_by_store)
+    };
+    let mut runs = (0..TRIES_MAX).map(|_| run());
+    let fleet = runs.find_map(|(seen, is_by_store)| is_by_store.then_some(seen));
+    let fleet = fleet.expect("the store responds in time");
 
     let server = start();
     let naive = Fleet::start("naive", &server, "", "");
@@ -235,6 +250,7 @@ fn a_fleet_uses_the_quota_of_a_server_and_is_hardly_refused() {
 
 #[test]
 fn a_fleet_goes_on_without_its_store_and_recovers() {
+    let _one = FLEETS.lock().unwrap_or_else(PoisonError::into_inner);
     const RATE: f64 = 100.0;
     const BURST: f64 = 20.0;
     /// So long after the start all processes know their number: they announce themselves every two seconds.
