@@ -1,5 +1,6 @@
 //! Controllers for clients of rate-limited services: how long to back off, whether a retry is
-//! worth it, what the headers of a response say, and when to slow down before a refusal.
+//! worth it, what the headers of a response say, and when to slow down before a refusal. And for
+//! services: how many requests to have in flight.
 //!
 //! All of them are pure. Time is an argument ([`Micros`]), and so are random bits (a uniform
 //! `u64`). Nothing here reads a clock, does I/O, spawns a task or allocates. The caller sends the
@@ -13,6 +14,7 @@
 //! | [`ResponseHints`] | what `Retry-After`, `RateLimit` and the headers of providers say |
 //! | [`LearnedQuota`] | how long to wait so that the server's own quota is not exceeded |
 //! | [`RetryRules`] | whether and when to repeat a request that failed |
+//! | [`adaptive`] | how many requests a service should have in flight |
 //!
 //! ```
 //! use std::time::Duration;
@@ -37,6 +39,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod adaptive;
 mod backoff;
 mod learned_quota;
 mod response_hints;

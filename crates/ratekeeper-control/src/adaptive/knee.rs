@@ -1,0 +1,208 @@
+//! The default: finds the knee of the throughput curve.
+
+use super::{LimitAlgorithm, Window};
+
+/// Keeps as many requests in flight as the service needs to be busy, and a few more.
+///
+/// More requests in flight bring more throughput, until all workers are busy: the knee. Beyond it
+/// they only wait, and latency grows instead. The knee is throughput × latency without queueing
+/// (Little's law), which is what BBR uses for the path of a TCP connection. The limit is 1.4 times
+/// that, plus its square root, plus the requests in flight that wait for nothing: streams after
+/// their first byte, and requests that hang.
+///
+/// The latency without queueing is the difficult part, because under overload no request is without
+/// queueing, and because a service that became slower looks like a service that is overloaded. One
+/// test tells them apart, and is all this controller believes in:
+///
+/// > Lower the limit. If latency falls as much as a queue would make it fall, there was a queue. If
+/// > not, the service is just that slow, and this is the latency without queueing.
+///
+/// It is a state machine:
+///
+/// - **climb**: after a cold start the limit grows by half in each window in which it was reached,
+///   until latency grows as a queue would make it grow.
+/// - **descend**: the limit shrinks by three tenths per window while that removes queueing. Once it
+///   does not, the baseline is known.
+/// - **hold**: the limit follows throughput × baseline. It descends again when latency says that
+///   the queue is too long, and every 24 windows under load, so that the baseline cannot drift in
+///   either direction.
+///
+/// A descent touches only requests above the knee, except in its last window, which is up to three
+/// tenths below it. It begins only if the limit was reached or if latency is much higher than the
+/// baseline: no caller is rejected to measure a service that is well.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper_control::Micros;
+/// use ratekeeper_control::adaptive::{Bounds, ConcurrencyController, Knee, Window};
+///
+/// // 10 workers of 10 ms, and more requests than they can process.
+/// let mut controller = ConcurrencyController::new(Knee::default(), Bounds::DEFAULT);
+/// for second in 0..60 {
+///     let limit = controller.limit();
+///     let latency = Duration::from_millis(u64::from(limit.max(10)));
+///     let throughput = (u64::from(limit) * 100).min(1_000);
+///     let _ = controller.update(&Window {
+///         now: Micros::new(second * 1_000_000),
+///         duration: Duration::from_secs(1),
+///         samples: throughput,
+///         successes: throughput,
+///         latency_min: latency,
+///         latency_typical: latency,
+///         latency_mean: latency,
+///         latency_p90: latency,
+///         in_flight_peak: limit,
+///         in_flight_mean: f64::from(limit),
+///         ..Window::default()
+///     });
+/// }
+/// assert!((10..=20).contains(&controller.limit()), "{}", controller.limit());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Knee {
+    phase: Phase,
+    baseline: Option<Baseline>,
+    /// The window before, if the limit was reached in it.
+    previous: Option<Point>,
+    /// Requests in flight that are not waiting for their sample.
+    held: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Climb,
+    Descend,
+    Hold { windows_left: u32 },
+}
+
+/// Latencies without queueing, in seconds.
+#[derive(Clone, Copy, Debug)]
+struct Baseline {
+    typical: f64,
+    mean: f64,
+}
+
+/// What a window shows of the throughput curve.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    /// Requests in flight that wait for their sample: throughput × mean latency.
+    active: f64,
+    throughput: f64,
+    typical: f64,
+    mean: f64,
+}
+
+impl Point {
+    fn of(window: &Window) -> Self {
+        let (throughput, mean) = (window.throughput(), window.latency_mean.as_secs_f64());
+        let typical = window.latency_typical.as_secs_f64();
+        Self { active: throughput * mean, throughput, typical, mean }
+    }
+
+    /// Returns which share of the additional requests of `more` waited in a queue: 1 if latency
+    /// grew by their number / throughput, 0 if it did not grow.
+    fn queued_share(&self, more: &Self) -> f64 {
+        let requests = (more.active - self.active).max(f64::MIN_POSITIVE);
+        (more.typical - self.typical) * more.throughput / requests
+    }
+}
+
+impl Knee {
+    /// How far the limit is above the knee, so that workers always find work.
+    const GAIN: f64 = 1.4;
+    const CLIMB: f64 = 1.5;
+    const DESCEND: f64 = 0.7;
+    /// Windows between two descents under load.
+    const HOLD_WINDOWS: u32 = 24;
+    /// A share of queued requests above this is a queue. In between is the noise of a window.
+    const QUEUED: f64 = 0.4;
+    /// Timeouts up to this share are requests that hang, not overload.
+    const OVERLOAD_SHARE: f64 = 0.1;
+    /// Windows with fewer samples are too noisy.
+    const SAMPLES_MIN: u64 = 20;
+
+    const HOLD: Phase = Phase::Hold { windows_left: Self::HOLD_WINDOWS };
+
+    /// Returns the limit for a throughput.
+    fn target(&self, throughput: f64, baseline: Baseline) -> f64 {
+        let knee = throughput * baseline.mean;
+        self.held + Self::GAIN * knee + knee.sqrt()
+    }
+
+    fn climb(&mut self, limit: f64, point: Point, previous: Option<Point>) -> f64 {
+        let is_queueing = previous.is_some_and(|previous| {
+            point.active > previous.active * 1.1 && previous.queued_share(&point) > Self::QUEUED
+        });
+        if is_queueing { self.begin_descent(point) } else { limit * Self::CLIMB }
+    }
+
+    fn begin_descent(&mut self, point: Point) -> f64 {
+        self.phase = Phase::Descend;
+        self.held + point.active * Self::DESCEND
+    }
+
+    fn descend(&mut self, point: Point, previous: Point, baseline: Baseline) -> f64 {
+        let is_less = point.active < previous.active * 0.95;
+        if is_less && point.queued_share(&previous) > Self::QUEUED {
+            return self.begin_descent(point);
+        }
+        // Fewer requests do not make it faster: this is the latency without queueing.
+        self.phase = Self::HOLD;
+        let baseline =
+            if is_less { Baseline { typical: point.typical, mean: point.mean } } else { baseline };
+        self.baseline = Some(baseline);
+        self.target(previous.throughput.max(point.throughput), baseline)
+    }
+}
+
+impl Default for Knee {
+    fn default() -> Self {
+        Self { phase: Phase::Climb, baseline: None, previous: None, held: 0.0 }
+    }
+}
+
+impl LimitAlgorithm for Knee {
+    fn name(&self) -> &'static str {
+        "knee"
+    }
+
+    fn next_limit(&mut self, limit: f64, window: &Window) -> f64 {
+        if window.overload_share() > Self::OVERLOAD_SHARE {
+            self.previous = None;
+            return limit * Self::DESCEND;
+        }
+        if window.samples < Self::SAMPLES_MIN {
+            return limit;
+        }
+        let point = Point::of(window);
+        let is_limited = window.reached(limit as u32);
+        let held = (window.in_flight_mean - point.active).max(0.0);
+        self.held += (held - self.held) * 0.5;
+        let mut baseline =
+            self.baseline.unwrap_or(Baseline { typical: point.typical, mean: point.mean });
+        if point.typical < baseline.typical {
+            baseline = Baseline { typical: point.typical, mean: point.mean.min(baseline.mean) };
+        }
+        self.baseline = Some(baseline);
+        let previous = self.previous.replace(point);
+        let target = self.target(point.throughput, baseline);
+        match self.phase {
+            Phase::Climb if is_limited => self.climb(limit, point, previous),
+            Phase::Descend if is_limited => match previous {
+                Some(previous) => self.descend(point, previous, baseline),
+                None => self.begin_descent(point),
+            },
+            _ if target < 0.8 * window.in_flight_mean => self.begin_descent(point),
+            Phase::Hold { windows_left: 0 } if is_limited => self.begin_descent(point),
+            Phase::Hold { windows_left } if is_limited => {
+                self.phase = Phase::Hold { windows_left: windows_left - 1 };
+                limit + (target.min(limit * Self::CLIMB) - limit) * 0.5
+            }
+            Phase::Descend => {
+                self.phase = Self::HOLD;
+                limit.max(target)
+            }
+            Phase::Climb | Phase::Hold { .. } => limit,
+        }
+    }
+}
