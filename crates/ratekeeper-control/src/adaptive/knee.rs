@@ -85,7 +85,7 @@ struct Baseline {
 /// What a window shows of the throughput curve.
 #[derive(Clone, Copy, Debug)]
 struct Point {
-    /// Requests in flight that wait for their sample: throughput × mean latency.
+    /// Requests in flight that wait for their sample.
     active: f64,
     throughput: f64,
     typical: f64,
@@ -93,17 +93,39 @@ struct Point {
 }
 
 impl Point {
-    fn of(window: &Window) -> Self {
-        let (throughput, mean) = (window.throughput(), window.latency_mean.as_secs_f64());
-        let typical = window.latency_typical.as_secs_f64();
-        Self { active: throughput * mean, throughput, typical, mean }
-    }
-
-    /// Returns which share of the additional requests of `more` waited in a queue: 1 if latency
-    /// grew by their number / throughput, 0 if it did not grow.
+    /// Returns which share of the additional requests of `more` waited in a queue: 1 if they brought
+    /// latency and no throughput, 0 if they brought throughput and no latency. Both are noisy, so the
+    /// mean of both counts.
     fn queued_share(&self, more: &Self) -> f64 {
         let requests = (more.active - self.active).max(f64::MIN_POSITIVE);
-        (more.typical - self.typical) * more.throughput / requests
+        let by_latency = (more.typical - self.typical) * more.throughput / requests;
+        let by_throughput =
+            1.0 - (more.throughput / self.throughput).ln() / (more.active / self.active).ln();
+        (by_latency.clamp(0.0, 1.0) + by_throughput.clamp(0.0, 1.0)) / 2.0
+    }
+}
+
+impl Baseline {
+    /// Follows latencies that are a little shorter slowly, because a single window is noisy.
+    fn lower(self, point: Point) -> Self {
+        if point.typical >= self.typical {
+            return self;
+        }
+        let weight = if point.typical < 0.7 * self.typical { 1.0 } else { 0.1 };
+        Self {
+            typical: self.typical + (point.typical - self.typical) * weight,
+            mean: self.mean + (point.mean.min(self.mean) - self.mean) * weight,
+        }
+    }
+
+    /// Returns the baseline that a descent has found.
+    fn found(self, point: Point) -> Self {
+        let is_close = (0.75..1.33).contains(&(point.typical / self.typical));
+        let weight = if is_close { 0.5 } else { 1.0 };
+        Self {
+            typical: self.typical + (point.typical - self.typical) * weight,
+            mean: self.mean + (point.mean - self.mean) * weight,
+        }
     }
 }
 
@@ -114,12 +136,16 @@ impl Knee {
     const DESCEND: f64 = 0.7;
     /// Windows between two descents under load.
     const HOLD_WINDOWS: u32 = 24;
-    /// A share of queued requests above this is a queue. In between is the noise of a window.
-    const QUEUED: f64 = 0.4;
+    /// A share of queued requests above this is a queue.
+    const QUEUED: f64 = 0.5;
+    /// Latency above the baseline by less than this is no queueing.
+    const QUEUEING: f64 = 1.15;
     /// Timeouts up to this share are requests that hang, not overload.
     const OVERLOAD_SHARE: f64 = 0.1;
     /// Windows with fewer samples are too noisy.
     const SAMPLES_MIN: u64 = 20;
+    /// A smaller share of requests that seem to be held is noise.
+    const HELD_SHARE: f64 = 0.15;
 
     const HOLD: Phase = Phase::Hold { windows_left: Self::HOLD_WINDOWS };
 
@@ -127,6 +153,15 @@ impl Knee {
     fn target(&self, throughput: f64, baseline: Baseline) -> f64 {
         let knee = throughput * baseline.mean;
         self.held + Self::GAIN * knee + knee.sqrt()
+    }
+
+    fn point(&mut self, window: &Window) -> Point {
+        let (throughput, mean) = (window.throughput(), window.latency_mean.as_secs_f64());
+        let held = window.in_flight_mean - throughput * mean;
+        let held = if held > Self::HELD_SHARE * window.in_flight_mean { held } else { 0.0 };
+        self.held += (held - self.held) * 0.5;
+        let active = (window.in_flight_mean - self.held).max(throughput * mean * 0.5);
+        Point { active, throughput, typical: window.latency_typical.as_secs_f64(), mean }
     }
 
     fn climb(&mut self, limit: f64, point: Point, previous: Option<Point>) -> f64 {
@@ -142,16 +177,26 @@ impl Knee {
     }
 
     fn descend(&mut self, point: Point, previous: Point, baseline: Baseline) -> f64 {
+        let is_queueing = point.typical > Self::QUEUEING * baseline.typical;
         let is_less = point.active < previous.active * 0.95;
-        if is_less && point.queued_share(&previous) > Self::QUEUED {
+        if is_queueing && is_less && point.queued_share(&previous) > Self::QUEUED {
             return self.begin_descent(point);
         }
         // Fewer requests do not make it faster: this is the latency without queueing.
         self.phase = Self::HOLD;
-        let baseline =
-            if is_less { Baseline { typical: point.typical, mean: point.mean } } else { baseline };
+        let baseline = baseline.found(point);
         self.baseline = Some(baseline);
         self.target(previous.throughput.max(point.throughput), baseline)
+    }
+
+    fn hold(&mut self, limit: f64, target: f64, windows_left: u32, is_queueing: bool) -> f64 {
+        self.phase = Phase::Hold { windows_left: windows_left.saturating_sub(1) };
+        let target = if is_queueing { target } else { target.max(limit * Self::CLIMB) };
+        if target > 1.2 * limit {
+            target.min(limit * Self::CLIMB)
+        } else {
+            limit + (target - limit) * 0.3
+        }
     }
 }
 
@@ -171,21 +216,22 @@ impl LimitAlgorithm for Knee {
             self.previous = None;
             return limit * Self::DESCEND;
         }
+        let is_limited = window.reached(limit as u32);
         if window.samples < Self::SAMPLES_MIN {
             return limit;
         }
-        let point = Point::of(window);
-        let is_limited = window.reached(limit as u32);
-        let held = (window.in_flight_mean - point.active).max(0.0);
-        self.held += (held - self.held) * 0.5;
-        let mut baseline =
-            self.baseline.unwrap_or(Baseline { typical: point.typical, mean: point.mean });
-        if point.typical < baseline.typical {
-            baseline = Baseline { typical: point.typical, mean: point.mean.min(baseline.mean) };
+        if is_limited && window.in_flight_mean < limit / 2.0 {
+            // The load rose within the window, so its means are those of no load in particular.
+            self.previous = None;
+            return limit;
         }
+        let point = self.point(window);
+        let first = Baseline { typical: point.typical, mean: point.mean };
+        let baseline = self.baseline.unwrap_or(first).lower(point);
         self.baseline = Some(baseline);
         let previous = self.previous.replace(point);
         let target = self.target(point.throughput, baseline);
+        let is_queueing = point.typical > Self::QUEUEING * baseline.typical;
         match self.phase {
             Phase::Climb if is_limited => self.climb(limit, point, previous),
             Phase::Descend if is_limited => match previous {
@@ -195,8 +241,7 @@ impl LimitAlgorithm for Knee {
             _ if target < 0.8 * window.in_flight_mean => self.begin_descent(point),
             Phase::Hold { windows_left: 0 } if is_limited => self.begin_descent(point),
             Phase::Hold { windows_left } if is_limited => {
-                self.phase = Phase::Hold { windows_left: windows_left - 1 };
-                limit + (target.min(limit * Self::CLIMB) - limit) * 0.5
+                self.hold(limit, target, windows_left, is_queueing)
             }
             Phase::Descend => {
                 self.phase = Self::HOLD;

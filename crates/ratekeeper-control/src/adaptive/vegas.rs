@@ -25,11 +25,17 @@ use super::{LimitAlgorithm, Window};
 /// };
 /// let mut vegas = Vegas::default();
 /// assert!(vegas.next_limit(100.0, &window(10, 1)) > 100.0);
-/// assert!(vegas.next_limit(100.0, &window(20, 2)) < 100.0); // half of the requests wait
+/// for at in 2..20 {
+///     vegas.next_limit(100.0, &window(20, at));
+/// }
+/// assert!(vegas.next_limit(100.0, &window(20, 20)) < 100.0); // half of the requests wait
 /// ```
 #[derive(Clone, Debug)]
 pub struct Vegas {
     baseline: RecentMin,
+    /// The latency, averaged over some windows, in seconds. The shortest of many noisy latencies would
+    /// be too short.
+    average: Option<f64>,
 }
 
 impl Vegas {
@@ -39,7 +45,7 @@ impl Vegas {
 
 impl Default for Vegas {
     fn default() -> Self {
-        Self { baseline: RecentMin::new(Self::BASELINE_US) }
+        Self { baseline: RecentMin::new(Self::BASELINE_US), average: None }
     }
 }
 
@@ -57,6 +63,9 @@ impl LimitAlgorithm for Vegas {
         if window.samples == 0 || latency == 0.0 {
             return limit;
         }
+        let average = self.average.unwrap_or(latency);
+        let latency = average + (latency - average) / 8.0;
+        self.average = Some(latency);
         let baseline = self.baseline.update(latency, window.now.get());
         if f64::from(window.in_flight_peak) * 2.0 < limit {
             return limit;

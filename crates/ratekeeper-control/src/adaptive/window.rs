@@ -120,7 +120,7 @@ pub struct Window {
     pub overloads: u64,
     /// The most requests in flight at once.
     pub in_flight_peak: u32,
-    /// The mean number of requests in flight.
+    /// The mean number of requests in flight over time.
     pub in_flight_mean: f64,
 }
 
@@ -200,8 +200,11 @@ pub struct WindowAggregator {
     successes: u64,
     overloads: u64,
     in_flight_peak: u32,
-    in_flight_sum: u64,
-    in_flight_count: u64,
+    /// Requests in flight × 2 microseconds, over the microseconds of `observed_us`.
+    in_flight_half_us: u64,
+    observed_us: u64,
+    /// The latest record and how many requests it left in flight.
+    latest: Option<(u64, u32)>,
 }
 
 impl WindowAggregator {
@@ -230,8 +233,9 @@ impl WindowAggregator {
             successes: 0,
             overloads: 0,
             in_flight_peak: 0,
-            in_flight_sum: 0,
-            in_flight_count: 0,
+            in_flight_half_us: 0,
+            observed_us: 0,
+            latest: None,
         }
     }
 
@@ -245,8 +249,13 @@ impl WindowAggregator {
         if now.get() < begins_us {
             return;
         }
-        self.in_flight_sum += u64::from(in_flight);
-        self.in_flight_count += 1;
+        let (latest_us, left) = self.latest.unwrap_or((now.get(), 0));
+        let us = now.get().saturating_sub(latest_us);
+        // From what the latest one left to what is now, steadily.
+        let both = u64::from(left) + u64::from(in_flight);
+        self.in_flight_half_us = self.in_flight_half_us.saturating_add(us.saturating_mul(both));
+        self.observed_us += us;
+        self.latest = Some((now.get().max(latest_us), in_flight.saturating_sub(1)));
         match outcome {
             Outcome::Success => {
                 self.successes += 1;
@@ -281,8 +290,9 @@ impl WindowAggregator {
         self.successes += other.successes;
         self.overloads += other.overloads;
         self.in_flight_peak = self.in_flight_peak.max(other.in_flight_peak);
-        self.in_flight_sum += other.in_flight_sum;
-        self.in_flight_count += other.in_flight_count;
+        self.in_flight_half_us = self.in_flight_half_us.saturating_add(other.in_flight_half_us);
+        self.observed_us += other.observed_us;
+        self.latest = self.latest.max(other.latest);
         *other = Self { begins_us: self.begins_us, ..Self::empty(other.config) };
     }
 
@@ -317,7 +327,7 @@ impl WindowAggregator {
             successes: self.successes,
             overloads: self.overloads,
             in_flight_peak: self.in_flight_peak,
-            in_flight_mean: self.in_flight_sum as f64 / self.in_flight_count.max(1) as f64,
+            in_flight_mean: self.in_flight_half_us as f64 / 2.0 / self.observed_us.max(1) as f64,
         };
         let begins_us = now.get().saturating_add((2 * mean_us).min(max_us));
         *self = Self { begins_us: Some(begins_us), ..Self::empty(self.config) };

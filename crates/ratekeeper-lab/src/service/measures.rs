@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Scenario, micros};
+use super::{Scenario, Slow, micros};
 use crate::delay_histogram::DelayHistogram;
 
 const SECOND_US: u64 = 1_000_000;
@@ -23,12 +23,12 @@ const SECOND_US: u64 = 1_000_000;
 #[derive(Debug)]
 pub struct Measures {
     seconds: Vec<Second>,
-    latencies: DelayHistogram,
     /// Latencies since the overload began.
     overload_latencies: DelayHistogram,
     overload_from_us: u64,
     overload_until_us: Option<u64>,
     unloaded_p99_us: u64,
+    slow: Vec<Slow>,
     queue_max: usize,
 }
 
@@ -74,11 +74,11 @@ impl Measures {
         let overload = scenario.overload.as_ref();
         Self {
             seconds: (0..seconds).map(second).collect(),
-            latencies: DelayHistogram::default(),
             overload_latencies: DelayHistogram::default(),
             overload_from_us: overload.map_or(0, |span| micros(span.start)),
             overload_until_us: overload.map(|span| micros(span.end)),
             unloaded_p99_us: micros(scenario.service_time.p99()),
+            slow: scenario.slow.clone(),
             queue_max: 0,
         }
     }
@@ -102,15 +102,23 @@ impl Measures {
     }
 
     fn on_admitted_end(&mut self, latency_us: u64, now_us: u64) {
+        let latency_us = self.unslowed_us(latency_us, now_us);
         let is_slow = latency_us > 3 * self.unloaded_p99_us;
         self.at(now_us, |second| {
             second.ended += 1;
             second.slow += u64::from(is_slow);
         });
-        self.latencies.add(latency_us);
         if now_us >= self.overload_from_us {
             self.overload_latencies.add(latency_us);
         }
+    }
+
+    /// Returns the latency as it would be if nothing were slow.
+    fn unslowed_us(&self, latency_us: u64, now_us: u64) -> u64 {
+        let begin_us = now_us - latency_us;
+        let is_during = |slow: &&Slow| begin_us < slow.until_us && slow.from_us <= now_us;
+        let factor: f64 = self.slow.iter().filter(is_during).map(|slow| slow.factor).product();
+        (latency_us as f64 / factor) as u64
     }
 
     pub(super) fn on_queue(&mut self, length: usize) {
@@ -148,7 +156,8 @@ impl Measures {
     }
 
     /// Returns the latency that 99% of the admitted requests did not exceed, since the overload began. A
-    /// request without a response in time counts with the timeout.
+    /// request without a response in time counts with the timeout. Where requests take `factor` times as
+    /// long, latencies are divided by that.
     #[must_use]
     pub fn p99(&self) -> Duration {
         Duration::from_micros(self.overload_latencies.quantile_us(99))
