@@ -134,6 +134,8 @@ impl Knee {
     const GAIN: f64 = 1.4;
     const CLIMB: f64 = 1.5;
     const DESCEND: f64 = 0.7;
+    /// If the limit seems to be several times too high.
+    const DESCEND_FAR: f64 = 0.5;
     /// Windows between two descents under load.
     const HOLD_WINDOWS: u32 = 24;
     /// A share of queued requests above this is a queue.
@@ -173,7 +175,9 @@ impl Knee {
 
     fn begin_descent(&mut self, point: Point) -> f64 {
         self.phase = Phase::Descend;
-        self.held + point.active * Self::DESCEND
+        let knee = self.baseline.map_or(0.0, |baseline| point.throughput * baseline.mean);
+        let is_far = knee < point.active * 0.3;
+        self.held + point.active * if is_far { Self::DESCEND_FAR } else { Self::DESCEND }
     }
 
     fn descend(&mut self, point: Point, previous: Point, baseline: Baseline) -> f64 {
@@ -192,7 +196,8 @@ impl Knee {
     fn hold(&mut self, limit: f64, target: f64, windows_left: u32, is_queueing: bool) -> f64 {
         self.phase = Phase::Hold { windows_left: windows_left.saturating_sub(1) };
         let target = if is_queueing { target } else { target.max(limit * Self::CLIMB) };
-        if target > 1.2 * limit {
+        // Streams occupy the limit faster than an average would follow.
+        if target > 1.2 * limit || (target > limit && self.held > limit / 2.0) {
             target.min(limit * Self::CLIMB)
         } else {
             limit + (target - limit) * 0.3
@@ -220,7 +225,7 @@ impl LimitAlgorithm for Knee {
         if window.samples < Self::SAMPLES_MIN {
             return limit;
         }
-        if is_limited && window.in_flight_mean < limit / 2.0 {
+        if is_limited && window.in_flight_mean < (limit - 1.0) / 2.0 {
             // The load rose within the window, so its means are those of no load in particular.
             self.previous = None;
             return limit;
@@ -233,7 +238,9 @@ impl LimitAlgorithm for Knee {
         let target = self.target(point.throughput, baseline);
         let is_queueing = point.typical > Self::QUEUEING * baseline.typical;
         match self.phase {
-            Phase::Climb if is_limited => self.climb(limit, point, previous),
+            Phase::Climb if is_limited && target >= 0.8 * window.in_flight_mean => {
+                self.climb(limit, point, previous)
+            }
             Phase::Descend if is_limited => match previous {
                 Some(previous) => self.descend(point, previous, baseline),
                 None => self.begin_descent(point),

@@ -157,6 +157,11 @@ const STEPS: usize = 1 << STEP_BITS;
 const OCTAVES: usize = 33;
 const BUCKETS: usize = OCTAVES * STEPS;
 
+/// A window that lasts so many times its minimum ...
+const LONGER: u64 = 5;
+/// ... needs so many times fewer samples.
+const FEWER: u64 = 4;
+
 /// Collects what happens to requests, and closes windows.
 ///
 /// The latencies are counted in a histogram of fixed size (2 KiB), so that recording is a few
@@ -299,7 +304,8 @@ impl WindowAggregator {
     /// Returns the window and begins the next one, if there is enough in it.
     ///
     /// A window has enough if it has the minimum of requests, lasts the minimum, and is at least
-    /// twice as long as the mean latency; or if it lasts the maximum. A window in which no request
+    /// twice as long as the mean latency; or if it has a quarter of them and lasts five times as
+    /// long; or if it lasts the maximum. A window in which no request
     /// ended is never closed: an idle service has nothing to learn from.
     #[must_use]
     pub fn try_close(&mut self, now: Micros) -> Option<Window> {
@@ -308,7 +314,9 @@ impl WindowAggregator {
         let mean_us = self.latency_sum_us.checked_div(self.samples).unwrap_or(0);
         let min_us = micros(self.config.duration_min).max(2 * mean_us);
         let max_us = micros(self.config.duration_max);
-        let is_full = ended >= u64::from(self.config.samples_min) && us >= min_us;
+        let samples_min = u64::from(self.config.samples_min);
+        let is_full = (ended >= samples_min && us >= min_us)
+            || (ended >= samples_min.div_ceil(FEWER) && us >= LONGER * min_us);
         if !is_full && (us < max_us || ended == 0) {
             return None;
         }
