@@ -53,12 +53,6 @@ impl Second {
     fn ideal(&self) -> f64 {
         self.capacity.min(self.arrived as f64)
     }
-
-    /// Returns whether goodput is at least 0.8 of what is possible, and the p99 of admitted requests at
-    /// most three times the unloaded one.
-    fn is_good(&self) -> bool {
-        self.succeeded as f64 >= 0.8 * self.ideal() && self.slow * 100 <= self.ended
-    }
 }
 
 impl Measures {
@@ -171,7 +165,8 @@ impl Measures {
 
     /// Returns how long after the begin of the overload the last second was that was not good: goodput
     /// below 0.8 of what is possible, or a p99 above three times the unloaded one. `None` if that is the
-    /// last second of the overload.
+    /// last second of the overload. Where a second has fewer than 300 possible responses, several are
+    /// judged together.
     #[must_use]
     pub fn converged_after(&self) -> Option<Duration> {
         last_bad(&self.seconds[self.overload_seconds()])
@@ -224,10 +219,26 @@ fn goodput_of(seconds: &[Second]) -> f64 {
     if ideal == 0.0 { 1.0 } else { succeeded as f64 / ideal }
 }
 
+/// Fewer possible responses than this are too few to judge a span by.
+const JUDGED_MIN: f64 = 300.0;
+
+/// Returns when the last bad span ends: one second, or as many as have enough requests to be judged.
 fn last_bad(seconds: &[Second]) -> Option<Duration> {
-    match seconds.iter().rposition(|second| !second.is_good()) {
+    let ideal: f64 = seconds.iter().map(Second::ideal).sum();
+    let length = (JUDGED_MIN * seconds.len() as f64 / ideal).ceil() as usize;
+    let length = length.clamp(1, seconds.len().max(1));
+    match seconds.windows(length).rposition(|span| !is_good(span)) {
         None => Some(Duration::ZERO),
-        Some(last) if last + 1 < seconds.len() => Some(Duration::from_secs(last as u64 + 1)),
+        Some(last) if last + length < seconds.len() => {
+            Some(Duration::from_secs((last + length) as u64))
+        }
         Some(_) => None,
     }
+}
+
+/// Returns whether goodput is at least 0.8 of what is possible, and the p99 of admitted requests at most
+/// three times the unloaded one.
+fn is_good(span: &[Second]) -> bool {
+    let sum = |of: fn(&Second) -> u64| -> u64 { span.iter().map(of).sum() };
+    goodput_of(span) >= 0.8 && sum(|second| second.slow) * 100 <= sum(|second| second.ended)
 }
