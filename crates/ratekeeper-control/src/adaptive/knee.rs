@@ -66,6 +66,8 @@ pub struct Knee {
     previous: Option<Point>,
     /// Requests in flight that are not waiting for their sample.
     held: f64,
+    /// The limit before the latest step of the climb.
+    climbed_from: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +82,8 @@ enum Phase {
 struct Baseline {
     typical: f64,
     mean: f64,
+    /// Whether a descent has found it. Before that, it may be one of a queue.
+    is_found: bool,
 }
 
 /// What a window shows of the throughput curve.
@@ -111,8 +115,10 @@ impl Baseline {
         if point.typical >= self.typical {
             return self;
         }
-        let weight = if point.typical < 0.7 * self.typical { 1.0 } else { 0.1 };
+        let is_much = point.typical < 0.7 * self.typical;
+        let weight = if is_much { 1.0 } else { 0.1 };
         Self {
+            is_found: self.is_found && !is_much,
             typical: self.typical + (point.typical - self.typical) * weight,
             mean: self.mean + (point.mean.min(self.mean) - self.mean) * weight,
         }
@@ -123,6 +129,7 @@ impl Baseline {
         let is_close = (0.75..1.33).contains(&(point.typical / self.typical));
         let weight = if is_close { 0.5 } else { 1.0 };
         Self {
+            is_found: true,
             typical: self.typical + (point.typical - self.typical) * weight,
             mean: self.mean + (point.mean - self.mean) * weight,
         }
@@ -133,15 +140,19 @@ impl Knee {
     /// How far the limit is above the knee, so that workers always find work.
     const GAIN: f64 = 1.4;
     const CLIMB: f64 = 1.5;
+    /// A descent shrinks the requests in flight at least to this ...
     const DESCEND: f64 = 0.7;
-    /// If the limit seems to be several times too high.
+    /// ... and at most to this, in one window.
     const DESCEND_FAR: f64 = 0.5;
+    const BELOW_KNEE: f64 = 0.85;
     /// Windows between two descents under load.
     const HOLD_WINDOWS: u32 = 24;
     /// A share of queued requests above this is a queue.
     const QUEUED: f64 = 0.5;
     /// Latency above the baseline by less than this is no queueing.
     const QUEUEING: f64 = 1.15;
+    /// The same below the knee, where a wrong answer costs throughput.
+    const STILL_QUEUEING: f64 = 1.3;
     /// Timeouts up to this share are requests that hang, not overload.
     const OVERLOAD_SHARE: f64 = 0.1;
     /// Windows with fewer samples are too noisy.
@@ -161,7 +172,8 @@ impl Knee {
         let (throughput, mean) = (window.throughput(), window.latency_mean.as_secs_f64());
         let held = window.in_flight_mean - throughput * mean;
         let held = if held > Self::HELD_SHARE * window.in_flight_mean { held } else { 0.0 };
-        self.held += (held - self.held) * 0.5;
+        // New streams occupy the limit at once.
+        self.held = held.max((self.held + held) / 2.0);
         let active = (window.in_flight_mean - self.held).max(throughput * mean * 0.5);
         Point { active, throughput, typical: window.latency_typical.as_secs_f64(), mean }
     }
@@ -170,18 +182,26 @@ impl Knee {
         let is_queueing = previous.is_some_and(|previous| {
             point.active > previous.active * 1.1 && previous.queued_share(&point) > Self::QUEUED
         });
-        if is_queueing { self.begin_descent(point) } else { limit * Self::CLIMB }
+        // The guards stopped it, so the only way to learn more is down.
+        let is_stopped = self.climbed_from.is_some_and(|from| limit < from * 1.1);
+        if is_queueing || is_stopped {
+            return self.begin_descent(point);
+        }
+        self.climbed_from = Some(limit);
+        limit * Self::CLIMB
     }
 
     fn begin_descent(&mut self, point: Point) -> f64 {
         self.phase = Phase::Descend;
+        // A little below the knee, where nothing waits if the baseline is right.
         let knee = self.baseline.map_or(0.0, |baseline| point.throughput * baseline.mean);
-        let is_far = knee < point.active * 0.3;
-        self.held + point.active * if is_far { Self::DESCEND_FAR } else { Self::DESCEND }
+        let below_knee = Self::BELOW_KNEE * knee;
+        self.held + below_knee.clamp(point.active * Self::DESCEND_FAR, point.active * Self::DESCEND)
     }
 
     fn descend(&mut self, point: Point, previous: Point, baseline: Baseline) -> f64 {
-        let is_queueing = point.typical > Self::QUEUEING * baseline.typical;
+        let is_queueing =
+            !baseline.is_found || point.typical > Self::STILL_QUEUEING * baseline.typical;
         let is_less = point.active < previous.active * 0.95;
         if is_queueing && is_less && point.queued_share(&previous) > Self::QUEUED {
             return self.begin_descent(point);
@@ -207,7 +227,7 @@ impl Knee {
 
 impl Default for Knee {
     fn default() -> Self {
-        Self { phase: Phase::Climb, baseline: None, previous: None, held: 0.0 }
+        Self { phase: Phase::Climb, baseline: None, previous: None, held: 0.0, climbed_from: None }
     }
 }
 
@@ -231,7 +251,7 @@ impl LimitAlgorithm for Knee {
             return limit;
         }
         let point = self.point(window);
-        let first = Baseline { typical: point.typical, mean: point.mean };
+        let first = Baseline { typical: point.typical, mean: point.mean, is_found: false };
         let baseline = self.baseline.unwrap_or(first).lower(point);
         self.baseline = Some(baseline);
         let previous = self.previous.replace(point);
