@@ -7,7 +7,7 @@ use super::{LimitAlgorithm, Window};
 /// More requests in flight bring more throughput, until all workers are busy: the knee. Beyond it
 /// they only wait, and latency grows instead. The knee is throughput × latency without queueing
 /// (Little's law), which is what BBR uses for the path of a TCP connection. The limit is 1.4 times
-/// that, plus its square root, plus the requests in flight that wait for nothing: streams after
+/// that, plus 1.5 times its square root, plus the requests in flight that wait for nothing: streams after
 /// their first byte, and requests that hang.
 ///
 /// The latency without queueing is the difficult part, because under overload no request is without
@@ -21,15 +21,17 @@ use super::{LimitAlgorithm, Window};
 ///
 /// - **climb**: after a cold start the limit grows by half in each window in which it was reached,
 ///   until latency grows as a queue would make it grow.
-/// - **descend**: the limit shrinks by three tenths per window while that removes queueing. Once it
-///   does not, the baseline is known.
+/// - **descend**: the requests in flight shrink by three to five tenths per window while that
+///   removes queueing. Once it does not, the baseline is found.
 /// - **hold**: the limit follows throughput × baseline. It descends again when latency says that
 ///   the queue is too long, and every 24 windows under load, so that the baseline cannot drift in
-///   either direction.
+///   either direction. Those descents end a little below the knee, where nothing waits.
 ///
-/// A descent touches only requests above the knee, except in its last window, which is up to three
-/// tenths below it. It begins only if the limit was reached or if latency is much higher than the
-/// baseline: no caller is rejected to measure a service that is well.
+/// A descent costs some throughput in its last window, which is below the knee: about 1% of all
+/// under sustained overload. It begins only if the limit was reached or if latency is much higher
+/// than the baseline: no caller is rejected to measure a service that is well. When a service with
+/// spare capacity becomes several times slower at once, the first descent rejects some callers for
+/// a few windows, until it has found the new baseline.
 ///
 /// ```
 /// use std::time::Duration;
@@ -62,7 +64,7 @@ use super::{LimitAlgorithm, Window};
 pub struct Knee {
     phase: Phase,
     baseline: Option<Baseline>,
-    /// The window before, if the limit was reached in it.
+    /// What the window before showed.
     previous: Option<Point>,
     /// Requests in flight that are not waiting for their sample.
     held: f64,
@@ -110,18 +112,13 @@ impl Point {
 }
 
 impl Baseline {
-    /// Follows latencies that are a little shorter slowly, because a single window is noisy.
+    fn of(point: Point) -> Self {
+        Self { typical: point.typical, mean: point.mean, is_found: false }
+    }
+
+    /// Follows latencies that are much shorter. Those that are a little shorter are noise.
     fn lower(self, point: Point) -> Self {
-        if point.typical >= self.typical {
-            return self;
-        }
-        let is_much = point.typical < 0.7 * self.typical;
-        let weight = if is_much { 1.0 } else { 0.1 };
-        Self {
-            is_found: self.is_found && !is_much,
-            typical: self.typical + (point.typical - self.typical) * weight,
-            mean: self.mean + (point.mean.min(self.mean) - self.mean) * weight,
-        }
+        if point.typical < 0.7 * self.typical { Self::of(point) } else { self }
     }
 
     /// Returns the baseline that a descent has found.
@@ -139,6 +136,8 @@ impl Baseline {
 impl Knee {
     /// How far the limit is above the knee, so that workers always find work.
     const GAIN: f64 = 1.4;
+    /// Times the square root of the knee: a few workers need more, as all of them are idle more often.
+    const HEADROOM: f64 = 1.5;
     const CLIMB: f64 = 1.5;
     /// A descent shrinks the requests in flight at least to this ...
     const DESCEND: f64 = 0.7;
@@ -165,7 +164,7 @@ impl Knee {
     /// Returns the limit for a throughput.
     fn target(&self, throughput: f64, baseline: Baseline) -> f64 {
         let knee = throughput * baseline.mean;
-        self.held + Self::GAIN * knee + knee.sqrt()
+        self.held + Self::GAIN * knee + Self::HEADROOM * knee.sqrt()
     }
 
     fn point(&mut self, window: &Window) -> Point {
@@ -251,8 +250,7 @@ impl LimitAlgorithm for Knee {
             return limit;
         }
         let point = self.point(window);
-        let first = Baseline { typical: point.typical, mean: point.mean, is_found: false };
-        let baseline = self.baseline.unwrap_or(first).lower(point);
+        let baseline = self.baseline.unwrap_or(Baseline::of(point)).lower(point);
         self.baseline = Some(baseline);
         let previous = self.previous.replace(point);
         let target = self.target(point.throughput, baseline);
