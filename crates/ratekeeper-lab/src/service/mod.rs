@@ -3,7 +3,7 @@
 //! A [`Scenario`] describes workers, service times, arrivals and clients. [`simulate`] runs it behind
 //! a [`Protection`] and returns [`Measures`]: goodput, latency of admitted requests, how long it took to
 //! converge and to recover, the longest queue. It is a discrete event simulation: the same scenario,
-//! protection and seed have the same result on every machine.
+//! protection and seed have the same result (the last digits of logarithms may differ between platforms).
 //!
 //! ```
 //! use std::time::Duration;
