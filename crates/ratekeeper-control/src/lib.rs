@@ -1,6 +1,6 @@
 //! Controllers for clients of rate-limited services: how long to back off, whether a retry is
 //! worth it, what the headers of a response say, and when to slow down before a refusal. And for
-//! services under overload: which requests to shed.
+//! services under overload: how many requests to have in flight, and which to shed.
 //!
 //! All of them are pure. Time is an argument ([`Micros`]), and so are random bits (a uniform
 //! `u64`). Nothing here reads a clock, does I/O, spawns a task or allocates. The caller sends the
@@ -15,6 +15,7 @@
 //! | [`LearnedQuota`] | how long to wait so that the server's own quota is not exceeded |
 //! | [`RetryRules`] | whether and when to repeat a request that failed |
 //! | [`Shedder`] | which requests to reject under overload: by class, and within a class by user |
+//! | [`adaptive`] | how many requests a service should have in flight |
 //!
 //! ```
 //! use std::time::Duration;
@@ -39,6 +40,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod adaptive;
 mod backoff;
 mod learned_quota;
 mod response_hints;
