@@ -181,6 +181,12 @@ impl Guarantees {
         GuaranteedLimit { group: self.0.clone(), own: self.0.buckets.iter().position(is_own) }
     }
 
+    /// Returns the limit as it is for classes without a guarantee, which can only borrow.
+    #[must_use]
+    pub fn borrowing(&self) -> GuaranteedLimit {
+        GuaranteedLimit { group: self.0.clone(), own: None }
+    }
+
     /// Returns the states of a new key: of the total, then of each guarantee.
     #[must_use]
     pub fn fresh(&self, now: Micros) -> Vec<BucketCell> {
