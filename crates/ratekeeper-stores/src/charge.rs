@@ -114,7 +114,13 @@ impl<'a> Charge<'a> {
     /// Takes over from its decision what a refund has to know: whether it was charged by borrowing.
     #[must_use]
     pub fn decided(self, decision: &Decision) -> Self {
-        Self { is_borrowed: decision.is_borrowed(), ..self }
+        self.borrowed(decision.is_borrowed())
+    }
+
+    /// Sets whether it was charged by borrowing, which a refund has to know.
+    #[must_use]
+    pub fn borrowed(self, is_borrowed: bool) -> Self {
+        Self { is_borrowed, ..self }
     }
 
     /// Sets the cost.
