@@ -176,7 +176,7 @@ pub use policy_handle::{ActivePolicy, LoadStatus, PolicyHandle, PolicyLoadError}
 pub use policy_limiter::PolicyLimiter;
 pub use ratekeeper_core::{
     ALGORITHMS, Algorithm, CalendarError, CalendarPeriod, CalendarUnit, Cost, Decision,
-    FailureMode, IntoCost, Key, Limit, LimitError, MaxDebt, MaxDebtError, Micros, Rate, RateError,
+    FailureMode, GuaranteedLimit, Guarantees, GuaranteesError, IntoCost, Key, Limit, LimitError, MaxDebt, MaxDebtError, Micros, Rate, RateError,
     Scope, TimeZone, Wait, ZeroCost,
 };
 /// Policies, and the attributes of requests that they read.

@@ -298,7 +298,7 @@ impl Inner {
         verdict.delay = applied.delay();
         let receipt = applied.receipt();
         for (i, decision) in rates.iter().zip(applied.decisions()) {
-            verdict.charged[*i] = Some((*decision, receipt.clone()));
+            verdict.charged[*i] = Some((*decision, receipt.of_charge(decision)));
         }
         Ok(verdict)
     }
@@ -315,7 +315,7 @@ impl Inner {
             Some(charge) => {
                 let applied = self.engine.apply_at(Op::Check, &[charge], now).await.ok()?;
                 let decision = **applied;
-                (Some(decision), Some(applied.receipt()), decision.allowed())
+                (Some(decision), Some(applied.receipt().of_charge(&decision)), decision.allowed())
             }
             None => {
                 let permit = self.acquire(limit).await;
