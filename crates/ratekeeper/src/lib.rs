@@ -176,8 +176,8 @@ pub use policy_handle::{ActivePolicy, LoadStatus, PolicyHandle, PolicyLoadError}
 pub use policy_limiter::PolicyLimiter;
 pub use ratekeeper_core::{
     ALGORITHMS, Algorithm, CalendarError, CalendarPeriod, CalendarUnit, Cost, Decision,
-    FailureMode, GuaranteedLimit, Guarantees, GuaranteesError, IntoCost, Key, Limit, LimitError, MaxDebt, MaxDebtError, Micros, Rate, RateError,
-    Scope, TimeZone, Wait, ZeroCost,
+    FailureMode, GuaranteedLimit, Guarantees, GuaranteesError, IntoCost, Key, Limit, LimitError,
+    MaxDebt, MaxDebtError, Micros, Rate, RateError, Scope, TimeZone, Wait, ZeroCost,
 };
 /// Policies, and the attributes of requests that they read.
 #[cfg(feature = "policy")]
@@ -202,13 +202,7 @@ pub use tower::{RatekeeperLayer, layer};
 pub use wait::{WAITERS_MAX, WaitError};
 
 /// The examples of the documentation are compiled and run.
-#[cfg(all(
-    doctest,
-    feature = "axum",
-    feature = "tonic",
-    feature = "redis",
-    feature = "reqwest"
-))]
+#[cfg(all(doctest, feature = "axum", feature = "tonic", feature = "redis", feature = "reqwest"))]
 mod documentation {
     #[doc = include_str!("../../../docs/axum.md")]
     mod axum {}

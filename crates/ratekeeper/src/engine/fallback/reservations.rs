@@ -10,9 +10,7 @@ use tokio::sync::Semaphore;
 use super::Fallback;
 use crate::engine::applied::{Applied, Degraded};
 use crate::engine::hold_id::HoldId;
-use crate::engine::reservations::{
-    ReservationError, ReserveError, Reserved, Settled, as_decided,
-};
+use crate::engine::reservations::{ReservationError, ReserveError, Reserved, Settled, as_decided};
 
 /// How often a refund in the store is retried, and the first back-off. Each further one is twice as long, up to
 /// a bound: six minutes in all.
