@@ -184,8 +184,8 @@ pub use policy_limiter::PolicyLimiter;
 pub use ratekeeper_control::{Class, Overload, Shed, ShedderConfig, ShedderError};
 pub use ratekeeper_core::{
     ALGORITHMS, Algorithm, CalendarError, CalendarPeriod, CalendarUnit, Cost, Decision,
-    FailureMode, IntoCost, Key, Limit, LimitError, MaxDebt, MaxDebtError, Micros, Rate, RateError,
-    Scope, TimeZone, Wait, ZeroCost,
+    FailureMode, GuaranteedLimit, Guarantees, GuaranteesError, IntoCost, Key, Limit, LimitError,
+    MaxDebt, MaxDebtError, Micros, Rate, RateError, Scope, TimeZone, Wait, ZeroCost,
 };
 /// Policies, and the attributes of requests that they read.
 #[cfg(feature = "policy")]
