@@ -115,22 +115,12 @@ impl Outbound {
         let call = self.call(&X::view(head), now);
         let (mut attempt, mut previous_delay) = (1, Duration::ZERO);
         loop {
-            let view = X::view(head);
-            let mut limits = AppliedLimits::new();
-            self.limits(&view, json.as_ref(), &policy, now, &mut limits)
-                .map_err(|not_sent| self.not_sent(not_sent))?;
-            let quota = self.quota(&view, &limits, now);
-            let is_first = attempt == 1;
-            if is_first {
-                self.throttle_request(&quota, now).map_err(|not_sent| self.not_sent(not_sent))?;
-            }
-            let candidate = Candidate { policy: &policy, quota: &quota, limits, is_first };
-            let mut ticket = match self.admit(candidate, now, self.wait_until(&call, now)) {
-                Admitting::Now(ticket) => ticket,
-                Admitting::Later(admitted) => {
-                    admitted.await.map_err(|not_sent| self.not_sent(not_sent))?
-                }
-            };
+            let admitted =
+                match self.start::<X>(head, json.as_deref(), &policy, &call, attempt, now) {
+                    Admitting::Now(admitted) => admitted,
+                    Admitting::Later(admitted) => admitted.await,
+                };
+            let mut ticket = admitted.map_err(|not_sent| self.not_sent(not_sent))?;
             let to_send = AttemptToSend {
                 number: attempt,
                 is_kept: self.config.retry.is_some_and(|rules| rules.attempts_max() > attempt),
@@ -175,6 +165,30 @@ impl Outbound {
                 None => return self.stopped::<X>(failed, None, attempt, &policy),
             }
         }
+    }
+
+    /// Finds the limits of a request, and begins to wait for them.
+    fn start<'a, X: Exchange>(
+        &'a self,
+        head: &X::Head,
+        json: Option<&JsonFields>,
+        policy: &'a ActivePolicy,
+        call: &Call,
+        attempt: u32,
+        now: Micros,
+    ) -> Admitting<'a> {
+        let request = X::view(head);
+        let mut limits = AppliedLimits::new();
+        if let Err(not_sent) = self.limits(&request, json, policy, now, &mut limits) {
+            return Admitting::Now(Err(not_sent));
+        }
+        let quota = self.quota(&request, &limits, now);
+        let is_first = attempt == 1;
+        if is_first && let Err(not_sent) = self.throttle_request(&quota, now) {
+            return Admitting::Now(Err(not_sent));
+        }
+        let candidate = Candidate { policy, quota, limits, is_first };
+        self.admit(candidate, now, self.wait_until(call, now))
     }
 
     fn call(&self, request: &OutboundRequest<'_>, began: Micros) -> Call {
@@ -222,14 +236,14 @@ impl Outbound {
         &self,
         policy: &ActivePolicy,
         content: impl FnOnce() -> Option<bytes::Bytes>,
-    ) -> Option<JsonFields> {
+    ) -> Option<Box<JsonFields>> {
         let paths = policy.policy().request_json();
         if paths.is_empty() {
             return None;
         }
         let mut scanner = JsonScanner::new(paths);
         scanner.feed(&content()?);
-        scanner.finish().cloned()
+        scanner.finish().cloned().map(Box::new)
     }
 
     fn not_sent<T>(&self, not_sent: NotSent) -> OutboundError<T> {
@@ -308,7 +322,7 @@ impl Outbound {
                 wait_ms = wait.as_millis() as u64,
                 "outbound quota is paused"
             );
-            self.share_pause(ticket.quota, wait);
+            self.share_pause(&ticket.quota, wait);
         }
     }
 
