@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, Method, StatusCode};
+use http::{Extensions, HeaderMap, HeaderName, Method, StatusCode};
 use ratekeeper_control::{AttemptState, Failure, NextStep, ResponseHints, RetryRules, StopReason};
 use ratekeeper_core::Micros;
 use ratekeeper_policy::AppliedLimits;
@@ -39,6 +39,12 @@ pub(super) trait Exchange {
     type Response;
 
     fn view(head: &Self::Head) -> OutboundRequest<'_>;
+
+    fn method(head: &Self::Head) -> &Method;
+
+    fn headers(head: &Self::Head) -> &HeaderMap;
+
+    fn extensions(head: &Self::Head) -> &Extensions;
 
     /// Returns the whole body, if it is at hand.
     fn content(&self, head: &Self::Head) -> Option<bytes::Bytes>;
@@ -112,7 +118,7 @@ impl Outbound {
         let policy = self.limiter.policy().active();
         let json = self.json_of(&policy, || exchange.content(head));
         let mut now = self.now();
-        let call = self.call(&X::view(head), now);
+        let call = self.call::<X>(head, now);
         let (mut attempt, mut previous_delay) = (1, Duration::ZERO);
         loop {
             let admitted =
@@ -191,17 +197,18 @@ impl Outbound {
         self.admit(candidate, now, self.wait_until(call, now))
     }
 
-    fn call(&self, request: &OutboundRequest<'_>, began: Micros) -> Call {
-        let is_idempotent = is_idempotent(request.method);
+    fn call<X: Exchange>(&self, head: &X::Head, began: Micros) -> Call {
+        let (headers, extensions) = (X::headers(head), X::extensions(head));
+        let is_idempotent = is_idempotent(X::method(head));
         let is_safe = is_idempotent
             || self.config.repeats_all
-            || request.headers.contains_key(IDEMPOTENCY_KEY)
-            || request.extensions.get::<Repeatable>().is_some();
-        let is_grpc = !is_idempotent && crate::tower::is_grpc(request.headers);
-        let deadline = request.extensions.get::<Deadline>().map(|Deadline(at)| {
+            || headers.contains_key(IDEMPOTENCY_KEY)
+            || extensions.get::<Repeatable>().is_some();
+        let is_grpc = !is_idempotent && crate::tower::is_grpc(headers);
+        let deadline = extensions.get::<Deadline>().map(|Deadline(at)| {
             began.after(at.saturating_duration_since(tokio::time::Instant::now()))
         });
-        let timeout = if is_grpc { request.headers.get(GRPC_TIMEOUT) } else { None };
+        let timeout = if is_grpc { headers.get(GRPC_TIMEOUT) } else { None };
         let timeout = timeout.and_then(|timeout| grpc_timeout(timeout.as_bytes()));
         let by_timeout = timeout.map(|timeout| began.after(timeout));
         let deadline = [deadline, by_timeout].into_iter().flatten().min();
