@@ -42,6 +42,7 @@ pub struct MissingIdentity<'p> {
 }
 
 impl<'p: 'r, 'r> RequestContext<'p, 'r> {
+    #[inline]
     pub(crate) fn new(policy: &'p Policy, request: &'r RequestAttributes<'r>) -> Self {
         let mut context = Self {
             request,

@@ -265,9 +265,17 @@ impl Inner {
         now: Micros,
         charged: &mut Charged,
     ) -> Result<(), Refused> {
-        let charges: SmallVec<[Charge<'_>; 2]> =
-            rates.iter().filter_map(|i| charge_of(&limits[*i])).collect();
-        let Ok(applied) = self.engine.decide(Op::Check, &charges, now).await else {
+        let charges = || -> SmallVec<[Charge<'_>; 2]> {
+            rates.iter().filter_map(|i| charge_of(&limits[*i])).collect()
+        };
+        let applied = match self.engine.apply_now(Op::Check, &charges(), now) {
+            Some(applied) => applied,
+            None => {
+                let applying = self.engine.apply_at(Op::Check, &charges(), now);
+                applying.await
+            }
+        };
+        let Ok(applied) = applied else {
             // Limits of a policy differ in name, so there are too many of them.
             let reason = RefusalReason::TooManyLimits { max: CHARGES_MAX };
             return Err(Refused { by: rates[0], reason, is_degraded: false });

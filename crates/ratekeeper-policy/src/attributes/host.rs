@@ -54,6 +54,10 @@ impl Error for HostError {}
 ///
 /// Returns [`HostError::Malformed`] if the text is not a valid host.
 pub fn canonical_host(text: &str) -> Result<Cow<'_, str>, HostError> {
+    // Most hosts are a name, in lower case.
+    if Case::of_name(text) == Some(Case::Lower) {
+        return Ok(text.into());
+    }
     if let Some(bracketed) = text.strip_prefix('[') {
         let (address, port) = bracketed.split_once(']').ok_or(HostError::Malformed)?;
         if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_port) {
@@ -83,18 +87,35 @@ impl Case {
     /// Returns whether a name has letters in upper case; `None` if it is not a name: labels of letters, digits, `-`
     /// and `_` between dots.
     fn of_name(name: &str) -> Option<Self> {
-        let (mut case, mut is_in_label) = (Self::Lower, false);
+        let (mut kinds, mut has_empty_label, mut last) = (0, false, b'.');
         for byte in name.bytes() {
-            match byte {
-                b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => is_in_label = true,
-                b'A'..=b'Z' => (case, is_in_label) = (Self::Mixed, true),
-                b'.' if is_in_label => is_in_label = false,
-                _ => return None,
-            }
+            kinds |= KINDS[usize::from(byte)];
+            has_empty_label |= byte == b'.' && last == b'.';
+            last = byte;
         }
-        (is_in_label && name.len() <= NAME_MAX).then_some(case)
+        if kinds & INVALID != 0 || has_empty_label || last == b'.' || name.len() > NAME_MAX {
+            return None;
+        }
+        Some(if kinds & UPPER == 0 { Self::Lower } else { Self::Mixed })
     }
 }
+
+/// Kinds of bytes in a name, as bits; 0 for all others.
+const INVALID: u8 = 1;
+const UPPER: u8 = 2;
+static KINDS: [u8; 256] = {
+    let mut kinds = [INVALID; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        match byte as u8 {
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => kinds[byte] = 0,
+            b'A'..=b'Z' => kinds[byte] = UPPER,
+            _ => {}
+        }
+        byte += 1;
+    }
+    kinds
+};
 
 /// Whether the text is a port. RFC 3986 allows an empty one.
 fn is_port(text: &str) -> bool {

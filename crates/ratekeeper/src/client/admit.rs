@@ -43,7 +43,7 @@ const LOOK_MAX_AGE: Duration = Duration::from_secs(1);
 /// A request that is about to be sent.
 pub(super) struct Candidate<'a> {
     pub(super) policy: &'a ActivePolicy,
-    pub(super) quota: &'a Arc<Quota>,
+    pub(super) quota: Arc<Quota>,
     pub(super) limits: AppliedLimits,
     /// Whether it was not sent before.
     pub(super) is_first: bool,
@@ -51,7 +51,7 @@ pub(super) struct Candidate<'a> {
 
 /// A request that may be sent. Until this is ended or dropped, it has no response.
 pub(super) struct Ticket<'a> {
-    pub(super) quota: &'a Arc<Quota>,
+    pub(super) quota: Arc<Quota>,
     /// What depends on the response, or is held until there is one.
     pub(super) admitted: Option<Box<Admitted>>,
     shared: &'a Shared,
@@ -60,9 +60,15 @@ pub(super) struct Ticket<'a> {
     has_ended: bool,
 }
 
+/// What was charged and counted for a request that is sent.
+struct Charge {
+    admitted: Option<Box<Admitted>>,
+    tokens: u64,
+}
+
 /// A request that may be sent, or has to wait until then.
 pub(super) enum Admitting<'a> {
-    Now(Ticket<'a>),
+    Now(Result<Ticket<'a>, NotSent>),
     /// In a box, so that the future of a request that does not wait is small.
     Later(Pin<Box<dyn Future<Output = Result<Ticket<'a>, NotSent>> + Send + 'a>>),
 }
@@ -208,8 +214,13 @@ impl Outbound {
         }
         let blocked = match candidate.quota.waiting() {
             0 => match ready_now(self.try_admit(&mut candidate, 0, now)) {
-                Ok(ticket) if ticket.delay().is_zero() => return Admitting::Now(ticket),
-                Ok(ticket) => return Admitting::Later(Box::pin(self.delayed(ticket, wait_until))),
+                Ok(charge) => {
+                    let ticket = self.ticket(charge, candidate.quota);
+                    return match ticket.delay().is_zero() {
+                        true => Admitting::Now(Ok(ticket)),
+                        false => Admitting::Later(Box::pin(self.delayed(ticket, wait_until))),
+                    };
+                }
                 Err(blocked) => Some(blocked),
             },
             _ => None,
@@ -224,10 +235,13 @@ impl Outbound {
         wait_until: Micros,
     ) -> Result<Ticket<'a>, NotSent> {
         #[cfg(feature = "redis")]
-        self.look(candidate.quota).await;
+        self.look(&candidate.quota).await;
         let blocked = match candidate.quota.waiting() {
             0 => match self.try_admit(&mut candidate, 0, self.now()).await {
-                Ok(ticket) => return self.delayed(ticket, wait_until).await,
+                Ok(charge) => {
+                    let ticket = self.ticket(charge, candidate.quota);
+                    return self.delayed(ticket, wait_until).await;
+                }
                 Err(blocked) => Some(blocked),
             },
             _ => None,
@@ -281,7 +295,7 @@ impl Outbound {
         blocked: Option<Blocked>,
         wait_until: Micros,
     ) -> Result<Ticket<'a>, NotSent> {
-        let quota = candidate.quota;
+        let quota = Arc::clone(&candidate.quota);
         let began = self.now();
         if let Some(blocked) = blocked {
             let wait = blocked.into_wait()?;
@@ -307,7 +321,10 @@ impl Outbound {
             // It is notified of what ends from here on.
             let ended = self.shared.ended.notified();
             let wait = match self.try_admit(&mut candidate, 1, self.now()).await {
-                Ok(ticket) => return self.delayed(ticket, wait_until).await,
+                Ok(charge) => {
+                    let ticket = self.ticket(charge, candidate.quota);
+                    return self.delayed(ticket, wait_until).await;
+                }
                 Err(blocked) => blocked.into_wait()?,
             };
             let now = self.now();
@@ -346,7 +363,7 @@ impl Outbound {
         candidate: &mut Candidate<'a>,
         waiting: usize,
         now: Micros,
-    ) -> Result<Ticket<'a>, Blocked> {
+    ) -> Result<Charge, Blocked> {
         let Candidate { policy, quota, limits, is_first } = candidate;
         let tokens = limits.iter().filter(|limit| is_metered(limit)).map(|limit| limit.cost.get());
         let tokens = tokens.max().unwrap_or(0);
@@ -385,7 +402,13 @@ impl Outbound {
             }
         }
         count(&self.shared.counters.attempts);
-        Ok(Ticket { quota, admitted, shared: &self.shared, tokens, has_ended: !is_counted })
+        Ok(Charge { admitted, tokens })
+    }
+
+    fn ticket(&self, charge: Charge, quota: Arc<Quota>) -> Ticket<'_> {
+        let Charge { admitted, tokens } = charge;
+        let has_ended = !self.config.is_learning;
+        Ticket { quota, admitted, shared: &self.shared, tokens, has_ended }
     }
 
     /// How far requests are apart after a pause: as the fastest of their buckets allows, because the others hold them

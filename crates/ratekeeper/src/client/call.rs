@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, Method, StatusCode};
+use http::{Extensions, HeaderMap, HeaderName, Method, StatusCode};
 use ratekeeper_control::{AttemptState, Failure, NextStep, ResponseHints, RetryRules, StopReason};
 use ratekeeper_core::Micros;
 use ratekeeper_policy::AppliedLimits;
@@ -39,6 +39,12 @@ pub(super) trait Exchange {
     type Response;
 
     fn view(head: &Self::Head) -> OutboundRequest<'_>;
+
+    fn method(head: &Self::Head) -> &Method;
+
+    fn headers(head: &Self::Head) -> &HeaderMap;
+
+    fn extensions(head: &Self::Head) -> &Extensions;
 
     /// Returns the whole body, if it is at hand.
     fn content(&self, head: &Self::Head) -> Option<bytes::Bytes>;
@@ -112,25 +118,15 @@ impl Outbound {
         let policy = self.limiter.policy().active();
         let json = self.json_of(&policy, || exchange.content(head));
         let mut now = self.now();
-        let call = self.call(&X::view(head), now);
+        let call = self.call::<X>(head, now);
         let (mut attempt, mut previous_delay) = (1, Duration::ZERO);
         loop {
-            let view = X::view(head);
-            let mut limits = AppliedLimits::new();
-            self.limits(&view, json.as_ref(), &policy, now, &mut limits)
-                .map_err(|not_sent| self.not_sent(not_sent))?;
-            let quota = self.quota(&view, &limits, now);
-            let is_first = attempt == 1;
-            if is_first {
-                self.throttle_request(&quota, now).map_err(|not_sent| self.not_sent(not_sent))?;
-            }
-            let candidate = Candidate { policy: &policy, quota: &quota, limits, is_first };
-            let mut ticket = match self.admit(candidate, now, self.wait_until(&call, now)) {
-                Admitting::Now(ticket) => ticket,
-                Admitting::Later(admitted) => {
-                    admitted.await.map_err(|not_sent| self.not_sent(not_sent))?
-                }
-            };
+            let admitted =
+                match self.start::<X>(head, json.as_deref(), &policy, &call, attempt, now) {
+                    Admitting::Now(admitted) => admitted,
+                    Admitting::Later(admitted) => admitted.await,
+                };
+            let mut ticket = admitted.map_err(|not_sent| self.not_sent(not_sent))?;
             let to_send = AttemptToSend {
                 number: attempt,
                 is_kept: self.config.retry.is_some_and(|rules| rules.attempts_max() > attempt),
@@ -179,17 +175,42 @@ impl Outbound {
         }
     }
 
-    fn call(&self, request: &OutboundRequest<'_>, began: Micros) -> Call {
-        let is_idempotent = is_idempotent(request.method);
+    /// Finds the limits of a request, and begins to wait for them.
+    fn start<'a, X: Exchange>(
+        &'a self,
+        head: &X::Head,
+        json: Option<&JsonFields>,
+        policy: &'a ActivePolicy,
+        call: &Call,
+        attempt: u32,
+        now: Micros,
+    ) -> Admitting<'a> {
+        let request = X::view(head);
+        let mut limits = AppliedLimits::new();
+        if let Err(not_sent) = self.limits(&request, json, policy, now, &mut limits) {
+            return Admitting::Now(Err(not_sent));
+        }
+        let quota = self.quota(&request, &limits, now);
+        let is_first = attempt == 1;
+        if is_first && let Err(not_sent) = self.throttle_request(&quota, now) {
+            return Admitting::Now(Err(not_sent));
+        }
+        let candidate = Candidate { policy, quota, limits, is_first };
+        self.admit(candidate, now, self.wait_until(call, now))
+    }
+
+    fn call<X: Exchange>(&self, head: &X::Head, began: Micros) -> Call {
+        let (headers, extensions) = (X::headers(head), X::extensions(head));
+        let is_idempotent = is_idempotent(X::method(head));
         let is_safe = is_idempotent
             || self.config.repeats_all
-            || request.headers.contains_key(IDEMPOTENCY_KEY)
-            || request.extensions.get::<Repeatable>().is_some();
-        let is_grpc = !is_idempotent && crate::tower::is_grpc(request.headers);
-        let deadline = request.extensions.get::<Deadline>().map(|Deadline(at)| {
+            || headers.contains_key(IDEMPOTENCY_KEY)
+            || extensions.get::<Repeatable>().is_some();
+        let is_grpc = !is_idempotent && crate::tower::is_grpc(headers);
+        let deadline = extensions.get::<Deadline>().map(|Deadline(at)| {
             began.after(at.saturating_duration_since(tokio::time::Instant::now()))
         });
-        let timeout = if is_grpc { request.headers.get(GRPC_TIMEOUT) } else { None };
+        let timeout = if is_grpc { headers.get(GRPC_TIMEOUT) } else { None };
         let timeout = timeout.and_then(|timeout| grpc_timeout(timeout.as_bytes()));
         let by_timeout = timeout.map(|timeout| began.after(timeout));
         let deadline = [deadline, by_timeout].into_iter().flatten().min();
@@ -224,14 +245,14 @@ impl Outbound {
         &self,
         policy: &ActivePolicy,
         content: impl FnOnce() -> Option<bytes::Bytes>,
-    ) -> Option<JsonFields> {
+    ) -> Option<Box<JsonFields>> {
         let paths = policy.policy().request_json();
         if paths.is_empty() {
             return None;
         }
         let mut scanner = JsonScanner::new(paths);
         scanner.feed(&content()?);
-        scanner.finish().cloned()
+        scanner.finish().cloned().map(Box::new)
     }
 
     fn not_sent<T>(&self, not_sent: NotSent) -> OutboundError<T> {
@@ -310,7 +331,7 @@ impl Outbound {
                 wait_ms = wait.as_millis() as u64,
                 "outbound quota is paused"
             );
-            self.share_pause(ticket.quota, wait);
+            self.share_pause(&ticket.quota, wait);
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, StatusCode};
+use http::{Extensions, HeaderMap, Method, StatusCode};
 use ratekeeper_control::Failure;
 use reqwest::{Body, Request, Response, ResponseBuilderExt, Url};
 use reqwest_middleware::{Error, Middleware, Next, Result};
@@ -67,6 +67,12 @@ struct ReqwestHead {
     extensions: Extensions,
 }
 
+impl ReqwestHead {
+    fn unsent(&self) -> &Request {
+        self.request.as_ref().expect("a request is read before it is sent")
+    }
+}
+
 /// Sends requests by the rest of a middleware chain.
 struct ReqwestExchange<'a> {
     next: Next<'a>,
@@ -80,8 +86,19 @@ impl Exchange for ReqwestExchange<'_> {
     type Response = Response;
 
     fn view(head: &ReqwestHead) -> OutboundRequest<'_> {
-        let request = head.request.as_ref().expect("a request is read before it is sent");
-        OutboundRequest::of_reqwest(request, &head.extensions)
+        OutboundRequest::of_reqwest(head.unsent(), &head.extensions)
+    }
+
+    fn method(head: &ReqwestHead) -> &Method {
+        head.unsent().method()
+    }
+
+    fn headers(head: &ReqwestHead) -> &HeaderMap {
+        head.unsent().headers()
+    }
+
+    fn extensions(head: &ReqwestHead) -> &Extensions {
+        &head.extensions
     }
 
     fn content(&self, head: &ReqwestHead) -> Option<Bytes> {

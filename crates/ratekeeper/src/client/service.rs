@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use tower_service::Service;
 
@@ -157,6 +157,18 @@ where
 
     fn view(head: &Parts) -> OutboundRequest<'_> {
         OutboundRequest::of_parts(head)
+    }
+
+    fn method(head: &Parts) -> &Method {
+        &head.method
+    }
+
+    fn headers(head: &Parts) -> &HeaderMap {
+        &head.headers
+    }
+
+    fn extensions(head: &Parts) -> &Extensions {
+        &head.extensions
     }
 
     fn content(&self, _: &Parts) -> Option<Bytes> {

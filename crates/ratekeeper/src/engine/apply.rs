@@ -125,18 +125,19 @@ impl Engine {
         }
     }
 
-    /// Does what [`Engine::apply_at`] does. What is decided in memory is moved less than from a future.
+    /// Does what [`Engine::apply_at`] does, if the state is in memory. A verdict is large, and moved less than
+    /// from a future.
     #[inline]
-    pub(crate) async fn decide(
+    pub(crate) fn apply_now(
         &self,
         op: Op,
         charges: &[Charge<'_>],
         now: Micros,
-    ) -> Result<Applied, ChargesError> {
+    ) -> Option<Result<Applied, ChargesError>> {
         match &self.store {
-            EngineStore::Memory(store) => self.apply_in_memory(store, op, charges, now),
+            EngineStore::Memory(store) => Some(self.apply_in_memory(store, op, charges, now)),
             #[cfg(feature = "redis")]
-            EngineStore::Shared(_) => self.apply_at(op, charges, now).await,
+            EngineStore::Shared(_) => None,
         }
     }
 
