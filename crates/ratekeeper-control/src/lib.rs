@@ -2,8 +2,8 @@
 //! worth it, what the headers of a response say, and when to slow down before a refusal.
 //!
 //! All of them are pure. Time is an argument ([`Micros`]), and so are random bits (a uniform
-//! `u64`). Nothing here reads a clock, does I/O, spawns a task or allocates. The caller sends the
-//! requests and waits.
+//! `u64`). Nothing here reads a clock, does I/O or spawns a task, and nothing allocates after it was
+//! made. The caller sends the requests and waits.
 //!
 //! | type | what it decides |
 //! |---|---|
@@ -13,6 +13,7 @@
 //! | [`ResponseHints`] | what `Retry-After`, `RateLimit` and the headers of providers say |
 //! | [`LearnedQuota`] | how long to wait so that the server's own quota is not exceeded |
 //! | [`RetryRules`] | whether and when to repeat a request that failed |
+//! | [`Breaker`] | whether to call a dependency that has failed or was slow (circuit breaker) |
 //!
 //! ```
 //! use std::time::Duration;
@@ -38,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
+mod breaker;
 mod learned_quota;
 mod response_hints;
 mod retry;
@@ -47,6 +49,10 @@ mod uniform;
 mod window_counter;
 
 pub use backoff::{Backoff, Jitter};
+pub use breaker::{
+    Breaker, BreakerConfig, BreakerConfigError, BreakerState, CallPermit, CallRejected, Outcome,
+    Probes, SlidingWindow,
+};
 pub use learned_quota::LearnedQuota;
 pub use ratekeeper_core::Micros;
 pub use response_hints::{Pushback, QuotaHint, ResponseHints};
