@@ -58,6 +58,12 @@ impl CallPermit {
     pub const fn of_generation(generation: u64) -> Self {
         Self { generation }
     }
+
+    /// Returns the generation that permitted the call.
+    #[must_use]
+    pub const fn generation(self) -> u64 {
+        self.generation
+    }
 }
 
 /// A call that is not permitted.

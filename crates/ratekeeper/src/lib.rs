@@ -43,6 +43,7 @@
 //! | wait until a request is allowed, up to a deadline | `KeyRequest::wait` (feature `tokio`) |
 //! | send evenly spaced | [`Limit::leaky_bucket`] with `KeyRequest::queue` (feature `tokio`) |
 //! | limit what is in flight | [`ConcurrencyLimit`]; in a fleet `SharedConcurrencyLimit` (feature `redis`) |
+//! | stop calling what fails or is slow | [`CircuitBreaker`]; for services `tower::CircuitBreakerLayer` (feature `tower`) |
 //! | limit HTTP requests by a policy file | `PolicyLimiter` (feature `policy`) |
 //! | test code that uses a limiter | [`ManualClock`] |
 //!
@@ -122,6 +123,7 @@
 
 #[cfg(feature = "policy")]
 mod admission;
+mod breaker;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod clock;
@@ -141,7 +143,6 @@ mod policy_files;
 mod policy_handle;
 #[cfg(feature = "policy")]
 mod policy_limiter;
-#[cfg(any(feature = "policy", feature = "redis"))]
 mod random;
 mod reservation;
 #[cfg(feature = "redis")]
@@ -155,6 +156,9 @@ mod wait;
 
 #[cfg(feature = "policy")]
 pub use admission::{Admission, Admitted, BindingLimit, Refusal, RefusalReason};
+pub use breaker::{
+    BreakerStats, Call, CircuitBreaker, CircuitBreakerBuilder, CircuitOpen, OwnedCall, StateChange,
+};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use concurrency::{ConcurrencyLimit, Permit, ZeroPermits};
 #[cfg(any(feature = "policy", feature = "redis"))]
@@ -174,6 +178,10 @@ pub use policy_files::{PolicyFiles, read_policy};
 pub use policy_handle::{ActivePolicy, LoadStatus, PolicyHandle, PolicyLoadError};
 #[cfg(feature = "policy")]
 pub use policy_limiter::PolicyLimiter;
+pub use ratekeeper_control::{
+    Backoff, BreakerConfig, BreakerConfigError, BreakerState, Jitter, Outcome, Probes,
+    SlidingWindow,
+};
 pub use ratekeeper_core::{
     ALGORITHMS, Algorithm, CalendarError, CalendarPeriod, CalendarUnit, Cost, Decision,
     FailureMode, IntoCost, Key, Limit, LimitError, MaxDebt, MaxDebtError, Micros, Rate, RateError,
@@ -202,13 +210,7 @@ pub use tower::{RatekeeperLayer, layer};
 pub use wait::{WAITERS_MAX, WaitError};
 
 /// The examples of the documentation are compiled and run.
-#[cfg(all(
-    doctest,
-    feature = "axum",
-    feature = "tonic",
-    feature = "redis",
-    feature = "reqwest"
-))]
+#[cfg(all(doctest, feature = "axum", feature = "tonic", feature = "redis", feature = "reqwest"))]
 mod documentation {
     #[doc = include_str!("../../../docs/axum.md")]
     mod axum {}
@@ -226,6 +228,8 @@ const _: () = {
     is_shareable::<Limiter>();
     is_shareable::<ConcurrencyLimit>();
     is_shareable::<Permit>();
+    is_shareable::<CircuitBreaker>();
+    is_shareable::<OwnedCall>();
     is_shareable::<Reservation<SystemClock>>();
     #[cfg(feature = "policy")]
     {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::window::CALLS_MAX;
 use crate::backoff::{Backoff, Jitter};
-use crate::window_counter::checked_window;
+use crate::window_counter::{SLOTS, checked_window};
 
 /// The calls over which the rates of a breaker are computed.
 ///
@@ -173,10 +173,14 @@ impl BreakerConfig {
         self.slow_calls.map(|slow| slow.duration)
     }
 
-    /// Returns the calls over which rates are computed.
+    /// Returns the length of a slot, if rates are computed over a time: calls of one slot, of which
+    /// the first starts at the epoch, count as if they were made at the same time.
     #[must_use]
-    pub const fn window(&self) -> SlidingWindow {
-        self.window
+    pub fn slot(&self) -> Option<Duration> {
+        match self.window {
+            SlidingWindow::Calls(_) => None,
+            SlidingWindow::Time(window) => Some(checked_window(window)? / SLOTS as u32),
+        }
     }
 
     /// Returns whether a call that took this long is slow.

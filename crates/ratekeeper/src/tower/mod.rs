@@ -1,6 +1,7 @@
-//! A tower layer that enforces a policy, and the responses to requests that it refuses.
+//! A tower layer that enforces a policy, and the responses to requests that it refuses; and a layer with a circuit breaker.
 
 mod body;
+mod breaker;
 mod future;
 mod layer;
 mod metering;
@@ -12,6 +13,10 @@ mod response;
 #[cfg(feature = "client")]
 pub(crate) use body::Held;
 pub use body::ResponseBody;
+pub use breaker::{
+    CircuitBreakerError, CircuitBreakerFuture, CircuitBreakerLayer, CircuitBreakerService,
+    Classify, ClassifyStatus,
+};
 pub use future::ResponseFuture;
 pub use layer::{IdentifyError, Ratekeeper, RatekeeperLayer, layer};
 #[cfg(feature = "client")]
