@@ -20,6 +20,14 @@ use window::{Sample, Totals, Window};
 pub use config::{BreakerConfig, BreakerConfigError, Probes, SlidingWindow};
 
 /// The state of a circuit breaker.
+///
+/// ```
+/// use ratekeeper_control::{Breaker, BreakerConfig, BreakerState};
+///
+/// let breaker = Breaker::new(BreakerConfig::DEFAULT)?;
+/// assert_eq!(breaker.state(), BreakerState::Closed);
+/// # Ok::<(), ratekeeper_control::BreakerConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BreakerState {
@@ -35,6 +43,15 @@ pub enum BreakerState {
 ///
 /// What is a failure is up to the caller. A response that says that the caller has sent too many
 /// requests (429), or a wrong one (400), is a success: the dependency does its work.
+///
+/// ```
+/// use ratekeeper_control::Outcome;
+///
+/// fn outcome(status: u16) -> Outcome {
+///     if status >= 500 { Outcome::Failure } else { Outcome::Success }
+/// }
+/// assert_eq!(outcome(429), Outcome::Success);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The dependency works.
@@ -47,6 +64,15 @@ pub enum Outcome {
 }
 
 /// Permission to make one call, whose outcome is to be recorded by [`Breaker::record`].
+///
+/// ```
+/// use ratekeeper_control::{Breaker, BreakerConfig, CallPermit, Micros};
+///
+/// let mut breaker = Breaker::new(BreakerConfig::DEFAULT)?;
+/// let permit = breaker.try_call(Micros::new(0), 0).expect("it is closed");
+/// assert_eq!(permit, CallPermit::of_generation(breaker.generation()));
+/// # Ok::<(), ratekeeper_control::BreakerConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the outcome of the call must be recorded"]
 pub struct CallPermit {
@@ -67,6 +93,15 @@ impl CallPermit {
 }
 
 /// A call that is not permitted.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper_control::{CallRejected, Micros};
+///
+/// fn retry_after(rejected: &CallRejected, now: Micros) -> Option<Duration> {
+///     Some(rejected.until?.since(now))
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallRejected {

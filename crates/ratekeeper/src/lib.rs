@@ -113,7 +113,7 @@
 //! | `tokio` | waiting: `KeyRequest::wait`, `KeyRequest::queue`, `ConcurrencyLimit::acquire` | |
 //! | `policy` | `PolicyLimiter`: limits for HTTP requests, from a file | `tokio` |
 //! | `jwt` | policies that identify clients by the claims of their tokens | `policy` |
-//! | `tower` | `layer`, `RatekeeperLayer`: a tower layer that enforces a policy | `policy` |
+//! | `tower` | `layer`, `RatekeeperLayer`: a tower layer that enforces a policy; `tower::CircuitBreakerLayer` | `policy` |
 //! | `axum` | the client's address from axum | `tower` |
 //! | `tonic` | the client's address from tonic | `tower` |
 //! | `client` | `client::Outbound`: a tower layer for HTTP clients | `tower` |
@@ -220,6 +220,8 @@ mod documentation {
     mod fleet {}
     #[doc = include_str!("../../../docs/llm-tokens.md")]
     mod llm_tokens {}
+    #[doc = include_str!("../../../docs/protection.md")]
+    mod protection {}
 }
 
 /// Everything that a program shares between threads can be shared.
