@@ -3,8 +3,8 @@
 //! services under overload: how many requests to have in flight, and which to shed.
 //!
 //! All of them are pure. Time is an argument ([`Micros`]), and so are random bits (a uniform
-//! `u64`). Nothing here reads a clock, does I/O, spawns a task or allocates. The caller sends the
-//! requests and waits.
+//! `u64`). Nothing here reads a clock, does I/O or spawns a task, and nothing allocates after it was
+//! made. The caller sends the requests and waits.
 //!
 //! | type | what it decides |
 //! |---|---|
@@ -16,6 +16,7 @@
 //! | [`RetryRules`] | whether and when to repeat a request that failed |
 //! | [`Shedder`] | which requests to reject under overload: by class, and within a class by user |
 //! | [`adaptive`] | how many requests a service should have in flight |
+//! | [`Breaker`] | whether to call a dependency that has failed or was slow (circuit breaker) |
 //!
 //! ```
 //! use std::time::Duration;
@@ -42,6 +43,7 @@
 
 pub mod adaptive;
 mod backoff;
+mod breaker;
 mod learned_quota;
 mod response_hints;
 mod retry;
@@ -52,6 +54,10 @@ mod uniform;
 mod window_counter;
 
 pub use backoff::{Backoff, Jitter};
+pub use breaker::{
+    Breaker, BreakerConfig, BreakerConfigError, BreakerState, CallPermit, CallRejected, Outcome,
+    Probes, SlidingWindow,
+};
 pub use learned_quota::LearnedQuota;
 pub use ratekeeper_core::Micros;
 pub use response_hints::{Pushback, QuotaHint, ResponseHints};

@@ -115,10 +115,10 @@ impl Shedder {
         let place = self.config.rotation().place(user_hash, self.now);
         let is_admitted = place < admitted_share || self.is_within_reserve(class);
         let of_class = &mut self.classes[class.index()];
-        of_class.offered.add(self.now);
+        of_class.offered.add(1, self.now);
         if is_admitted {
-            of_class.admitted.add(self.now);
-            self.admitted.add(self.now);
+            of_class.admitted.add(1, self.now);
+            self.admitted.add(1, self.now);
             return ShedDecision::Admit;
         }
         let intervals_calm = HOLD_INTERVALS.saturating_sub(self.calm_intervals) as u32;

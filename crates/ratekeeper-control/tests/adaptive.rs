@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use ratekeeper_control::Micros;
 use ratekeeper_control::adaptive::{
-    AdaptiveError, Aimd, Bounds, ConcurrencyController, Gradient2, Knee, LimitAlgorithm, Outcome,
-    Vegas, Window, WindowAggregator, WindowConfig,
+    AdaptiveError, Aimd, Bounds, ConcurrencyController, Gradient2, Knee, LimitAlgorithm,
+    SampleOutcome, Vegas, Window, WindowAggregator, WindowConfig,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -137,11 +137,11 @@ proptest! {
         let (mut samples, mut successes, mut overloads) = (vec![], 0, 0);
         for (n, (outcome, ms, in_flight)) in requests.iter().enumerate() {
             let now = Micros::new(START + n as u64 * 10);
-            let outcome = [Outcome::Success, Outcome::Overload, Outcome::Ignored][usize::from(*outcome)];
+            let outcome = [SampleOutcome::Success, SampleOutcome::Overload, SampleOutcome::Ignored][usize::from(*outcome)];
             aggregator.record(outcome, Duration::from_millis(*ms), *in_flight, now);
-            successes += u64::from(outcome == Outcome::Success);
-            overloads += u64::from(outcome == Outcome::Overload);
-            if outcome == Outcome::Success && *ms <= 10_000 {
+            successes += u64::from(outcome == SampleOutcome::Success);
+            overloads += u64::from(outcome == SampleOutcome::Overload);
+            if outcome == SampleOutcome::Success && *ms <= 10_000 {
                 samples.push(ms * 1_000);
             }
         }
@@ -174,8 +174,8 @@ proptest! {
         for (n, (first, ms, in_flight)) in requests.iter().enumerate() {
             let now = Micros::new(START + n as u64 * 1_000);
             let latency = Duration::from_millis(*ms);
-            whole.record(Outcome::Success, latency, *in_flight, now);
-            parts[usize::from(*first)].record(Outcome::Success, latency, *in_flight, now);
+            whole.record(SampleOutcome::Success, latency, *in_flight, now);
+            parts[usize::from(*first)].record(SampleOutcome::Success, latency, *in_flight, now);
         }
         let [mut one, mut two] = parts;
         one.merge(&mut two);
@@ -221,7 +221,7 @@ fn a_cold_start_takes_seconds() {
 fn an_idle_service_closes_no_window() {
     let mut aggregator = WindowAggregator::default();
     assert_eq!(aggregator.try_close(Micros::new(START)), None);
-    aggregator.record(Outcome::Ignored, Duration::ZERO, 1, Micros::new(START));
+    aggregator.record(SampleOutcome::Ignored, Duration::ZERO, 1, Micros::new(START));
     assert_eq!(aggregator.try_close(Micros::MAX), None);
 }
 
@@ -230,11 +230,11 @@ fn requests_of_the_previous_limit_are_not_recorded() {
     let mut aggregator = WindowAggregator::default();
     let at = |ms: u64| Micros::new(START + ms * 1_000);
     for ms in 0..=300 {
-        aggregator.record(Outcome::Success, Duration::from_millis(50), 5, at(ms));
+        aggregator.record(SampleOutcome::Success, Duration::from_millis(50), 5, at(ms));
     }
     assert!(aggregator.try_close(at(300)).is_some());
     for ms in 301..=700 {
-        aggregator.record(Outcome::Success, Duration::from_millis(50), 5, at(ms));
+        aggregator.record(SampleOutcome::Success, Duration::from_millis(50), 5, at(ms));
     }
     let window = aggregator.try_close(at(700)).unwrap();
     assert_eq!(window.successes, 301, "twice 50 ms are skipped");

@@ -45,6 +45,7 @@
 //! | limit what is in flight | [`ConcurrencyLimit`]; in a fleet `SharedConcurrencyLimit` (feature `redis`) |
 //! | let requests wait for a dependency, up to a number and a time | [`Bulkhead`] |
 //! | under overload, shed what matters least | [`Shedder`] |
+//! | stop calling what fails or is slow | [`CircuitBreaker`]; for services `tower::CircuitBreakerLayer` (feature `tower`) |
 //! | limit HTTP requests by a policy file | `PolicyLimiter` (feature `policy`) |
 //! | test code that uses a limiter | [`ManualClock`] |
 //!
@@ -114,7 +115,7 @@
 //! | `tokio` | waiting: `KeyRequest::wait`, `KeyRequest::queue`, `ConcurrencyLimit::acquire`, `Bulkhead::acquire` | |
 //! | `policy` | `PolicyLimiter`: limits for HTTP requests, from a file | `tokio` |
 //! | `jwt` | policies that identify clients by the claims of their tokens | `policy` |
-//! | `tower` | `layer`, `RatekeeperLayer`: a tower layer that enforces a policy | `policy` |
+//! | `tower` | `layer`, `RatekeeperLayer`: a tower layer that enforces a policy; `tower::CircuitBreakerLayer` | `policy` |
 //! | `axum` | the client's address from axum | `tower` |
 //! | `tonic` | the client's address from tonic | `tower` |
 //! | `client` | `client::Outbound`: a tower layer for HTTP clients | `tower` |
@@ -124,6 +125,7 @@
 
 #[cfg(feature = "policy")]
 mod admission;
+mod breaker;
 mod bulkhead;
 #[cfg(feature = "client")]
 pub mod client;
@@ -144,7 +146,6 @@ mod policy_files;
 mod policy_handle;
 #[cfg(feature = "policy")]
 mod policy_limiter;
-#[cfg(any(feature = "policy", feature = "redis"))]
 mod random;
 mod reservation;
 #[cfg(feature = "redis")]
@@ -159,6 +160,9 @@ mod wait;
 
 #[cfg(feature = "policy")]
 pub use admission::{Admission, Admitted, BindingLimit, Refusal, RefusalReason};
+pub use breaker::{
+    BreakerStats, Call, CircuitBreaker, CircuitBreakerBuilder, CircuitOpen, OwnedCall, StateChange,
+};
 pub use bulkhead::{Bulkhead, BulkheadError, BulkheadStats};
 pub use clock::{Clock, ManualClock, SystemClock};
 #[cfg(feature = "tokio")]
@@ -181,6 +185,10 @@ pub use policy_files::{PolicyFiles, read_policy};
 pub use policy_handle::{ActivePolicy, LoadStatus, PolicyHandle, PolicyLoadError};
 #[cfg(feature = "policy")]
 pub use policy_limiter::PolicyLimiter;
+pub use ratekeeper_control::{
+    Backoff, BreakerConfig, BreakerConfigError, BreakerState, Jitter, Outcome, Probes,
+    SlidingWindow,
+};
 pub use ratekeeper_control::{Class, Overload, Shed, ShedderConfig, ShedderError};
 pub use ratekeeper_core::{
     ALGORITHMS, Algorithm, CalendarError, CalendarPeriod, CalendarUnit, Cost, Decision,
@@ -233,6 +241,8 @@ const _: () = {
     is_shareable::<Permit>();
     is_shareable::<Bulkhead>();
     is_shareable::<Shedder>();
+    is_shareable::<CircuitBreaker>();
+    is_shareable::<OwnedCall>();
     is_shareable::<Reservation<SystemClock>>();
     #[cfg(feature = "policy")]
     {

@@ -20,7 +20,7 @@
 //! use std::time::Duration;
 //! use ratekeeper_control::Micros;
 //! use ratekeeper_control::adaptive::{
-//!     Bounds, ConcurrencyController, Knee, Outcome, WindowAggregator,
+//!     Bounds, ConcurrencyController, Knee, SampleOutcome, WindowAggregator,
 //! };
 //!
 //! let mut aggregator = WindowAggregator::default();
@@ -28,7 +28,7 @@
 //!
 //! // When a request ends, with the number of requests in flight:
 //! let now = Micros::new(1_790_000_000_000_000);
-//! aggregator.record(Outcome::Success, Duration::from_millis(12), 7, now);
+//! aggregator.record(SampleOutcome::Success, Duration::from_millis(12), 7, now);
 //! if let Some(window) = aggregator.try_close(now) {
 //!     let limit = controller.update(&window);
 //!     // Admit up to `limit` requests at once from now on.
@@ -50,7 +50,7 @@ pub use aimd::Aimd;
 pub use gradient2::Gradient2;
 pub use knee::Knee;
 pub use vegas::Vegas;
-pub use window::{Outcome, Window, WindowAggregator, WindowConfig};
+pub use window::{SampleOutcome, Window, WindowAggregator, WindowConfig};
 
 use guards::Guards;
 

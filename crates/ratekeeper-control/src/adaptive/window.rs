@@ -10,19 +10,19 @@ use super::AdaptiveError;
 /// How a request ended, as far as a concurrency limit is concerned.
 ///
 /// ```
-/// use ratekeeper_control::adaptive::Outcome;
+/// use ratekeeper_control::adaptive::SampleOutcome;
 ///
-/// fn of_status(status: u16) -> Outcome {
+/// fn of_status(status: u16) -> SampleOutcome {
 ///     match status {
-///         503 | 504 => Outcome::Overload,
-///         500.. => Outcome::Ignored,
-///         _ => Outcome::Success,
+///         503 | 504 => SampleOutcome::Overload,
+///         500.. => SampleOutcome::Ignored,
+///         _ => SampleOutcome::Success,
 ///     }
 /// }
-/// # assert_eq!(of_status(200), Outcome::Success);
+/// # assert_eq!(of_status(200), SampleOutcome::Success);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SampleOutcome {
     /// The service did the work. Only these are latency samples.
     Success,
     /// The service is overloaded: a timeout, or a response that says so, such as a 503.
@@ -116,7 +116,7 @@ pub struct Window {
     pub latency_p90: Duration,
     /// Requests that succeeded.
     pub successes: u64,
-    /// Requests that ended with [`Outcome::Overload`].
+    /// Requests that ended with [`SampleOutcome::Overload`].
     pub overloads: u64,
     /// The most requests in flight at once.
     pub in_flight_peak: u32,
@@ -177,14 +177,14 @@ const FEWER: u64 = 4;
 /// ```
 /// use std::time::Duration;
 /// use ratekeeper_control::Micros;
-/// use ratekeeper_control::adaptive::{Outcome, WindowAggregator};
+/// use ratekeeper_control::adaptive::{SampleOutcome, WindowAggregator};
 ///
 /// let start = 1_790_000_000_000_000;
 /// let mut aggregator = WindowAggregator::default();
 /// let mut windows = 0;
 /// for n in 0..1_000 {
 ///     let now = Micros::new(start + n * 1_000);
-///     aggregator.record(Outcome::Success, Duration::from_millis(20), 12, now);
+///     aggregator.record(SampleOutcome::Success, Duration::from_millis(20), 12, now);
 ///     if let Some(window) = aggregator.try_close(now) {
 ///         assert_eq!(window.latency_mean, Duration::from_millis(20));
 ///         assert_eq!(window.in_flight_peak, 12);
@@ -248,7 +248,13 @@ impl WindowAggregator {
     ///
     /// `in_flight` counts the requests in flight before this one ends, this one included. Only the
     /// latency of a success is used, and only if it is within the sample timeout.
-    pub fn record(&mut self, outcome: Outcome, latency: Duration, in_flight: u32, now: Micros) {
+    pub fn record(
+        &mut self,
+        outcome: SampleOutcome,
+        latency: Duration,
+        in_flight: u32,
+        now: Micros,
+    ) {
         self.in_flight_peak = self.in_flight_peak.max(in_flight);
         let begins_us = *self.begins_us.get_or_insert(now.get());
         if now.get() < begins_us {
@@ -262,14 +268,14 @@ impl WindowAggregator {
         self.observed_us += us;
         self.latest = Some((now.get().max(latest_us), in_flight.saturating_sub(1)));
         match outcome {
-            Outcome::Success => {
+            SampleOutcome::Success => {
                 self.successes += 1;
                 if latency <= self.config.sample_timeout {
                     self.sample(micros(latency));
                 }
             }
-            Outcome::Overload => self.overloads += 1,
-            Outcome::Ignored => {}
+            SampleOutcome::Overload => self.overloads += 1,
+            SampleOutcome::Ignored => {}
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ratekeeper_control::Micros;
 use ratekeeper_control::adaptive::{
-    Aimd, Bounds, ConcurrencyController, Gradient2, Knee, LimitAlgorithm, Outcome, Vegas,
+    Aimd, Bounds, ConcurrencyController, Gradient2, Knee, LimitAlgorithm, SampleOutcome, Vegas,
     WindowAggregator,
 };
 
@@ -110,7 +110,7 @@ impl Limiter {
     /// Records the end of a request, or the first byte of a stream.
     pub(super) fn record(
         &mut self,
-        outcome: Outcome,
+        outcome: SampleOutcome,
         latency_us: u64,
         in_flight: u32,
         now_us: u64,

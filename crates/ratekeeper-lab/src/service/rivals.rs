@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ratekeeper_control::Micros;
 use ratekeeper_control::adaptive::{
-    Gradient2, LimitAlgorithm, Outcome, WindowAggregator, WindowConfig,
+    Gradient2, LimitAlgorithm, SampleOutcome, WindowAggregator, WindowConfig,
 };
 
 /// Gradient2 of Netflix's concurrency-limits: initial limit 20, at most 200, windows of a second.
@@ -24,7 +24,7 @@ impl NetflixGradient2 {
 
     pub(super) fn record(
         &mut self,
-        outcome: Outcome,
+        outcome: SampleOutcome,
         latency: Duration,
         in_flight: u32,
         now: Micros,
@@ -74,8 +74,8 @@ impl EnvoyGradient {
         limit as u32
     }
 
-    pub(super) fn record(&mut self, outcome: Outcome, latency_us: u64, now_us: u64) {
-        if outcome == Outcome::Success {
+    pub(super) fn record(&mut self, outcome: SampleOutcome, latency_us: u64, now_us: u64) {
+        if outcome == SampleOutcome::Success {
             self.latencies_us.push(latency_us);
         }
         if self.probing {

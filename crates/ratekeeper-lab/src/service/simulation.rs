@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ratekeeper_control::adaptive::Outcome;
+use ratekeeper_control::adaptive::SampleOutcome;
 use ratekeeper_control::{Backoff, Micros, RetryBudget};
 
 use super::event::{Attempt, Event, Events};
@@ -179,7 +179,7 @@ impl<'s> Simulation<'s> {
         }
         self.requests[request].is_over = true;
         let latency_us = now_us - admitted_us;
-        self.limiter.record(Outcome::Success, latency_us, self.in_flight, now_us);
+        self.limiter.record(SampleOutcome::Success, latency_us, self.in_flight, now_us);
         self.measures.on_success(latency_us, now_us);
         match self.scenario.streams {
             Some(streams) if is_stream => {
@@ -196,7 +196,7 @@ impl<'s> Simulation<'s> {
         if is_over {
             return;
         }
-        self.limiter.record(Outcome::Overload, self.timeout_us, self.in_flight, now_us);
+        self.limiter.record(SampleOutcome::Overload, self.timeout_us, self.in_flight, now_us);
         self.measures.on_timeout(self.timeout_us, now_us);
         self.in_flight -= 1;
         self.on_failure(attempt, now_us);

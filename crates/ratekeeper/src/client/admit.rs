@@ -306,7 +306,7 @@ impl Outbound {
         if quota.waiting() >= WAITERS_MAX {
             return Err(NotSent::never(LocalReason::TooManyWaiting));
         }
-        let expected = expected(quota, began);
+        let expected = expected(&quota, began);
         if expected.hold.until > wait_until {
             return Err(NotSent::too_long(&expected, began));
         }

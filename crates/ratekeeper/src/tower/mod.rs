@@ -1,5 +1,5 @@
 //! A tower layer that enforces a policy, and the responses to requests that it refuses. And layers that protect a
-//! service: bulkheads and load shedding.
+//! service: bulkheads, load shedding and circuit breakers.
 //!
 //! # The order of layers
 //!
@@ -11,7 +11,7 @@
 //! | limit: [`RatekeeperLayer`] | a client over its quota gets 429, whatever the load is, and is not counted as load |
 //! | shed: [`HttpShedLayer`] | under overload, what matters least is rejected before it takes a place in a queue |
 //! | bulkhead: [`HttpBulkheadLayer`] | what is left waits for a permit; the waits tell the shedder about overload |
-//! | circuit breaker | it counts only calls that were made, and an open one releases the permit at once |
+//! | circuit breaker: [`CircuitBreakerLayer`] | it counts only calls that were made, and an open one releases the permit at once |
 //! | the service | |
 //!
 //! ```
@@ -33,6 +33,7 @@
 //! ```
 
 mod body;
+mod breaker;
 mod bulkhead;
 mod future;
 mod layer;
@@ -47,6 +48,10 @@ mod shed;
 #[cfg(feature = "client")]
 pub(crate) use body::Held;
 pub use body::ResponseBody;
+pub use breaker::{
+    CircuitBreakerError, CircuitBreakerFuture, CircuitBreakerLayer, CircuitBreakerService,
+    Classify, ClassifyStatus,
+};
 pub use bulkhead::{BulkheadLayer, BulkheadService, HttpBulkheadLayer, HttpBulkheadService};
 pub use future::ResponseFuture;
 pub use layer::{IdentifyError, Ratekeeper, RatekeeperLayer, layer};
