@@ -78,6 +78,16 @@ impl LimitRule {
         }
     }
 
+    /// Returns whether parts of it are guaranteed to priority classes or tiers.
+    #[must_use]
+    pub fn has_guarantees(&self) -> bool {
+        let has_guarantees = |bound: &Bound| bound.guarantees.is_some();
+        match &self.bounds {
+            Bounds::Same(bound) => has_guarantees(bound),
+            Bounds::PerTier(bounds) => bounds.iter().flatten().any(has_guarantees),
+        }
+    }
+
     /// Returns the fields of the limit that depend on responses: without them, they have no effect.
     pub fn response_fields(&self) -> impl Iterator<Item = &'static str> {
         let cost = matches!(self.cost, CostRule::ResponseHeader { .. });

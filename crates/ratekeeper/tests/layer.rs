@@ -172,12 +172,19 @@ limits:
 }
 
 #[tokio::test]
-async fn a_window_of_less_than_a_second_has_no_w() {
-    let (limiter, _) = limiter(
-        "limits: [{ name: a, rate: 5/500ms }, { name: b, match: { path: /b }, rate: 2/s }]",
-    );
-    assert_eq!(send(&limiter, "GET /").await.header("ratelimit-policy"), "\"a\";q=5");
-    assert_eq!(send(&limiter, "GET /b").await.header("ratelimit-policy"), "\"b\";q=2;w=1");
+async fn a_bucket_that_refills_within_a_second_states_its_rate() {
+    for (limit, stated) in [
+        ("rate: 2/s", "q=2;w=1"),
+        ("rate: 20/s burst 5", "q=20;w=1"),
+        ("rate: 100/2s burst 5", "q=100;w=2"),
+        ("rate: 5/500ms", "q=10;w=1"),
+        ("rate: 5/300ms", "q=5"),
+        ("rate: 5/500ms, algorithm: fixed_window", "q=5"),
+    ] {
+        let (limiter, _) = limiter(&format!("limits: [{{ name: a, {limit} }}]"));
+        let policy = send(&limiter, "GET /").await.header("ratelimit-policy").to_string();
+        assert_eq!(policy, format!("\"a\";{stated}"), "{limit}");
+    }
 }
 
 #[tokio::test]

@@ -2,9 +2,10 @@
 
 mod page;
 
+use ratekeeper::policy::LimitRule;
 use ratekeeper::shared::{BreakerState, StoreState};
 use ratekeeper::telemetry::LimitStats;
-use ratekeeper::{Engine, PolicyLimiter};
+use ratekeeper::{Engine, Policy, PolicyLimiter};
 
 pub(crate) use page::{CONTENT_TYPE, Labels, Page};
 
@@ -42,13 +43,7 @@ fn decisions(page: &mut Page, limiter: &PolicyLimiter) {
     let near = stats.iter().map(|limit| (Labels(vec![("limit", &*limit.name)]), limit.near_limit));
     let help = "Requests that a limit allowed when it was nearly used up.";
     page.counter("ratekeeper_near_limit_total", help, near);
-    let admitted = stats.iter().filter(|limit| limit.guaranteed + limit.borrowed > 0);
-    let admitted = admitted.flat_map(|limit| {
-        let counts = [("guarantee", limit.guaranteed), ("borrowing", limit.borrowed)];
-        counts.map(|(by, n)| (Labels(vec![("limit", &*limit.name), ("by", by)]), n))
-    });
-    let help = "Requests that a limit with guarantees allowed, by a guarantee or by borrowing.";
-    page.counter("ratekeeper_guarantees_total", help, admitted);
+    guaranteed(page, limiter, &stats);
     metered(page, limiter, &stats);
     page.counter(
         "ratekeeper_exempt_total",
@@ -57,15 +52,35 @@ fn decisions(page: &mut Page, limiter: &PolicyLimiter) {
     );
 }
 
+/// Adds the metrics of limits with guarantees.
+fn guaranteed(page: &mut Page, limiter: &PolicyLimiter, stats: &[LimitStats]) {
+    let active = limiter.policy().active();
+    let found = stats_of(stats, active.policy(), LimitRule::has_guarantees);
+    let admitted = found.flat_map(|limit| {
+        let counts = [("guarantee", limit.guaranteed), ("borrowing", limit.borrowed)];
+        counts.map(|(by, n)| (Labels(vec![("limit", &*limit.name), ("by", by)]), n))
+    });
+    let help = "Requests that a limit with guarantees allowed, by a guarantee or by borrowing.";
+    page.counter("ratekeeper_guarantees_total", help, admitted);
+}
+
+/// Returns the counters of the limits of a policy that are such.
+fn stats_of<'s>(
+    stats: &'s [LimitStats],
+    policy: &Policy,
+    is_such: impl Fn(&LimitRule) -> bool,
+) -> impl Iterator<Item = &'s LimitStats> {
+    policy.limits().iter().filter(move |rule| is_such(rule)).filter_map(|rule| {
+        // They are sorted by name.
+        let index = stats.binary_search_by(|limit| (*limit.name).cmp(rule.name())).ok()?;
+        Some(&stats[index])
+    })
+}
+
 /// Adds the metrics of limits that charge the usage of responses.
 fn metered(page: &mut Page, limiter: &PolicyLimiter, stats: &[LimitStats]) {
     let active = limiter.policy().active();
-    let rules = active.policy().limits().iter().filter(|rule| rule.usage_format().is_some());
-    // They are sorted by name.
-    let found = rules.filter_map(|rule| {
-        let index = stats.binary_search_by(|limit| (*limit.name).cmp(rule.name())).ok()?;
-        Some(&stats[index])
-    });
+    let found = stats_of(stats, active.policy(), |rule| rule.usage_format().is_some());
     let responses = found.flat_map(|limit| {
         let counts = [
             ("settled", limit.metered.settled),

@@ -74,9 +74,8 @@ pub fn set_headers_of(
     // A denied client reads two headers, which have to name the same moment.
     let reset = retry_after.unwrap_or_else(|| secs_up(decision.reset_after()));
     if settings.ratelimit {
-        let (quota, remaining) = (limit.quota(), decision.remaining());
-        // A window is whole seconds; a shorter one has none.
-        let window = Some(window(limit)).filter(|window| window.as_secs() > 0).map(secs_up);
+        let remaining = decision.remaining();
+        let (quota, window) = stated_policy(limit);
         set(headers, RATELIMIT_POLICY, item(name, (";q=", quota), window.map(|w| (";w=", w))));
         set(headers, RATELIMIT, item(name, (";r=", remaining), Some((";t=", reset))));
     }
@@ -86,6 +85,29 @@ pub fn set_headers_of(
         set_number(headers, X_RESET, reset);
     }
 }
+
+/// Returns the quota and its window in seconds. A bucket that refills in less than a second has its rate as quota: a
+/// client cannot know it otherwise. Other windows of less than a second are not stated.
+fn stated_policy(limit: &Limit) -> (u64, Option<u64>) {
+    let window = window(limit);
+    if window.as_secs() > 0 {
+        return (limit.quota(), Some(secs_up(window)));
+    }
+    let rate = limit.rate();
+    let (count, period) = (rate.count(), rate.period());
+    let is_whole = period.subsec_nanos() == 0 && !period.is_zero();
+    match limit.algorithm().has_burst() {
+        true if is_whole => (count, Some(period.as_secs())),
+        true if SECOND.is_multiple_of(period.as_micros()) => {
+            let periods = u64::try_from(SECOND / period.as_micros()).unwrap_or(1);
+            (count.saturating_mul(periods), Some(1))
+        }
+        _ => (limit.quota(), None),
+    }
+}
+
+/// In microseconds.
+const SECOND: u128 = 1_000_000;
 
 /// How long it takes until the whole quota is available again. Windows of the calendar differ, so it is the length
 /// of the current one.
