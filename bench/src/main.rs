@@ -7,12 +7,15 @@
 //!
 //! `client` measures what the client layer costs a request, in half a minute.
 //!
+//! `breaker` measures what a circuit breaker costs a call, in half a minute.
+//!
 //! `gateway` measures the gateway against nginx, in four minutes and the time that it takes to build.
 //!
 //! `redis` measures scripts and the store on a redis-server that it starts itself, in about five
 //! minutes; `redis quick` does the same with less of everything.
 
 mod allocations;
+mod breaker;
 mod client;
 mod contenders;
 mod gateway;
@@ -55,13 +58,14 @@ fn main() {
         ["serve", "quick"] => serve::report(serve::QUICK),
         ["serve-peer", name, port] => serve::peers::run(name, port),
         ["client"] => client::report(),
+        ["breaker"] => breaker::report(),
         ["policy"] => policy::report(),
         ["policy", "layer"] => policy::profile(),
         ["redis"] => redis::report(redis::FULL),
         ["redis", "quick"] => redis::report(redis::QUICK),
         _ => {
             eprintln!(
-                "usage: ratekeeper-bench [quick|speed|algorithms|memory|clocks|policy|client|gateway [quick]|serve [quick]|redis [quick]]"
+                "usage: ratekeeper-bench [quick|speed|algorithms|memory|clocks|policy|client|breaker|gateway [quick]|serve [quick]|redis [quick]]"
             );
             std::process::exit(2);
         }

@@ -24,7 +24,8 @@ const UNCERTAIN_SLACK: Duration = Duration::from_secs(2);
 /// rounding. A later reset is that of a window, and then the server is taken to use windows from
 /// there on. An earlier reset is the time until the next request is admitted, whatever the server
 /// uses, so nothing is expected back before it. A window of at most 2 s is taken for a bucket, and a
-/// limit without a known window for a window.
+/// limit without a known window for a window, unless all its resets are 1 or 2 whole seconds: rounded
+/// up, these say too little.
 ///
 /// Without a constraint, everything may be sent: before the first response, after the reset of a
 /// window until the next response, and if a response does not say both what remains and when it
@@ -56,6 +57,8 @@ pub struct LearnedQuota {
     model: Model,
     /// Whether the server has stated a reset that only a window has.
     has_windows: bool,
+    /// Whether it has stated a reset that means something: finer than seconds, or seconds away.
+    has_exact_resets: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -84,7 +87,13 @@ impl LearnedQuota {
             observed_at: now,
             resets_at: now.after(reset_after),
         };
+        self.has_exact_resets |=
+            reset_after > AMBIGUOUS_WINDOW_MAX || reset_after.subsec_nanos() > 0;
         let policy = Policy::of(hint);
+        if policy.is_none() && !self.has_exact_resets {
+            // A bucket that refills within a second states the same, rounded up.
+            return;
+        }
         let fit = policy.map_or(Fit::Later, |policy| policy.fit(remaining, reset_after));
         self.has_windows |= policy.is_some() && fit == Fit::Later;
         self.model = match policy {

@@ -1,9 +1,10 @@
 //! Controllers for clients of rate-limited services: how long to back off, whether a retry is
-//! worth it, what the headers of a response say, and when to slow down before a refusal.
+//! worth it, what the headers of a response say, and when to slow down before a refusal. And for
+//! services under overload: how many requests to have in flight, and which to shed.
 //!
 //! All of them are pure. Time is an argument ([`Micros`]), and so are random bits (a uniform
-//! `u64`). Nothing here reads a clock, does I/O, spawns a task or allocates. The caller sends the
-//! requests and waits.
+//! `u64`). Nothing here reads a clock, does I/O or spawns a task, and nothing allocates after it was
+//! made. The caller sends the requests and waits.
 //!
 //! | type | what it decides |
 //! |---|---|
@@ -13,6 +14,9 @@
 //! | [`ResponseHints`] | what `Retry-After`, `RateLimit` and the headers of providers say |
 //! | [`LearnedQuota`] | how long to wait so that the server's own quota is not exceeded |
 //! | [`RetryRules`] | whether and when to repeat a request that failed |
+//! | [`Shedder`] | which requests to reject under overload: by class, and within a class by user |
+//! | [`adaptive`] | how many requests a service should have in flight |
+//! | [`Breaker`] | whether to call a dependency that has failed or was slow (circuit breaker) |
 //!
 //! ```
 //! use std::time::Duration;
@@ -37,19 +41,29 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod adaptive;
 mod backoff;
+mod breaker;
 mod learned_quota;
 mod response_hints;
 mod retry;
 mod retry_budget;
+mod shed;
 mod throttle;
 mod uniform;
 mod window_counter;
 
 pub use backoff::{Backoff, Jitter};
+pub use breaker::{
+    Breaker, BreakerConfig, BreakerConfigError, BreakerState, CallPermit, CallRejected, Outcome,
+    Probes, SlidingWindow,
+};
 pub use learned_quota::LearnedQuota;
 pub use ratekeeper_core::Micros;
 pub use response_hints::{Pushback, QuotaHint, ResponseHints};
 pub use retry::{AttemptState, Failure, NextStep, RetryRules, StopReason};
 pub use retry_budget::{RetryBudget, RetryBudgetConfig, RetryBudgetError};
+pub use shed::{
+    Class, Overload, Shed, ShedDecision, Shedder, ShedderConfig, ShedderError, user_hash,
+};
 pub use throttle::{Throttle, ThrottleError};

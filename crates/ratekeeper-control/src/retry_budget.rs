@@ -30,7 +30,7 @@ pub struct RetryBudgetConfig {
 impl RetryBudgetConfig {
     /// 20% of the requests and one retry per second, over 10 seconds.
     pub const DEFAULT: Self =
-        Self { percent: 20, floor_per_sec: 1, window: Duration::from_secs(10) };
+        Self { percent: 20, floor_per_sec: 3, window: Duration::from_secs(10) };
 
     /// The largest share of retries: ten for each request.
     pub const PERCENT_MAX: u32 = 1_000;
@@ -140,7 +140,7 @@ impl RetryBudget {
 
     /// Counts a request: its first attempt, not its retries.
     pub fn deposit(&mut self, now: Micros) {
-        self.requests.add(self.at_latest(now));
+        self.requests.add(1, self.at_latest(now));
     }
 
     /// Returns whether a retry is admitted, and counts it if so.
@@ -149,7 +149,7 @@ impl RetryBudget {
         let now = self.at_latest(now);
         let is_admitted = self.balance(now) > 0;
         if is_admitted {
-            self.retries.add(now);
+            self.retries.add(1, now);
         }
         is_admitted
     }

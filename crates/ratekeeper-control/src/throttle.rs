@@ -63,12 +63,12 @@ impl Throttle {
 
     /// Counts a request, whether it is sent or rejected locally.
     pub fn on_request(&mut self, now: Micros) {
-        self.requests.add(self.at_latest(now));
+        self.requests.add(1, self.at_latest(now));
     }
 
     /// Counts a request that the server accepted.
     pub fn on_accept(&mut self, now: Micros) {
-        self.accepts.add(self.at_latest(now));
+        self.accepts.add(1, self.at_latest(now));
     }
 
     /// Returns the probability with which a request is to be rejected, from 0 to below 1.

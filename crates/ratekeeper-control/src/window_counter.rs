@@ -52,11 +52,11 @@ impl WindowCounter {
         Micros::new(self.latest * self.slot_us)
     }
 
-    /// Counts one event.
-    pub(crate) fn add(&mut self, now: Micros) {
+    /// Counts events.
+    pub(crate) fn add(&mut self, events: u64, now: Micros) {
         self.advance(now);
-        self.counts[self.latest as usize % RING] += 1;
-        self.total += 1;
+        self.counts[self.latest as usize % RING] += events;
+        self.total += events;
     }
 
     /// Returns the events of the last [`SLOTS`] slots, the current one included: none that is older

@@ -338,3 +338,22 @@ fn what_is_not_said_does_not_constrain() {
         assert_eq!(learned.wait(u64::MAX, at(0)), None, "{hint:?}");
     }
 }
+
+#[test]
+fn resets_of_a_second_without_a_window_say_too_little() {
+    let mut quota = LearnedQuota::default();
+    let hint = |reset| QuotaHint {
+        limit: Some(5),
+        remaining: Some(0),
+        reset_after: Some(Duration::from_secs(reset)),
+        ..QuotaHint::default()
+    };
+    let now = Micros::new(1_790_000_000_000_000);
+    quota.observe(&hint(1), 0, now);
+    assert_eq!(quota.wait(1, now), None, "it may be a bucket that refills in milliseconds");
+    quota.observe(&hint(30), 0, now);
+    assert_eq!(quota.wait(1, now), Some(Duration::from_secs(30)));
+    let later = now.after(Duration::from_secs(29));
+    quota.observe(&hint(1), 0, later);
+    assert_eq!(quota.wait(1, later), Some(Duration::from_secs(1)), "the end of a longer window");
+}

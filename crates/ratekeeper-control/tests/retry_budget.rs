@@ -120,14 +120,14 @@ fn what_is_older_than_the_window_is_forgotten() {
     for _ in 0..100 {
         budget.deposit(at(0));
     }
-    assert_eq!(budget.balance(at(0)), 30);
-    assert_eq!(budget.balance(at(10)), 10);
-    for _ in 0..10 {
+    assert_eq!(budget.balance(at(0)), 50);
+    assert_eq!(budget.balance(at(10)), 30);
+    for _ in 0..30 {
         assert!(budget.try_withdraw(at(10)));
     }
     assert!(!budget.try_withdraw(at(20)));
-    assert_eq!(budget.balance(at(21)), 10);
-    assert_eq!(budget.balance(Micros::MAX), 10);
+    assert_eq!(budget.balance(at(21)), 30);
+    assert_eq!(budget.balance(Micros::MAX), 30);
 }
 
 #[test]

@@ -50,7 +50,8 @@ pub struct Decision {
     pub(crate) limit: u64,
     pub(crate) remaining: u64,
     pub(crate) reset_after_us: u64,
-    /// The delay and, in the highest bit, whether the charge was cut ([`CUT`]).
+    /// The delay and, in the highest bits, whether the charge was cut ([`CUT`]) or borrowed
+    /// ([`BORROWED`]).
     pub(crate) delay_us: u64,
 }
 
@@ -59,6 +60,8 @@ pub(crate) const NEVER: u64 = u64::MAX;
 
 /// A flag above every delay. A field of its own would make every decision larger.
 const CUT: u64 = 1 << 63;
+/// Another flag above every delay.
+const BORROWED: u64 = 1 << 62;
 
 impl Decision {
     /// Returns a denial for `wait` that is not based on any state, for when the store is
@@ -161,7 +164,7 @@ impl Decision {
     #[inline]
     #[must_use]
     pub fn delay(&self) -> Duration {
-        Duration::from_micros(self.delay_us & !CUT)
+        Duration::from_micros(self.delay_us & !(CUT | BORROWED))
     }
 
     /// Returns whether less than the cost was charged, because the debt of the key would exceed the
@@ -170,6 +173,21 @@ impl Decision {
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.delay_us & CUT != 0
+    }
+
+    /// Returns whether the request was admitted by borrowing from capacity that is guaranteed to no one or
+    /// left unused ([`Guarantees`](crate::Guarantees)), and not by the guarantee of its class.
+    #[inline]
+    #[must_use]
+    pub fn is_borrowed(&self) -> bool {
+        self.delay_us & BORROWED != 0
+    }
+
+    pub(crate) fn with_borrowed(self, is_borrowed: bool) -> Self {
+        Self {
+            delay_us: if is_borrowed { self.delay_us | BORROWED } else { self.delay_us },
+            ..self
+        }
     }
 
     pub(crate) fn with_cut(self, is_cut: bool) -> Self {

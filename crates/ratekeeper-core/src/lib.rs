@@ -34,6 +34,7 @@ mod cell;
 mod cost;
 mod decision;
 mod failure_mode;
+mod guarantee;
 mod key;
 mod limit;
 mod max_debt;
@@ -48,6 +49,9 @@ pub use cell::Cell;
 pub use cost::{Cost, IntoCost, ZeroCost};
 pub use decision::{Decision, Wait};
 pub use failure_mode::FailureMode;
+pub use guarantee::{
+    BucketCell, GUARANTEES_MAX, GuaranteeParams, GuaranteedLimit, Guarantees, GuaranteesError,
+};
 pub use key::Key;
 pub use limit::{Limit, LimitError, Scope};
 pub use max_debt::{MaxDebt, MaxDebtError};

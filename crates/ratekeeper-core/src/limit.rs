@@ -114,9 +114,14 @@ impl Limit {
     /// that usage carries over when the rate changes. The default name is the algorithm and the
     /// rate.
     #[must_use]
-    pub fn named(mut self, name: &str) -> Self {
-        self.scope = Scope::new(name);
-        self.usage_id = self.scope.usage_id(self.algorithm);
+    pub fn named(self, name: &str) -> Self {
+        self.in_scope(Scope::new(name))
+    }
+
+    /// Counts in this scope.
+    pub(crate) fn in_scope(mut self, scope: Scope) -> Self {
+        self.usage_id = scope.usage_id(self.algorithm);
+        self.scope = scope;
         self
     }
 
@@ -222,6 +227,8 @@ impl fmt::Display for Limit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     name: Arc<str>,
+    /// The class of a guarantee, whose keys are apart from those of the limit of this name.
+    class: Option<Arc<str>>,
     id: u64,
 }
 
@@ -229,7 +236,21 @@ impl Scope {
     /// Returns the scope of this name.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { id: fnv1a(name.as_bytes()), name: name.into() }
+        Self { id: fnv1a(name.bytes()), name: name.into(), class: None }
+    }
+
+    /// Returns the scope of the guarantee of a class, under the limit of this scope. No name that a limit
+    /// can have is the same scope.
+    pub(crate) fn guarantee(&self, class: &str) -> Self {
+        // The byte is in no name, because names are UTF-8.
+        let bytes = self.name.bytes().chain([0xff]).chain(class.bytes());
+        Self { name: self.name.clone(), class: Some(class.into()), id: fnv1a(bytes) }
+    }
+
+    /// Returns the class, for the scope of a guarantee ([`Guarantees`](crate::Guarantees)).
+    #[must_use]
+    pub fn class(&self) -> Option<&str> {
+        self.class.as_deref()
     }
 
     /// Returns the name.
@@ -247,9 +268,9 @@ impl Scope {
 }
 
 /// Hashes a name. Names come from configuration, not from callers, so the hash has no secret key.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 

@@ -2,7 +2,8 @@
 //!
 //! [`Trace`] reads recorded arrivals and [`Traffic`] generates them. [`Simulation`] decides each
 //! one with the same store that serves real traffic, and [`compare`] reports how several limits
-//! handle the same arrivals. Time comes from the arrivals: nothing reads a clock or sleeps.
+//! handle the same arrivals. Time comes from the arrivals: nothing reads a clock or sleeps. [`service`]
+//! models a service under overload, behind a concurrency limit.
 //!
 //! ```
 //! use std::time::Duration;
@@ -32,6 +33,7 @@ mod peak;
 mod random;
 mod releases;
 mod round;
+pub mod service;
 mod simulate;
 mod summary;
 mod table;

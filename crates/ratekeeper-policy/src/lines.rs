@@ -341,7 +341,7 @@ mod tests {
         assert!(error("100/minute per ip and moon").contains("cannot count by \"moon\""));
         assert!(error("5/s per host for POST v1").contains("write a route as POST /v1/chat/**"));
         assert!(error("0 in flight per host").contains("a whole number from 1"));
-        assert!(error("ten in flight").contains("rate"));
+        assert!(error("ten in flight").contains("not a whole number"));
         assert!(error("100/minute per header a b").contains("is not a header name"));
     }
 }

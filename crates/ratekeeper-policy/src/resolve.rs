@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ratekeeper_core::Cost;
+use ratekeeper_core::{Cost, GuaranteedLimit};
 use smallvec::SmallVec;
 
 use crate::condition::Mismatch;
@@ -57,6 +57,8 @@ pub struct AppliedLimit {
     pub rule: Arc<LimitRule>,
     tier: Option<usize>,
     share_of: Option<usize>,
+    /// The class whose guarantee the request can use, if the limit has guarantees.
+    guaranteed_class: Option<usize>,
     /// The key that the request is counted under.
     pub key: Key,
     /// The cost of the request.
@@ -73,6 +75,14 @@ impl AppliedLimit {
         bound
             .and_then(|bound| bound.amount(self.share_of))
             .expect("the amount existed when the limit was applied")
+    }
+
+    /// Returns the limit as it is for the request's class or tier, if parts of it are guaranteed to classes or tiers.
+    #[must_use]
+    pub fn guaranteed_limit(&self) -> Option<&GuaranteedLimit> {
+        let bound = self.rule.bounds.of(self.tier).filter(|_| !self.is_share())?;
+        let guarantees = bound.guarantees.as_ref()?;
+        Some(guarantees.of(self.guaranteed_class, self.tier))
     }
 
     /// Whether this is a class's share of the limit rather than the limit itself.
@@ -183,7 +193,11 @@ impl Policy {
         }
         let cost = rule.cost.of(context);
         let class = if bound.shares.is_empty() { None } else { self.class(context) };
-        let one = AppliedLimit { rule: rule.clone(), tier, share_of: None, key, cost, is_enforced };
+        let guaranteed_class =
+            bound.guarantees.as_ref().and_then(|_| self.guaranteed_class(context));
+        let rule = rule.clone();
+        let one =
+            AppliedLimit { rule, tier, share_of: None, guaranteed_class, key, cost, is_enforced };
         if class.is_some_and(|class| bound.amount(Some(class)).is_some()) {
             applied.push(AppliedLimit { share_of: class, ..one.clone() });
         }
@@ -194,6 +208,12 @@ impl Policy {
     pub(crate) fn class(&self, context: &RequestContext<'_, '_>) -> Option<usize> {
         let first = self.priorities.iter().find(|(_, on)| on.mismatch(context).is_none());
         first.map(|(class, _)| *class)
+    }
+
+    /// Returns the request's class if all readings of its path agree: otherwise a client could choose it.
+    fn guaranteed_class(&self, context: &RequestContext<'_, '_>) -> Option<usize> {
+        let first = self.priorities.iter().find(|(_, on)| on.mismatch(context).is_none());
+        first.filter(|(_, on)| on.holds_by_all_readings(context)).map(|(class, _)| *class)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{Cost, FailureMode, Limit, MaxDebt};
+use ratekeeper_core::{Cost, FailureMode, GuaranteedLimit, Limit, MaxDebt};
 
 use crate::condition::Condition;
 use crate::context::RequestContext;
@@ -165,11 +165,32 @@ impl Bounds {
     }
 }
 
-/// An amount, and the shares of priority classes.
+/// An amount, the shares of priority classes, and what is guaranteed out of the amount.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) amount: Amount,
     pub(crate) shares: Vec<(usize, Amount)>,
+    pub(crate) guarantees: Option<Box<BoundGuarantees>>,
+}
+
+/// The limit as it is for each priority class and tier with a guarantee, and for all others.
+#[derive(Debug)]
+pub(crate) struct BoundGuarantees {
+    pub(crate) classes: Vec<(usize, GuaranteedLimit)>,
+    pub(crate) tiers: Vec<(usize, GuaranteedLimit)>,
+    pub(crate) others: GuaranteedLimit,
+}
+
+impl BoundGuarantees {
+    /// Returns the limit of a request: by its class, or else by its tier.
+    pub(crate) fn of(&self, class: Option<usize>, tier: Option<usize>) -> &GuaranteedLimit {
+        let find = |limits: &'_ [(usize, GuaranteedLimit)], id: Option<usize>| {
+            limits.iter().position(|(of, _)| Some(*of) == id)
+        };
+        let by_class = find(&self.classes, class).map(|i| &self.classes[i].1);
+        let by_tier = || find(&self.tiers, tier).map(|i| &self.tiers[i].1);
+        by_class.or_else(by_tier).unwrap_or(&self.others)
+    }
 }
 
 impl Bound {

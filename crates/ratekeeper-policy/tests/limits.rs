@@ -166,6 +166,54 @@ fn a_full_ramp_is_enforcement() {
     check(&with("off"), "GET /", "");
 }
 
+const GUARANTEES: &str = "
+identify: { plan: { header: x-plan } }
+tiers: { of: plan, names: [free, pro], default: free }
+priorities:
+  - { class: partner, match: { header: { x-partner: true } } }
+  - { class: web, match: { path: /web/** } }
+limits:
+  - { name: api, rate: 350/s, guarantees: { partner: 200/s, pro: 50/s } }
+";
+
+#[test]
+fn a_class_or_a_tier_has_its_guarantee() {
+    let policy = policy(GUARANTEES);
+    let guarantee = |request: &str| {
+        support::request(request).of(|request| match policy.resolve(request) {
+            Resolution::Charged(of) => {
+                let limit = of[0].guaranteed_limit().expect("guarantees").guarantee();
+                limit.map(|limit| limit.rate().to_string())
+            }
+            other => panic!("{other:?}"),
+        })
+    };
+    assert_eq!(guarantee("GET / x-partner:1").as_deref(), Some("200/s"));
+    assert_eq!(guarantee("GET / x-plan:pro").as_deref(), Some("50/s"));
+    assert_eq!(guarantee("GET / x-plan:pro x-partner:1").as_deref(), Some("200/s"));
+    assert_eq!(guarantee("GET /web/a"), None, "it can only borrow");
+}
+
+#[test]
+fn guarantees_that_do_not_fit_have_a_place() {
+    let with = |from: &str, to: &str| errors(&GUARANTEES.replace(from, to));
+    let too_much = with("pro: 50/s", "pro: 151/s");
+    assert!(too_much.contains("sum up to 351, 1 more than the burst 350"), "{too_much}");
+    assert!(too_much.contains(":9:") || too_much.contains("line 9"), "{too_much}");
+    let too_fast = with("pro: 50/s", "pro: 151/s burst 1");
+    assert!(too_fast.contains("exceed the total of 350/s by a count of 1"), "{too_fast}");
+    let unknown = with("partner: 200/s, ", "partners: 200/s, ");
+    assert!(unknown.contains("partner"), "{unknown}");
+    let invalid = with("pro: 50/s", "pro: 50/fortnight");
+    assert!(invalid.contains("fortnight"), "{invalid}");
+    let window = with("rate: 350/s,", "rate: 350/s, algorithm: fixed_window,");
+    assert!(window.contains("fixed_window has no guarantees; use token_bucket"), "{window}");
+    let busy = with("rate: 350/s,", "concurrency: 9,");
+    assert!(busy.contains("\"guarantees\" requires \"rate\""), "{busy}");
+    let by_tier = with("rate: 350/s,", "rate: { free: 350/s, pro: 400/s },");
+    assert!(by_tier.contains("out of a rate that all tiers share"), "{by_tier}");
+}
+
 const SHARES: &str = "
 priorities:
   - { class: batch, match: { header: { x-batch: true } } }

@@ -2,7 +2,9 @@
 
 use std::cmp::Ordering;
 
-use ratekeeper_core::{Cost, FailureMode, IntoCost, Key, Limit, MaxDebt, Rate, Scope};
+use ratekeeper_core::{
+    Cost, Decision, FailureMode, GuaranteedLimit, IntoCost, Key, Limit, MaxDebt, Rate, Scope,
+};
 use smallvec::SmallVec;
 
 /// The most charges that one atomic step can take.
@@ -55,6 +57,10 @@ pub struct Charge<'a> {
     pub(crate) kind: ChargeKind,
     /// The most that the key may owe; `u64::MAX` for no maximum.
     pub(crate) debt_max: u64,
+    /// The limit is a total with guarantees, and the request of a class of it.
+    pub(crate) class: Option<&'a GuaranteedLimit>,
+    /// For a refund: it was charged by borrowing.
+    pub(crate) is_borrowed: bool,
     on_failure: Option<FailureMode>,
 }
 
@@ -63,8 +69,58 @@ impl<'a> Charge<'a> {
     #[inline]
     pub fn new<K: Key + ?Sized>(limit: &'a Limit, key: &'a K) -> Self {
         let (scope, usage_id) = (limit.scope(), limit.usage_id());
-        let (key, cost, kind) = (key.key_bytes(), Cost::ONE, ChargeKind::Full);
-        Self { limit, scope, key, cost, usage_id, kind, debt_max: u64::MAX, on_failure: None }
+        Self {
+            limit,
+            scope,
+            key: key.key_bytes(),
+            cost: Cost::ONE,
+            usage_id,
+            kind: ChargeKind::Full,
+            debt_max: u64::MAX,
+            class: None,
+            is_borrowed: false,
+            on_failure: None,
+        }
+    }
+
+    /// Returns a charge of 1 to `key` under a total, parts of which are guaranteed to classes of requests. It is
+    /// admitted by the guarantee of its class, or by borrowing.
+    ///
+    /// ```
+    /// # mod ratekeeper { pub use ratekeeper_core::*; pub use ratekeeper_stores::*; }
+    /// use ratekeeper::{Charge, Cost, Guarantees, Limit, MemoryStore, Micros, Op};
+    ///
+    /// let total = Limit::token_bucket("350/s")?.named("api");
+    /// let guarantees = Guarantees::new(total, [("partner", "200/s".parse()?)])?;
+    /// let (partner, free) = (guarantees.class("partner"), guarantees.class("free"));
+    ///
+    /// let store = MemoryStore::with_capacity(1_000);
+    /// let check = |charge| store.apply_now(Op::Check, &[charge], Micros::new(0));
+    /// assert!(check(Charge::guaranteed(&free, "eu").cost(Cost::of(150)))?.is_borrowed());
+    /// assert!(!check(Charge::guaranteed(&free, "eu"))?.allowed());
+    /// assert!(check(Charge::guaranteed(&partner, "eu").cost(Cost::of(200)))?.allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn guaranteed<K: Key + ?Sized>(limit: &'a GuaranteedLimit, key: &'a K) -> Self {
+        Self { class: Some(limit), ..Self::new(limit.total(), key) }
+    }
+
+    /// Returns the limit as it is for the class of the request, if parts of it are guaranteed to classes.
+    pub fn guaranteed_limit(&self) -> Option<&'a GuaranteedLimit> {
+        self.class
+    }
+
+    /// Takes over from its decision what a refund has to know: whether it was charged by borrowing.
+    #[must_use]
+    pub fn decided(self, decision: &Decision) -> Self {
+        self.borrowed(decision.is_borrowed())
+    }
+
+    /// Sets whether it was charged by borrowing, which a refund has to know.
+    #[must_use]
+    pub fn borrowed(self, is_borrowed: bool) -> Self {
+        Self { is_borrowed, ..self }
     }
 
     /// Sets the cost.
@@ -114,11 +170,12 @@ impl<'a> Charge<'a> {
         self.debt_max != u64::MAX
     }
 
-    /// Counts in `scope` instead of the limit's own.
+    /// Counts in `scope` instead of the limit's own, where it has no guarantees.
     #[inline]
     #[must_use]
     pub fn within(self, scope: &'a Scope) -> Self {
-        Self { scope, usage_id: scope.usage_id(self.limit.algorithm()), ..self }
+        let usage_id = scope.usage_id(self.limit.algorithm());
+        Self { scope, usage_id, class: None, ..self }
     }
 
     /// Sets what happens to the charge when the store is unavailable, instead of what holds for the
@@ -154,7 +211,8 @@ impl<'a> Charge<'a> {
         self.key
     }
 
-    /// Replaces the limit, but counts in the same scope. A maximum debt keeps its ratio to the quota.
+    /// Replaces the limit, but counts in the same scope. A maximum debt keeps its ratio to the quota. The new limit
+    /// has no guarantees.
     #[must_use]
     pub fn under(self, limit: &'a Limit) -> Self {
         let debt_max = match self.debt_max {
@@ -164,7 +222,22 @@ impl<'a> Charge<'a> {
                 (scaled / u128::from(self.limit.quota())) as u64 // a quota is at least 1
             }
         };
-        Self { limit, usage_id: self.scope.usage_id(limit.algorithm()), debt_max, ..self }
+        let usage_id = self.scope.usage_id(limit.algorithm());
+        Self { limit, usage_id, debt_max, class: None, ..self }
+    }
+
+    /// Returns a charge for each usage that decides: one, or those of the total and of each guarantee.
+    pub(crate) fn usages(&self) -> impl Iterator<Item = Charge<'a>> + use<'a> {
+        let (charge, total) = (*self, Self { class: None, ..*self });
+        let guarantees = self.class.into_iter().flat_map(|class| class.buckets().skip(1));
+        let guarantee = move |limit: &'a Limit| Self {
+            limit,
+            scope: limit.scope(),
+            usage_id: limit.usage_id(),
+            class: None,
+            ..charge
+        };
+        std::iter::once(total).chain(guarantees.map(guarantee))
     }
 
     /// Returns whether both charges count towards the same usage.
@@ -195,9 +268,9 @@ impl<'a> Charge<'a> {
 
     /// An order in which charges to the same usage, and no others, are equal.
     fn cmp_usage(&self, other: &Charge<'_>) -> Ordering {
-        fn parts<'c>(charge: &'c Charge<'_>) -> (u64, &'c [u8], u8, &'c str) {
-            let algorithm = charge.limit.algorithm() as u8;
-            (charge.usage_id, charge.key, algorithm, charge.scope.name())
+        fn parts<'c>(charge: &'c Charge<'_>) -> (u64, &'c [u8], u8, &'c str, Option<&'c str>) {
+            let (algorithm, scope) = (charge.limit.algorithm() as u8, charge.scope);
+            (charge.usage_id, charge.key, algorithm, scope.name(), scope.class())
         }
         parts(self).cmp(&parts(other))
     }
@@ -212,6 +285,8 @@ pub struct OwnedCharge {
     cost: Cost,
     kind: ChargeKind,
     debt_max: u64,
+    class: Option<GuaranteedLimit>,
+    is_borrowed: bool,
     on_failure: Option<FailureMode>,
 }
 
@@ -219,16 +294,17 @@ impl OwnedCharge {
     /// Borrows the charge.
     pub fn as_charge(&self) -> Charge<'_> {
         let charge = Charge::new(&self.limit, &self.key).within(&self.scope).cost(self.cost);
-        let Self { kind, debt_max, on_failure, .. } = *self;
-        Charge { kind, debt_max, on_failure, ..charge }
+        let Self { kind, debt_max, is_borrowed, on_failure, .. } = *self;
+        Charge { kind, debt_max, class: self.class.as_ref(), is_borrowed, on_failure, ..charge }
     }
 }
 
 impl From<&Charge<'_>> for OwnedCharge {
     fn from(charge: &Charge<'_>) -> Self {
-        let Charge { limit, scope, key, cost, kind, debt_max, on_failure, .. } = *charge;
-        let (limit, scope, key) = (limit.clone(), scope.clone(), key.into());
-        Self { limit, scope, key, cost, kind, debt_max, on_failure }
+        let Charge { cost, kind, debt_max, is_borrowed, on_failure, .. } = *charge;
+        let (limit, class) = (charge.limit.clone(), charge.class.cloned());
+        let (scope, key) = (charge.scope.clone(), charge.key.into());
+        Self { limit, scope, key, cost, kind, debt_max, class, is_borrowed, on_failure }
     }
 }
 
@@ -250,11 +326,19 @@ impl<'a> MergedCharges<'a> {
         }
         let merged = Self::merge(charges);
         for (charge, index) in charges.iter().zip(&merged.indices) {
-            let (rate, other) =
-                (merged.merged[usize::from(*index)].limit.rate(), charge.limit.rate());
+            let first = &merged.merged[usize::from(*index)];
+            let (rate, other) = (first.limit.rate(), charge.limit.rate());
             if rate != other {
                 let name = charge.scope.name().to_string();
                 return Err(ChargesError::ConflictingRates { name, rate, other });
+            }
+            let is_same_class = match (first.class, charge.class) {
+                (None, None) => true,
+                (Some(first), Some(class)) => first.is_same(class),
+                _ => false,
+            };
+            if !is_same_class {
+                return Err(ChargesError::ConflictingClasses(charge.scope.name().to_string()));
             }
         }
         Ok(merged)
@@ -338,6 +422,11 @@ pub enum ChargesError {
         /// The rate of the other one.
         other: Rate,
     },
+    /// Two charges to the same key under one limit are for different classes, or for different guarantees.
+    #[error(
+        "two charges under the limit \"{0}\" are for different classes or guarantees; a request is of one class"
+    )]
+    ConflictingClasses(String),
 }
 
 impl ChargesError {

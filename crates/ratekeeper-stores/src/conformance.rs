@@ -4,19 +4,28 @@
 //! makes a test of every one of them.
 
 mod calendar;
+mod guarantees;
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use ratekeeper_core::{ALGORITHMS, Algorithm, Cost, Decision, Limit, MaxDebt, Micros};
+use ratekeeper_core::{ALGORITHMS, Algorithm, BucketCell, Cost, Decision, Limit, MaxDebt, Micros};
 
 pub use calendar::{
     a_calendar_window_ends_when_its_day_does, a_calendar_window_that_begins_elsewhere_is_a_new_one,
     calendar_windows_are_charged_together_with_others, calendar_windows_give_the_cores_decisions,
 };
 
+pub use guarantees::{
+    a_guarantee_is_always_there_and_what_is_unused_is_lent, a_request_is_of_one_class,
+    a_reset_makes_a_key_with_guarantees_new, guarantees_are_charged_together_with_others,
+    guarantees_give_the_cores_decisions, the_wait_for_a_guarantee_is_exact,
+    usage_carries_over_when_guarantees_change,
+};
+
+use crate::snapshot::apply_to_buckets;
 use crate::{CHARGES_MAX, Charge, ChargeKind, ChargesError, Op, Snapshot, Store, StoreError};
 
 /// Tests every promise over the store that `$store` makes, with `$block_on` to run futures.
@@ -43,7 +52,14 @@ macro_rules! conformance {
             usage_carries_over_when_a_limit_changes,
             keys_are_injective,
             charges_that_cannot_be_decided_together_are_refused,
-            rejected_attempts_count_where_asked_for
+            rejected_attempts_count_where_asked_for,
+            guarantees_give_the_cores_decisions,
+            guarantees_are_charged_together_with_others,
+            a_guarantee_is_always_there_and_what_is_unused_is_lent,
+            the_wait_for_a_guarantee_is_exact,
+            a_reset_makes_a_key_with_guarantees_new,
+            usage_carries_over_when_guarantees_change,
+            a_request_is_of_one_class
         );
     };
     (@each $name:ident, $store:expr, $block_on:expr, $($promise:ident),*) => {
@@ -79,10 +95,23 @@ struct Reference {
 
 impl Reference {
     fn apply(&mut self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
-        let scope = charge.scope.name().to_string();
-        let key = (scope, charge.limit.algorithm(), charge.key.to_vec());
-        let state = self.state.entry(key).or_insert_with(|| Snapshot::fresh(charge.limit));
-        state.apply(op, charge, now)
+        let Some(limit) = charge.class else { return self.state(charge).apply(op, charge, now) };
+        let cell = |usage: Charge<'_>| match self.state(&usage) {
+            Snapshot::Cell(cell) => BucketCell { cell: *cell, now },
+            Snapshot::Log(_) => unreachable!("it is a bucket"),
+        };
+        let mut cells: Vec<_> = charge.usages().map(cell).collect();
+        let decision = apply_to_buckets(op, limit, charge, &mut cells);
+        for (usage, next) in charge.usages().zip(cells) {
+            *self.state(&usage) = Snapshot::Cell(next.cell);
+        }
+        decision
+    }
+
+    fn state(&mut self, usage: &Charge<'_>) -> &mut Snapshot {
+        let scope = format!("{:?}", (usage.scope.name(), usage.scope.class()));
+        let key = (scope, usage.limit.algorithm(), usage.key.to_vec());
+        self.state.entry(key).or_insert_with(|| Snapshot::fresh(usage.limit))
     }
 
     fn check_all(&mut self, charges: &[Charge<'_>], now: Micros) -> Vec<Decision> {

@@ -1,7 +1,10 @@
 //! The state of one key, apart from any store.
 
 use ratekeeper_core::algorithm::SlidingLog;
-use ratekeeper_core::{Cell, CellEvaluator, Cost, Decision, Evaluator, Limit, Micros, RequestLog};
+use ratekeeper_core::{
+    BucketCell, Cell, CellEvaluator, Cost, Decision, Evaluator, GuaranteedLimit, Limit, Micros,
+    RequestLog,
+};
 
 use crate::charge::Charge;
 use crate::store::{Op, UsageOp};
@@ -29,7 +32,8 @@ impl Snapshot {
         self.apply(Op::Check, &Charge::new(limit, "").cost(cost), now)
     }
 
-    /// Applies an operation to this copy; the store is not changed.
+    /// Applies an operation to this copy; the store is not changed. Guarantees do not count: they have states of
+    /// their own.
     pub fn apply(&mut self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
         let (usage_op, cost) = op.on(charge);
         match (charge.limit.evaluator(), &mut *self) {
@@ -77,5 +81,22 @@ pub(crate) fn apply_to_log(
         UsageOp::Charge { debt_max } => rule.charge(log, cost, debt_max, now),
         UsageOp::Overdraw { debt_max } => rule.overdraw(log, cost, debt_max, now),
         UsageOp::Refund { charged_at } => rule.refund(log, cost, charged_at, now),
+    }
+}
+
+/// Applies an operation to the states of a total and its guarantees ([`Charge::usages`]).
+pub(crate) fn apply_to_buckets(
+    op: Op,
+    limit: &GuaranteedLimit,
+    charge: &Charge<'_>,
+    cells: &mut [BucketCell],
+) -> Decision {
+    let (op, cost) = op.on(charge);
+    match op {
+        UsageOp::Check => limit.check(cells, cost),
+        UsageOp::Peek => limit.peek(cells, cost),
+        UsageOp::Charge { debt_max } => limit.charge(cells, cost, debt_max),
+        UsageOp::Overdraw { debt_max } => limit.overdraw(cells, cost, debt_max),
+        UsageOp::Refund { charged_at } => limit.refund(cells, cost, charged_at, charge.is_borrowed),
     }
 }

@@ -5,7 +5,7 @@ mod redis_support;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use ratekeeper_core::{ALGORITHMS, Cost, Limit};
+use ratekeeper_core::{ALGORITHMS, Cost, Guarantees, Limit};
 use ratekeeper_stores::redis::PermitName;
 use ratekeeper_stores::{Charge, Op, RedisStore, ReservationRecord, ReservationStore, StoreError};
 use ratekeeper_testkit::{RedisCluster, RedisServer, wait_until};
@@ -58,6 +58,40 @@ fn each_deployment(test: impl Fn(&dyn Fn() -> RedisStore)) {
 fn next_number() -> usize {
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+/// What was charged to a guarantee is refunded to it, and what was borrowed to the total only.
+#[test]
+fn a_reservation_with_a_guarantee_is_refunded_to_where_it_was_charged() {
+    let total = Limit::token_bucket("100/day").unwrap().named("tokens");
+    let guarantees = Guarantees::new(total, [("partner", "60/day".parse().unwrap())]).unwrap();
+    let (partner, other) = (guarantees.class("partner"), guarantees.borrowing());
+    each_deployment(|open| {
+        let (store, other_store) = (open(), open());
+        block_on(async {
+            let (partner, other) =
+                (Charge::guaranteed(&partner, "k"), Charge::guaranteed(&other, "k"));
+            let left = async |charge: Charge<'_>| {
+                apply(&store, Op::Peek, &[charge]).await.unwrap().remaining()
+            };
+            let reserve = async |id, cost: u64| {
+                let charge = partner.cost(Cost::new(cost).unwrap());
+                let verdict = apply(&store, Op::Check, &[charge]).await.unwrap();
+                assert!(verdict.allowed());
+                let charge = charge.decided(&verdict);
+                let record = ReservationRecord::new(&[charge], charge.amount(), verdict.at());
+                store.put_reservation(id, &record, MINUTE).await.unwrap();
+            };
+            reserve(1, 60).await;
+            assert_eq!((left(partner).await, left(other).await), (40, 40));
+            reserve(2, 30).await;
+            assert_eq!((left(partner).await, left(other).await), (10, 10), "borrowed");
+            assert!(settle(&other_store, 1, 20).await);
+            assert_eq!((left(partner).await, left(other).await), (40, 10), "to the guarantee");
+            assert!(settle(&other_store, 2, 5).await && !settle(&store, 2, 5).await);
+            assert_eq!((left(partner).await, left(other).await), (40, 35), "to the total");
+        });
+    });
 }
 
 #[test]

@@ -299,7 +299,8 @@ impl Admitted {
             let Some(actual) = slot.as_ref().and_then(|_| actual(limit)) else { continue };
             let (Some(receipt), Some(charge)) = (slot.take(), charge_of(limit)) else { continue };
             if let Some((op, cost)) = Op::correction(limit.cost, actual, receipt.at()) {
-                self.engine.correct_in_background(op, &charge.cost(cost), &receipt);
+                let charge = charge.cost(cost).borrowed(receipt.is_borrowed());
+                self.engine.correct_in_background(op, &charge, &receipt);
             }
         }
     }
@@ -307,7 +308,12 @@ impl Admitted {
 
 /// Returns what a request is charged to a limit; `None` for a concurrency limit.
 pub(crate) fn charge_of(limit: &AppliedLimit) -> Option<Charge<'_>> {
-    let charge = Charge::new(rate_of(limit)?, limit.key.as_bytes()).cost(limit.cost);
+    let (rate, key) = (rate_of(limit)?, limit.key.as_bytes());
+    let charge = match limit.guaranteed_limit() {
+        Some(guaranteed) => Charge::guaranteed(guaranteed, key),
+        None => Charge::new(rate, key),
+    };
+    let charge = charge.cost(limit.cost);
     let charge = match limit.rule.overdraft() {
         Some(max_debt) => charge.overdraft(max_debt),
         None => charge,

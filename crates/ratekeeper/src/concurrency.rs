@@ -30,13 +30,55 @@ pub struct ConcurrencyLimit {
 
 struct LimitState {
     permits_max: usize,
+    #[cfg(feature = "tokio")]
+    queue: QueueSettings,
     keys: Mutex<Keys>,
 }
+
+/// How requests wait for a permit.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueSettings {
+    /// How many requests can wait, of all keys.
+    pub(crate) waiting_max: usize,
+    pub(crate) order: QueueOrder,
+}
+
+/// Which of the requests that wait is served next.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::{Bulkhead, QueueOrder};
+///
+/// let bulkhead = Bulkhead::new(40)?
+///     .with_queue(100, Duration::from_millis(500))
+///     .with_order(QueueOrder::AdaptiveLifo);
+/// # Ok::<(), ratekeeper::ZeroPermits>(())
+/// ```
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QueueOrder {
+    /// First come, first served.
+    #[default]
+    Fifo,
+    /// First come, first served, and newest first while the queue has not been empty for 100 ms.
+    ///
+    /// Under overload, those who have waited longest have often given up, and serving them in order makes
+    /// everyone wait for nearly the deadline. While the newest is served first, a request that finds the queue
+    /// full takes the place of the oldest.
+    AdaptiveLifo,
+}
+
+/// How long a queue has to be not empty until it is overloaded.
+#[cfg(feature = "tokio")]
+const STANDING_QUEUE: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Only keys of which a permit is held, so there are never more than permits.
 #[derive(Default)]
 struct Keys {
     by_name: HashMap<Box<[u8]>, InFlight>,
+    /// The requests in all queues.
     #[cfg(feature = "tokio")]
     waiting: usize,
 }
@@ -44,16 +86,94 @@ struct Keys {
 #[derive(Default)]
 struct InFlight {
     permits: usize,
-    /// The requests that wait, longest first. A message is a permit.
     #[cfg(feature = "tokio")]
-    queue: std::collections::VecDeque<tokio::sync::oneshot::Sender<()>>,
+    queue: PermitQueue,
+}
+
+/// A request that waits for a permit.
+#[cfg(feature = "tokio")]
+struct Waiting {
+    /// A message is a permit.
+    grant: tokio::sync::oneshot::Sender<()>,
+    since: tokio::time::Instant,
+}
+
+/// The requests that wait for a permit.
+#[cfg(feature = "tokio")]
+#[derive(Default)]
+struct PermitQueue {
+    /// The oldest first.
+    waiting: std::collections::VecDeque<Waiting>,
+    /// Since when it has not been empty.
+    standing_since: Option<tokio::time::Instant>,
+}
+
+#[cfg(feature = "tokio")]
+impl PermitQueue {
+    fn push(&mut self, grant: tokio::sync::oneshot::Sender<()>) {
+        let since = tokio::time::Instant::now();
+        if self.waiting.is_empty() {
+            self.standing_since = Some(since);
+        }
+        self.waiting.push_back(Waiting { grant, since });
+    }
+
+    /// Takes out the request to serve next.
+    fn pop(&mut self, order: QueueOrder) -> Option<Waiting> {
+        match self.is_newest_first(order) {
+            true => self.waiting.pop_back(),
+            false => self.waiting.pop_front(),
+        }
+    }
+
+    /// Removes the oldest request to make room for a newer one, and returns whether it did.
+    fn evict_oldest(&mut self, order: QueueOrder) -> bool {
+        self.is_newest_first(order) && self.waiting.pop_front().is_some()
+    }
+
+    fn is_newest_first(&self, order: QueueOrder) -> bool {
+        let since = self.standing_since.filter(|_| !self.waiting.is_empty());
+        order == QueueOrder::AdaptiveLifo
+            && since.is_some_and(|since| since.elapsed() >= STANDING_QUEUE)
+    }
+
+    /// Removes the requests that have given up, and returns how many.
+    fn remove_closed(&mut self) -> usize {
+        let before = self.waiting.len();
+        self.waiting.retain(|waiting| !waiting.grant.is_closed());
+        before - self.waiting.len()
+    }
 }
 
 impl ConcurrencyLimit {
     /// Returns a limit whose number of permits is an argument of each call.
     #[cfg(feature = "policy")]
     pub(crate) fn unbounded() -> Self {
-        Self { state: Arc::new(LimitState { permits_max: usize::MAX, keys: Mutex::default() }) }
+        Self::with_state(
+            usize::MAX,
+            #[cfg(feature = "tokio")]
+            QueueSettings::FIFO,
+        )
+    }
+
+    fn with_state(permits_max: usize, #[cfg(feature = "tokio")] queue: QueueSettings) -> Self {
+        let state = LimitState {
+            permits_max,
+            #[cfg(feature = "tokio")]
+            queue,
+            keys: Mutex::default(),
+        };
+        Self { state: Arc::new(state) }
+    }
+
+    /// Returns a limit of its own with the same number of permits and another queue.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn with_queue(&self, queue: QueueSettings) -> Self {
+        Self::with_state(self.state.permits_max, queue)
+    }
+
+    pub(crate) fn permits_max(&self) -> usize {
+        self.state.permits_max
     }
 
     /// Returns a limit of `permits_max` in flight per key.
@@ -65,7 +185,11 @@ impl ConcurrencyLimit {
         if permits_max == 0 {
             return Err(ZeroPermits);
         }
-        Ok(Self { state: Arc::new(LimitState { permits_max, keys: Mutex::default() }) })
+        Ok(Self::with_state(
+            permits_max,
+            #[cfg(feature = "tokio")]
+            QueueSettings::FIFO,
+        ))
     }
 
     /// Returns a permit if one is free and no request waits for it.
@@ -92,6 +216,20 @@ impl ConcurrencyLimit {
         self.state.keys().by_name.get(key.key_bytes()).map_or(0, |in_flight| in_flight.permits)
     }
 
+    /// Returns how many requests wait, of all keys.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn waiting(&self) -> usize {
+        self.state.keys().waiting
+    }
+
+    /// Returns how long the oldest request of a key has waited; zero if none waits.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn oldest_wait(&self, key: &[u8]) -> std::time::Duration {
+        let keys = self.state.keys();
+        let oldest = keys.by_name.get(key).and_then(|in_flight| in_flight.queue.waiting.front());
+        oldest.map_or(std::time::Duration::ZERO, |waiting| waiting.since.elapsed())
+    }
+
     /// Waits for a permit. Returns `None` after `timeout`, or at once if [`WAITERS_MAX`](crate::WAITERS_MAX)
     /// requests are waiting already. First come, first served; dropping the future leaves the queue.
     #[cfg(feature = "tokio")]
@@ -100,15 +238,48 @@ impl ConcurrencyLimit {
         key: &K,
         timeout: std::time::Duration,
     ) -> Option<Permit> {
-        if let Some(permit) = self.try_acquire(key) {
-            return Some(permit);
-        }
-        let mut waiting = self.state.join_queue(key.key_bytes())?;
+        self.wait(key.key_bytes(), timeout).await.ok()
+    }
+
+    /// Does what [`ConcurrencyLimit::acquire`] does, and says why there is no permit.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn wait(
+        &self,
+        key: &[u8],
+        timeout: std::time::Duration,
+    ) -> Result<Permit, NoPermit> {
+        let mut waiting = match self.state.join_queue(key)? {
+            Joined::Granted(permit) => return Ok(permit),
+            Joined::Waiting(waiting) => waiting,
+        };
         match tokio::time::timeout(timeout, &mut waiting.granted).await {
-            Ok(Ok(())) => Some(waiting.into_permit()),
-            _ => None,
+            Ok(Ok(())) => Ok(waiting.into_permit()),
+            Ok(Err(_)) => Err(NoPermit::Evicted),
+            Err(_) => Err(NoPermit::TimedOut),
         }
     }
+}
+
+#[cfg(feature = "tokio")]
+impl QueueSettings {
+    const FIFO: Self = Self { waiting_max: crate::WAITERS_MAX, order: QueueOrder::Fifo };
+}
+
+/// Why a request that would wait has no permit.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoPermit {
+    /// Too many requests wait.
+    Full,
+    TimedOut,
+    /// A newer request took its place in the queue.
+    Evicted,
+}
+
+#[cfg(feature = "tokio")]
+enum Joined {
+    Granted(Permit),
+    Waiting(PermitWaiter),
 }
 
 impl fmt::Debug for ConcurrencyLimit {
@@ -123,34 +294,42 @@ impl LimitState {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes a free permit, or joins the queue.
     #[cfg(feature = "tokio")]
-    fn join_queue(self: &Arc<Self>, key: &[u8]) -> Option<PermitWaiter> {
+    fn join_queue(self: &Arc<Self>, key: &[u8]) -> Result<Joined, NoPermit> {
         let mut keys = self.keys();
-        if keys.waiting >= crate::WAITERS_MAX {
-            return None;
-        }
-        keys.waiting += 1;
-        let (grant, granted) = tokio::sync::oneshot::channel();
-        let in_flight = keys.by_name.entry(key.into()).or_default();
+        let Keys { by_name, waiting } = &mut *keys;
+        let in_flight = match by_name.get_mut(key) {
+            Some(in_flight) => in_flight,
+            None => by_name.entry(key.into()).or_default(),
+        };
         if in_flight.permits < self.permits_max {
-            // One was released since it was tried.
             in_flight.permits += 1;
-            let _ = grant.send(());
-        } else {
-            in_flight.queue.push_back(grant);
+            return Ok(Joined::Granted(Permit { state: self.clone(), key: key.into() }));
         }
-        Some(PermitWaiter { state: self.clone(), key: key.into(), granted, is_taken: false })
+        let QueueSettings { waiting_max, order } = self.queue;
+        match *waiting < waiting_max {
+            true => *waiting += 1,
+            false if in_flight.queue.evict_oldest(order) => {}
+            false => return Err(NoPermit::Full),
+        }
+        let (grant, granted) = tokio::sync::oneshot::channel();
+        in_flight.queue.push(grant);
+        let (state, key) = (self.clone(), key.into());
+        Ok(Joined::Waiting(PermitWaiter { state, key, granted, is_taken: false }))
     }
 
-    /// Hands a permit to the first request that still waits, or counts it as free.
+    /// Hands a permit to the next request that still waits, or counts it as free.
     fn release(&self, key: &[u8]) {
         let mut keys = self.keys();
+        let keys = &mut *keys;
         let Some(in_flight) = keys.by_name.get_mut(key) else {
             return;
         };
         #[cfg(feature = "tokio")]
-        while let Some(next) = in_flight.queue.pop_front() {
-            if next.send(()).is_ok() {
+        while let Some(next) = in_flight.queue.pop(self.queue.order) {
+            keys.waiting -= 1;
+            if next.grant.send(()).is_ok() {
                 return;
             }
         }
@@ -182,13 +361,16 @@ impl PermitWaiter {
 impl Drop for PermitWaiter {
     fn drop(&mut self) {
         self.granted.close();
+        if self.is_taken {
+            return;
+        }
         let mut keys = self.state.keys();
-        keys.waiting -= 1;
-        if let Some(in_flight) = keys.by_name.get_mut(&self.key) {
-            in_flight.queue.retain(|grant| !grant.is_closed());
+        let Keys { by_name, waiting } = &mut *keys;
+        if let Some(in_flight) = by_name.get_mut(&self.key) {
+            *waiting -= in_flight.queue.remove_closed();
         }
         drop(keys);
-        if !self.is_taken && self.granted.try_recv().is_ok() {
+        if self.granted.try_recv().is_ok() {
             self.state.release(&self.key);
         }
     }

@@ -43,6 +43,9 @@
 //! | wait until a request is allowed, up to a deadline | `KeyRequest::wait` (feature `tokio`) |
 //! | send evenly spaced | [`Limit::leaky_bucket`] with `KeyRequest::queue` (feature `tokio`) |
 //! | limit what is in flight | [`ConcurrencyLimit`]; in a fleet `SharedConcurrencyLimit` (feature `redis`) |
+//! | let requests wait for a dependency, up to a number and a time | [`Bulkhead`] |
+//! | under overload, shed what matters least | [`Shedder`] |
+//! | stop calling what fails or is slow | [`CircuitBreaker`]; for services `tower::CircuitBreakerLayer` (feature `tower`) |
 //! | limit HTTP requests by a policy file | `PolicyLimiter` (feature `policy`) |
 //! | test code that uses a limiter | [`ManualClock`] |
 //!
@@ -109,10 +112,10 @@
 //!
 //! | feature | adds | and enables |
 //! |---|---|---|
-//! | `tokio` | waiting: `KeyRequest::wait`, `KeyRequest::queue`, `ConcurrencyLimit::acquire` | |
+//! | `tokio` | waiting: `KeyRequest::wait`, `KeyRequest::queue`, `ConcurrencyLimit::acquire`, `Bulkhead::acquire` | |
 //! | `policy` | `PolicyLimiter`: limits for HTTP requests, from a file | `tokio` |
 //! | `jwt` | policies that identify clients by the claims of their tokens | `policy` |
-//! | `tower` | `layer`, `RatekeeperLayer`: a tower layer that enforces a policy | `policy` |
+//! | `tower` | `layer`, `RatekeeperLayer`: a tower layer that enforces a policy; `tower::CircuitBreakerLayer` | `policy` |
 //! | `axum` | the client's address from axum | `tower` |
 //! | `tonic` | the client's address from tonic | `tower` |
 //! | `client` | `client::Outbound`: a tower layer for HTTP clients | `tower` |
@@ -122,6 +125,8 @@
 
 #[cfg(feature = "policy")]
 mod admission;
+mod breaker;
+mod bulkhead;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod clock;
@@ -141,11 +146,11 @@ mod policy_files;
 mod policy_handle;
 #[cfg(feature = "policy")]
 mod policy_limiter;
-#[cfg(any(feature = "policy", feature = "redis"))]
 mod random;
 mod reservation;
 #[cfg(feature = "redis")]
 pub mod shared;
+mod shedder;
 #[cfg(feature = "policy")]
 pub mod telemetry;
 #[cfg(feature = "tower")]
@@ -155,7 +160,13 @@ mod wait;
 
 #[cfg(feature = "policy")]
 pub use admission::{Admission, Admitted, BindingLimit, Refusal, RefusalReason};
+pub use breaker::{
+    BreakerStats, Call, CircuitBreaker, CircuitBreakerBuilder, CircuitOpen, OwnedCall, StateChange,
+};
+pub use bulkhead::{Bulkhead, BulkheadError, BulkheadStats};
 pub use clock::{Clock, ManualClock, SystemClock};
+#[cfg(feature = "tokio")]
+pub use concurrency::QueueOrder;
 pub use concurrency::{ConcurrencyLimit, Permit, ZeroPermits};
 #[cfg(any(feature = "policy", feature = "redis"))]
 pub use engine::{
@@ -174,10 +185,15 @@ pub use policy_files::{PolicyFiles, read_policy};
 pub use policy_handle::{ActivePolicy, LoadStatus, PolicyHandle, PolicyLoadError};
 #[cfg(feature = "policy")]
 pub use policy_limiter::PolicyLimiter;
+pub use ratekeeper_control::{
+    Backoff, BreakerConfig, BreakerConfigError, BreakerState, Jitter, Outcome, Probes,
+    SlidingWindow,
+};
+pub use ratekeeper_control::{Class, Overload, Shed, ShedderConfig, ShedderError};
 pub use ratekeeper_core::{
     ALGORITHMS, Algorithm, CalendarError, CalendarPeriod, CalendarUnit, Cost, Decision,
-    FailureMode, IntoCost, Key, Limit, LimitError, MaxDebt, MaxDebtError, Micros, Rate, RateError,
-    Scope, TimeZone, Wait, ZeroCost,
+    FailureMode, GuaranteedLimit, Guarantees, GuaranteesError, IntoCost, Key, Limit, LimitError,
+    MaxDebt, MaxDebtError, Micros, Rate, RateError, Scope, TimeZone, Wait, ZeroCost,
 };
 /// Policies, and the attributes of requests that they read.
 #[cfg(feature = "policy")]
@@ -196,6 +212,7 @@ pub use ratekeeper_stores::{
 pub use reservation::{Reservation, ReservationExpired};
 #[cfg(feature = "redis")]
 pub use shared::{SharedConcurrencyLimit, SharedLimiter, SharedPermit};
+pub use shedder::{ClassStats, Shedder};
 #[cfg(feature = "tower")]
 pub use tower::{RatekeeperLayer, layer};
 #[cfg(feature = "tokio")]
@@ -212,6 +229,8 @@ mod documentation {
     mod fleet {}
     #[doc = include_str!("../../../docs/llm-tokens.md")]
     mod llm_tokens {}
+    #[doc = include_str!("../../../docs/protection.md")]
+    mod protection {}
 }
 
 /// Everything that a program shares between threads can be shared.
@@ -220,6 +239,10 @@ const _: () = {
     is_shareable::<Limiter>();
     is_shareable::<ConcurrencyLimit>();
     is_shareable::<Permit>();
+    is_shareable::<Bulkhead>();
+    is_shareable::<Shedder>();
+    is_shareable::<CircuitBreaker>();
+    is_shareable::<OwnedCall>();
     is_shareable::<Reservation<SystemClock>>();
     #[cfg(feature = "policy")]
     {

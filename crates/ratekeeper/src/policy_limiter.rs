@@ -286,7 +286,7 @@ impl Inner {
                 self.telemetry.record_allowed(policy, &limits[*i], Some(decision), now);
             }
             if !decision.is_cut() {
-                charged.receipts[*i] = Some(applied.receipt());
+                charged.receipts[*i] = Some(applied.receipt().of_charge(decision));
             }
         }
         Ok(())
@@ -304,7 +304,7 @@ impl Inner {
             Some(charge) => {
                 let applied = self.engine.apply_at(Op::Check, &[charge], now).await.ok()?;
                 let decision = **applied;
-                (Some(decision), Some(applied.receipt()), decision.allowed())
+                (Some(decision), Some(applied.receipt().of_charge(&decision)), decision.allowed())
             }
             None => {
                 let permit = self.acquire(limit).await;

@@ -35,6 +35,10 @@ pub struct LimitStats {
     pub allowed: u64,
     /// Allowed requests that came when the limit was nearly used up ([`NearLimit`]).
     pub near_limit: u64,
+    /// Allowed requests that were admitted by a guarantee, if the limit has guarantees.
+    pub guaranteed: u64,
+    /// Allowed requests that were admitted by borrowing, if the limit has guarantees.
+    pub borrowed: u64,
     /// Requests that it denied.
     pub denied: u64,
     /// Requests that it would have denied, but for shadow mode.
@@ -149,6 +153,8 @@ pub struct Telemetry {
 pub(crate) struct LimitCounters {
     allowed: AtomicU64,
     near_limit: AtomicU64,
+    guaranteed: AtomicU64,
+    borrowed: AtomicU64,
     denied: AtomicU64,
     shadow_denied: AtomicU64,
     /// By [`MeteredOutcome`].
@@ -199,6 +205,8 @@ impl Telemetry {
             name: name.clone(),
             allowed: read(&counters.allowed),
             near_limit: read(&counters.near_limit),
+            guaranteed: read(&counters.guaranteed),
+            borrowed: read(&counters.borrowed),
             denied: read(&counters.denied),
             shadow_denied: read(&counters.shadow_denied),
             metered: counters.metered(),
@@ -285,6 +293,12 @@ impl Telemetry {
         let ratio = self.near_limit.get().copied().unwrap_or_default();
         if decision.is_some_and(|decision| ratio.is_near(decision)) {
             policy.counters(&limit.rule).near_limit.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(decision) = decision.filter(|_| limit.guaranteed_limit().is_some()) {
+            let counters = policy.counters(&limit.rule);
+            let counter =
+                if decision.is_borrowed() { &counters.borrowed } else { &counters.guaranteed };
+            counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -50,7 +50,7 @@ fn request(headers: Vec<(HeaderName, HeaderValue)>) -> Request<Full<Bytes>> {
 }
 
 /// Returns how many allocations a request makes in the layer: the client beneath makes none.
-fn allocations(outbound: Outbound, headers: impl Fn() -> Vec<(HeaderName, HeaderValue)>) -> u64 {
+fn allocations(outbound: &Outbound, headers: impl Fn() -> Vec<(HeaderName, HeaderValue)>) -> u64 {
     let client = service_fn(|_: Request<Full<Bytes>>| {
         std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())))
     });
@@ -80,12 +80,12 @@ fn limited() -> Outbound {
 #[test]
 fn a_request_without_headers_allocates_only_its_future() {
     let none = Vec::new;
-    assert_eq!(allocations(limited(), none), 1);
-    assert_eq!(allocations(limited().without_retries(), none), 1);
-    assert_eq!(allocations(limited().without_learning(), none), 1);
-    assert_eq!(allocations(Outbound::unlimited(), none), 1);
+    assert_eq!(allocations(&limited(), none), 1);
+    assert_eq!(allocations(&limited().without_retries(), none), 1);
+    assert_eq!(allocations(&limited().without_learning(), none), 1);
+    assert_eq!(allocations(&Outbound::unlimited(), none), 1);
     let two = Outbound::lines(["1000/s burst 1000 per host", "100000/hour"]).unwrap();
-    assert_eq!(allocations(two, none), 1);
+    assert_eq!(allocations(&two, none), 1);
 }
 
 /// A request that may be sent again is kept, and a clone of it is sent. The clone of its headers takes an allocation for
@@ -93,8 +93,8 @@ fn a_request_without_headers_allocates_only_its_future() {
 #[test]
 fn a_request_that_may_be_sent_again_has_its_headers_cloned() {
     let headers = || vec![(ACCEPT, HeaderValue::from_static("*/*"))];
-    assert_eq!(allocations(limited(), headers), 1 + 2);
-    assert_eq!(allocations(limited().without_retries(), headers), 1);
+    assert_eq!(allocations(&limited(), headers), 1 + 2);
+    assert_eq!(allocations(&limited().without_retries(), headers), 1);
 }
 
 /// A value that was made of text at runtime is not counted by references before it is cloned for the first time.
@@ -104,6 +104,6 @@ fn the_first_clone_of_a_value_allocates() {
         let token = HeaderValue::from_str(&format!("Bearer {}", 123)).unwrap();
         vec![(ACCEPT, HeaderValue::from_static("*/*")), (AUTHORIZATION, token)]
     };
-    assert_eq!(allocations(limited(), headers), 1 + 2 + 1);
-    assert_eq!(allocations(limited().without_retries(), headers), 1);
+    assert_eq!(allocations(&limited(), headers), 1 + 2 + 1);
+    assert_eq!(allocations(&limited().without_retries(), headers), 1);
 }

@@ -324,6 +324,21 @@ limits: [{ name: a, rate: 10/minute, shares: { batch: 30% } }]
 }
 
 #[tokio::test]
+async fn a_class_has_its_guarantee_whatever_others_use() {
+    let (limiter, _) = limiter(
+        "
+priorities: [{ class: partner, match: { header: { x-partner: true } } }]
+limits:
+  - { name: a, rate: 7/hour, guarantees: { partner: 4/hour }, refund: 304 }
+",
+    );
+    assert_eq!(statuses(&limiter, "GET /", 4).await, [200, 200, 200, 429]);
+    assert_eq!(statuses(&limiter, "GET / x-partner=1", 5).await, [200, 200, 200, 200, 429]);
+    let stats = &limiter.telemetry().limits()[0];
+    assert_eq!((stats.guaranteed, stats.borrowed, stats.allowed, stats.denied), (4, 3, 7, 2));
+}
+
+#[tokio::test]
 async fn more_limits_than_fit_one_store_call_are_charged_all_or_none() {
     let limits: String = (0..40)
         .map(|i| format!("  - {{ name: l{i}, rate: {}/hour }}\n", if i == 39 { 2 } else { 5 }))

@@ -235,6 +235,13 @@ pub(super) fn charge<A: CellAlgorithm>(
     report(algorithm, &state, 0, delay_us).with_cut(is_cut)
 }
 
+pub(super) fn convert<A: CellAlgorithm>(algorithm: &A, cell: &mut Cell, now: Micros) {
+    let state = algorithm.decode(*cell, algorithm.prepare(now.get()));
+    if algorithm.is_from_other_limit(*cell, &state) {
+        *cell = algorithm.encode(&state);
+    }
+}
+
 pub(super) fn refund<A: CellAlgorithm>(
     algorithm: &A,
     cell: &mut Cell,

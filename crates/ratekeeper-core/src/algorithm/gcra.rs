@@ -93,6 +93,19 @@ impl Gcra {
         }
     }
 
+    /// Returns `R` and `W` in lowest terms.
+    pub(super) fn lowest_terms(&self) -> (u64, u64) {
+        (self.count, self.period_us.get())
+    }
+
+    /// Returns what is left in the bucket, in units of `1/W` requests (in lowest terms); negative in debt.
+    pub(super) fn level(&self, cell: Cell, now: u64) -> i128 {
+        let GcraState { now, tat } = self.decode(cell, now);
+        let units = |us: u64, frac: u64| (product(us, self.count) + u128::from(frac)) as i128;
+        let FractionalMicros { us, frac } = self.burst_tolerance;
+        units(us, frac) - units(tat.us - now, tat.frac)
+    }
+
     /// Returns `n·T`, exactly, capped at [`TIME_MAX`].
     #[inline]
     fn increment(&self, n: u64) -> FractionalMicros {
@@ -304,6 +317,6 @@ impl RateCode {
 pub(super) const FRAC_BITS: u32 = 26;
 pub(super) const FRAC_MASK: u64 = (1 << FRAC_BITS) - 1;
 
-fn gcd(a: u64, b: u64) -> u64 {
+pub(crate) fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }

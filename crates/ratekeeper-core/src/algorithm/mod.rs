@@ -22,7 +22,7 @@ use crate::params::{FractionalMicros, LimitParams};
 use crate::rate::Rate;
 use crate::time::Micros;
 
-pub(crate) use gcra::usage as gcra_usage;
+pub(crate) use gcra::{gcd, usage as gcra_usage};
 
 pub use cell_algorithm::{CellWord, CompareAndSwap};
 pub use fixed_window::{CalendarWindow, FixedWindow};
@@ -232,6 +232,31 @@ impl CellEvaluator {
             Self::Gcra(gcra) => gcra.debt_tolerance(debt_max),
             Self::FixedWindow(_) | Self::SlidingCounter(_) | Self::CalendarWindow(_) => None,
         }
+    }
+
+    /// Returns the rate of a bucket in lowest terms: a count, and a period in microseconds. `None` if
+    /// this is no bucket.
+    pub(crate) fn bucket_rate(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::ScaledGcra(gcra) => Some(gcra.lowest_terms()),
+            Self::Gcra(gcra) => Some(gcra.lowest_terms()),
+            Self::FixedWindow(_) | Self::SlidingCounter(_) | Self::CalendarWindow(_) => None,
+        }
+    }
+
+    /// Returns what is left in a bucket, in units of one request over the period of
+    /// [`CellEvaluator::bucket_rate`]; negative in debt. 0 if this is no bucket.
+    pub(crate) fn bucket_level(&self, cell: Cell, now: Micros) -> i128 {
+        match self {
+            Self::ScaledGcra(gcra) => gcra.level(cell, now.get()),
+            Self::Gcra(gcra) => gcra.level(cell, now.get()),
+            Self::FixedWindow(_) | Self::SlidingCounter(_) | Self::CalendarWindow(_) => 0,
+        }
+    }
+
+    /// Converts a cell that was written under another rate, and still matters, to this one.
+    pub(crate) fn convert(&self, cell: &mut Cell, now: Micros) {
+        with_algorithm!(self, algorithm => cell_algorithm::convert(algorithm, cell, now));
     }
 
     pub(crate) fn params(&self, cost: Cost) -> LimitParams {

@@ -93,6 +93,17 @@ impl ScaledGcra {
         (tolerance < self.units_max()).then_some(tolerance)
     }
 
+    /// Returns `R` and `W` in lowest terms.
+    pub(super) fn lowest_terms(&self) -> (u64, u64) {
+        (self.count.get(), self.emission_interval.get())
+    }
+
+    /// Returns what is left in the bucket, in units of `1/W` requests (in lowest terms); negative in debt.
+    pub(super) fn level(&self, cell: Cell, now: u64) -> i128 {
+        let ScaledGcraState { now, tat } = self.decode(cell, self.prepare(now));
+        i128::from(self.burst_tolerance) - i128::from(tat - now.units)
+    }
+
     fn to_micros(&self, units: u64) -> FractionalMicros {
         let count = self.count.get();
         FractionalMicros { us: units / count, frac: units % count }

@@ -164,3 +164,57 @@ fn bisect(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
     }
     high
 }
+
+/// A fraction in lowest terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ratio {
+    numerator: i128,
+    denominator: i128,
+}
+
+impl Ratio {
+    pub fn new(numerator: i128, denominator: i128) -> Self {
+        let (mut a, mut b) = (numerator.abs(), denominator);
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        Self { numerator: numerator / a, denominator: denominator / a }
+    }
+}
+
+impl std::ops::Add for Ratio {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        let numerator = self.numerator * other.denominator + other.numerator * self.denominator;
+        Self::new(numerator, self.denominator * other.denominator)
+    }
+}
+
+impl std::ops::Sub for Ratio {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        self + Self { numerator: -other.numerator, ..other }
+    }
+}
+
+impl std::ops::Mul for Ratio {
+    type Output = Self;
+
+    fn mul(self, other: Self) -> Self {
+        Self::new(self.numerator * other.numerator, self.denominator * other.denominator)
+    }
+}
+
+impl PartialOrd for Ratio {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ratio {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.numerator * other.denominator).cmp(&(other.numerator * self.denominator))
+    }
+}

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_core::{FailureMode, MaxDebt};
+use ratekeeper_core::{FailureMode, Guarantees, Limit, MaxDebt, Rate};
 
 use super::amounts::{rate, share};
 use super::callers::Callers;
@@ -14,7 +14,9 @@ use super::response;
 use super::values::{duration, failure_mode, integer, name, overdraft, percentage};
 use crate::condition::Condition;
 use crate::problems::{Problems, quoted};
-use crate::rule::{Amount, Bound, Bounds, LimitAction, LimitRule, Mode, StatusRange};
+use crate::rule::{
+    Amount, Bound, BoundGuarantees, Bounds, LimitAction, LimitRule, Mode, StatusRange,
+};
 use crate::suggest::closest;
 use crate::yaml::{Node, Span, Value};
 
@@ -145,7 +147,7 @@ impl<'a> LimitsBuilder<'a> {
                 return None;
             }
             let amount = amount(node, problems)?;
-            return Some(Bounds::Same(self.bound(amount, limit, problems)));
+            return Some(Bounds::Same(self.bound(amount, limit, None, problems)));
         };
         let tiers = self.callers.tiers.as_ref().map_or(&[][..], |tiers| &tiers.names);
         let mut bounds: Vec<Option<Bound>> = tiers.iter().map(|_| None).collect();
@@ -162,7 +164,7 @@ impl<'a> LimitsBuilder<'a> {
             is_set[tier] = true;
             if value.text() != Some("unlimited") {
                 let amount = amount(value, problems);
-                bounds[tier] = amount.map(|amount| self.bound(amount, limit, problems));
+                bounds[tier] = amount.map(|amount| self.bound(amount, limit, Some(key), problems));
             }
         }
         let unset: Vec<_> = tiers
@@ -181,7 +183,14 @@ impl<'a> LimitsBuilder<'a> {
         Some(Bounds::PerTier(bounds))
     }
 
-    fn bound(&self, amount: Amount, limit: &Node, problems: &mut Problems) -> Bound {
+    /// `tier` is the key of the tier that the amount is for, if it is not for all tiers.
+    fn bound(
+        &self,
+        amount: Amount,
+        limit: &Node,
+        tier: Option<&Node>,
+        problems: &mut Problems,
+    ) -> Bound {
         let mut shares = Vec::new();
         for (key, value) in limit.get("shares").map_or(&[][..], Node::entries) {
             let class_id = class(key, self.classes, problems);
@@ -196,8 +205,83 @@ impl<'a> LimitsBuilder<'a> {
                 Err(error) => problems.report(value.span, error.to_string()),
             }
         }
-        Bound { amount, shares }
+        let guarantees = match &amount {
+            Amount::Rate(total) => self.guarantees(total, limit, tier, problems),
+            Amount::Concurrency { .. } => None, // reported
+        };
+        Bound { amount, shares, guarantees: guarantees.map(Box::new) }
     }
+
+    /// Returns what is guaranteed out of a total to priority classes and tiers.
+    fn guarantees(
+        &self,
+        total: &Limit,
+        limit: &Node,
+        tier: Option<&Node>,
+        problems: &mut Problems,
+    ) -> Option<BoundGuarantees> {
+        let node = limit.get("guarantees")?;
+        let (mut classes, mut tiers, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+        for (key, value) in node.entries() {
+            let name = key.text().unwrap_or_default();
+            match self.holder(key, tier, problems) {
+                Some(Holder::Class(id)) => classes.push((id, name)),
+                Some(Holder::Tier(id)) => tiers.push((id, name)),
+                None => continue,
+            }
+            match value.text().unwrap_or_default().parse::<Rate>() {
+                Ok(rate) => rates.push((name, rate)),
+                Err(error) => {
+                    problems.report(problems.span_of(value, error.span()), error.message());
+                }
+            }
+        }
+        if rates.len() < node.entries().len() {
+            return None; // reported
+        }
+        let guarantees = match Guarantees::new(total.clone(), rates) {
+            Ok(guarantees) => guarantees,
+            Err(error) => {
+                let of = tier.and_then(Node::text);
+                let of = of.map_or(String::new(), |tier| format!("for the tier {tier}, "));
+                problems.report(node.span, format!("{of}{error}"));
+                return None;
+            }
+        };
+        let of = |(id, name): (usize, &str)| (id, guarantees.class(name));
+        Some(BoundGuarantees {
+            classes: classes.into_iter().map(of).collect(),
+            tiers: tiers.into_iter().map(of).collect(),
+            others: guarantees.borrowing(),
+        })
+    }
+
+    /// Returns who has a guarantee: a priority class or, if there is none of this name, a tier.
+    fn holder(
+        &self,
+        key: &Node,
+        amount_of_tier: Option<&Node>,
+        problems: &mut Problems,
+    ) -> Option<Holder> {
+        let tiers = self.callers.tiers.as_ref().map_or(&[][..], |tiers| &tiers.names);
+        let is_class = self.classes.iter().any(|class| Some(class.as_str()) == key.text());
+        let tier = tiers.iter().position(|tier| Some(tier.as_str()) == key.text());
+        match tier.filter(|_| !is_class) {
+            Some(_) if amount_of_tier.is_some() => {
+                let why = "a tier has a guarantee only out of a rate that all tiers share";
+                problems.report(key.span, why);
+                None
+            }
+            Some(tier) => Some(Holder::Tier(tier)),
+            None => class(key, self.classes, problems).map(Holder::Class),
+        }
+    }
+}
+
+/// Who has a guarantee: the index of a priority class or of a tier.
+enum Holder {
+    Class(usize),
+    Tier(usize),
 }
 
 /// Reports fields that do not apply to a concurrency limit.
@@ -207,8 +291,9 @@ fn report_inapplicable(limit: &Node, problems: &mut Problems) {
     }
     let queue =
         limit.get("when_limited").and_then(|node| node.get("queue")).map(|_| "when_limited");
-    let unfit =
-        ["algorithm", "count_rejected", "cost", "overdraft", "refund"].into_iter().chain(queue);
+    let unfit = ["algorithm", "count_rejected", "cost", "overdraft", "refund", "guarantees"]
+        .into_iter()
+        .chain(queue);
     for (key, _) in limit.entries() {
         if let Some(name) = unfit.clone().find(|name| key.text() == Some(name)) {
             let why = "a concurrency limit counts each request as 1 while it is in flight";

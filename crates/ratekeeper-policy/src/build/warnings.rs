@@ -208,7 +208,9 @@ impl Review<'_> {
             (_, None) => true,
             (None, Some(_)) => false,
             (Some(strict), Some(loose)) => {
-                loose.shares.is_empty() && amount_is_at_most(&strict.amount, &loose.amount)
+                loose.shares.is_empty()
+                    && loose.guarantees.is_none()
+                    && amount_is_at_most(&strict.amount, &loose.amount)
             }
         })
     }

@@ -108,6 +108,11 @@ pub(super) static LIMIT: Section = Section {
             "Maximum part of the limit for each priority class.",
         ),
         field(
+            "guarantees",
+            Schema::Map(&RATE),
+            "Rate out of the limit that is guaranteed to each priority class or tier. All can borrow what is unused.",
+        ),
+        field(
             "message",
             Schema::Text("a message"),
             "Message of denials, instead of the message in `responses`.",

@@ -64,6 +64,9 @@ fn applied_limit(one: &AppliedLimit, counted: &str, state: Option<&LimitState>) 
         json["overdraft"] =
             json!({ "max": (max_debt != MaxDebt::NONE).then(|| max_debt.to_string()) });
     }
+    if let Some(limit) = one.guaranteed_limit() {
+        json["guarantee"] = limit.guarantee().map(|limit| limit.rate().to_string()).into();
+    }
     if let Some(format) = one.rule.usage_format() {
         json["usage"] = format.to_string().into();
     }

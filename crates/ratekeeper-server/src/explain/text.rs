@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ratekeeper::policy::{Amount, AppliedLimit, Explanation, LimitOutcome};
-use ratekeeper::{FailureMode, MaxDebt};
+use ratekeeper::{FailureMode, GuaranteedLimit, MaxDebt};
 
 use super::request::ExplainedRequest;
 use super::state::{LimitState, LimitStates, applied};
@@ -121,7 +121,7 @@ fn applied_rows(rows: &[&AppliedLimit], states: &LimitStates) -> Vec<Vec<String>
     for (n, one) in rows.iter().enumerate() {
         let mut row = vec![
             title(one),
-            one.amount().to_string(),
+            amount(one),
             printable(&one.key.to_string()),
             cost(one),
             mode(one).into(),
@@ -144,6 +144,16 @@ fn cost(one: &AppliedLimit) -> String {
         None => cost,
         Some(MaxDebt::NONE) => format!("{cost}, overdraft"),
         Some(max) => format!("{cost}, overdraft up to {max}"),
+    }
+}
+
+/// Returns the amount, and what is guaranteed to the request out of it.
+fn amount(one: &AppliedLimit) -> String {
+    let amount = one.amount();
+    match one.guaranteed_limit().map(GuaranteedLimit::guarantee) {
+        None => amount.to_string(),
+        Some(None) => format!("{amount}, borrowed"),
+        Some(Some(guarantee)) => format!("{amount}, {} guaranteed", guarantee.rate()),
     }
 }
 

@@ -42,6 +42,13 @@ fn decisions(page: &mut Page, limiter: &PolicyLimiter) {
     let near = stats.iter().map(|limit| (Labels(vec![("limit", &*limit.name)]), limit.near_limit));
     let help = "Requests that a limit allowed when it was nearly used up.";
     page.counter("ratekeeper_near_limit_total", help, near);
+    let admitted = stats.iter().filter(|limit| limit.guaranteed + limit.borrowed > 0);
+    let admitted = admitted.flat_map(|limit| {
+        let counts = [("guarantee", limit.guaranteed), ("borrowing", limit.borrowed)];
+        counts.map(|(by, n)| (Labels(vec![("limit", &*limit.name), ("by", by)]), n))
+    });
+    let help = "Requests that a limit with guarantees allowed, by a guarantee or by borrowing.";
+    page.counter("ratekeeper_guarantees_total", help, admitted);
     metered(page, limiter, &stats);
     page.counter(
         "ratekeeper_exempt_total",

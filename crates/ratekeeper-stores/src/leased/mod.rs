@@ -3,7 +3,7 @@
 //! A node charges a batch in one call and spends it request by request. The store has counted every
 //! unit before it is spent, so the nodes together never exceed the limit, whatever fails; unspent units
 //! of a node that dies are lost to the others until they expire. A key is leased once it is hot; until
-//! then, and for everything but checks of one limit, every call goes to the store.
+//! then, and for everything but checks of one limit without guarantees, every call goes to the store.
 
 mod hot_keys;
 mod lease;
@@ -380,7 +380,9 @@ impl<S: Store + Send + Sync + 'static> Store for LeasedStore<S> {
         ChargesError::check(charges)?;
         match (op, charges) {
             (Op::Check, [charge])
-                if is_leasable(charge.limit) && charge.kind == ChargeKind::Full =>
+                if is_leasable(charge.limit)
+                    && charge.kind == ChargeKind::Full
+                    && charge.class.is_none() =>
             {
                 self.inner.check(charge, now).await
             }

@@ -31,7 +31,7 @@ impl MemoryStore {
     /// Charges the cost if the limit allows it, with the time read while the key's state is loaded from memory.
     ///
     /// Returns `None`, and does nothing, if the fast path does not apply: the clock returns no time,
-    /// the algorithm has none (the sliding log, and buckets of a few very fine rates), the key is new
+    /// the algorithm has none (the sliding log, and buckets of a few very fine rates), the limit has guarantees, the key is new
     /// or in a new window, or another thread changes it. Then use [`MemoryStore::check_slow`].
     #[inline(always)] // so that the compiler removes what the caller does not read
     pub fn check_fast(
@@ -40,7 +40,8 @@ impl MemoryStore {
         clock: impl FnOnce() -> Option<Micros>,
     ) -> Option<Decision> {
         let Evaluator::Cell(evaluator) = charge.limit.evaluator() else { return None };
-        if matches!(evaluator, CellEvaluator::Gcra(_)) || charge.kind != ChargeKind::Full {
+        let is_plain = charge.kind == ChargeKind::Full && charge.class.is_none();
+        if matches!(evaluator, CellEvaluator::Gcra(_)) || !is_plain {
             return None;
         }
         let address = self.hasher.address(charge);
@@ -63,7 +64,7 @@ impl MemoryStore {
         let Evaluator::Cell(evaluator) = charge.limit.evaluator() else {
             return self.apply_locked(Op::Check, charge, now);
         };
-        if charge.kind != ChargeKind::Full {
+        if charge.kind != ChargeKind::Full || charge.class.is_some() {
             return self.apply_locked(Op::Check, charge, now);
         }
         let (address, cost) = (self.hasher.address(charge), charge.cost);

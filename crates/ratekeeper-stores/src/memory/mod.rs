@@ -15,11 +15,11 @@ mod table;
 use std::future::{Future, ready};
 use std::time::Duration;
 
-use ratekeeper_core::{Cell, Decision, Evaluator, Micros, RequestLog};
+use ratekeeper_core::{BucketCell, Cell, Decision, Evaluator, GuaranteedLimit, Micros, RequestLog};
 use smallvec::SmallVec;
 
 use crate::charge::{Charge, ChargesError, INLINE, MergedCharges};
-use crate::snapshot::{Snapshot, apply_to_cell, apply_to_log};
+use crate::snapshot::{Snapshot, apply_to_buckets, apply_to_cell, apply_to_log};
 use crate::store::{Op, Store, StoreError};
 use crate::verdict::{Verdict, apply_all};
 use hash::KeyHasher;
@@ -32,6 +32,9 @@ use table::{Address, Table};
 const KEYS_MAX: usize = 1_000_000;
 /// The default cap on the entries of all sliding logs.
 const LOG_BYTES_MAX: usize = 256 << 20;
+
+/// The addresses of the usages of a charge: one, unless it has guarantees.
+type Addresses = SmallVec<[Address; 1]>;
 
 /// State in this process.
 ///
@@ -152,36 +155,37 @@ impl MemoryStore {
     /// Refunds a charge if nothing has happened to its key since: if the state is still the one that
     /// [`MemoryStore::check_and_snapshot`] returned. Returns whether it was.
     pub fn undo_last(&self, charge: &Charge<'_>, after: &Snapshot, now: Micros) -> bool {
-        let address = self.hasher.address(charge);
-        let mut locked = Locked::new(&self.table, &[address], now.get());
-        let is_last = self.snapshot_of(&locked, charge, address) == *after;
+        let addresses = self.addresses(charge);
+        let mut locked = Locked::new(&self.table, &addresses, now.get());
+        let is_last = self.snapshot_of(&locked, charge, addresses[0]) == *after;
         if is_last {
-            let _ =
-                self.apply_to_slot(&mut locked, Op::Refund { charged_at: now }, charge, address);
+            let refund = Op::Refund { charged_at: now };
+            let _ = self.apply_to_slots(&mut locked, refund, charge, &addresses);
         }
         is_last
     }
 
     /// Charges if it fits, and returns a copy of the state afterwards.
     pub fn check_and_snapshot(&self, charge: &Charge<'_>, now: Micros) -> (Decision, Snapshot) {
-        let address = self.hasher.address(charge);
-        let mut locked = Locked::new(&self.table, &[address], now.get());
-        let decision = self.apply_to_slot(&mut locked, Op::Check, charge, address);
-        (decision, self.snapshot_of(&locked, charge, address))
+        let addresses = self.addresses(charge);
+        let mut locked = Locked::new(&self.table, &addresses, now.get());
+        let decision = self.apply_to_slots(&mut locked, Op::Check, charge, &addresses);
+        (decision, self.snapshot_of(&locked, charge, addresses[0]))
     }
 
     /// Resets the key to its full quota.
     pub fn reset(&self, charge: &Charge<'_>) {
-        let address = self.hasher.address(charge);
-        let mut locked = Locked::new(&self.table, &[address], 0);
-        self.free(locked.remove(address));
+        let addresses = self.addresses(charge);
+        let mut locked = Locked::new(&self.table, &addresses, 0);
+        addresses.iter().for_each(|address| self.free(locked.remove(*address)));
     }
 
     /// Returns the time after which the key is as new: [`Store::usage_ttl`] without an `await`.
     pub fn usage_ttl(&self, charge: &Charge<'_>, now: Micros) -> Duration {
-        let address = self.hasher.address(charge);
-        let state = Locked::new(&self.table, &[address], 0).get(address).0;
-        let expires_at = state.map_or(0, SlotState::expires_at);
+        let addresses = self.addresses(charge);
+        let locked = Locked::new(&self.table, &addresses, 0);
+        let states = addresses.iter().filter_map(|address| locked.get(*address).0);
+        let expires_at = states.map(SlotState::expires_at).max().unwrap_or(0);
         Duration::from_micros(expires_at.saturating_sub(now.get()))
     }
 
@@ -215,9 +219,13 @@ impl MemoryStore {
     }
 
     fn apply_locked(&self, op: Op, charge: &Charge<'_>, now: Micros) -> Decision {
-        let address = self.hasher.address(charge);
-        let mut locked = Locked::new(&self.table, &[address], now.get());
-        self.apply_to_slot(&mut locked, op, charge, address)
+        let addresses = self.addresses(charge);
+        let mut locked = Locked::new(&self.table, &addresses, now.get());
+        self.apply_to_slots(&mut locked, op, charge, &addresses)
+    }
+
+    fn addresses(&self, charge: &Charge<'_>) -> Addresses {
+        charge.usages().map(|usage| self.hasher.address(&usage)).collect()
     }
 
     #[inline(never)]
@@ -228,13 +236,57 @@ impl MemoryStore {
         now: Micros,
     ) -> Result<Verdict, ChargesError> {
         let charges = MergedCharges::new(charges)?;
-        let addresses: SmallVec<[Address; INLINE]> =
-            charges.as_slice().iter().map(|charge| self.hasher.address(charge)).collect();
+        let mut addresses = SmallVec::<[Address; INLINE]>::new();
+        // Where the addresses of each charge end.
+        let mut ends = SmallVec::<[usize; INLINE]>::new();
+        for charge in charges.as_slice() {
+            addresses.extend(charge.usages().map(|usage| self.hasher.address(&usage)));
+            ends.push(addresses.len());
+        }
         let mut locked = Locked::new(&self.table, &addresses, now.get());
         let decisions = apply_all(op, charges.as_slice(), |i, op, charge| {
-            self.apply_to_slot(&mut locked, op, charge, addresses[i])
+            let start = if i == 0 { 0 } else { ends[i - 1] };
+            self.apply_to_slots(&mut locked, op, charge, &addresses[start..ends[i]])
         });
         Ok(Verdict::of_merged(&charges, now, &decisions))
+    }
+
+    /// Applies `op` to one charge, whose usages are locked.
+    fn apply_to_slots(
+        &self,
+        locked: &mut Locked<'_>,
+        op: Op,
+        charge: &Charge<'_>,
+        addresses: &[Address],
+    ) -> Decision {
+        match charge.class {
+            None => self.apply_to_slot(locked, op, charge, addresses[0]),
+            Some(limit) => self.apply_to_group(locked, op, charge, limit, addresses),
+        }
+    }
+
+    /// Applies `op` to a total and its guarantees, which are locked.
+    fn apply_to_group(
+        &self,
+        locked: &mut Locked<'_>,
+        op: Op,
+        charge: &Charge<'_>,
+        limit: &GuaranteedLimit,
+        addresses: &[Address],
+    ) -> Decision {
+        let read = |address: &Address| {
+            let (state, now) = locked.get(*address);
+            BucketCell { cell: state.map_or(Cell::EMPTY, SlotState::cell), now: Micros::new(now) }
+        };
+        let before: SmallVec<[BucketCell; INLINE]> = addresses.iter().map(read).collect();
+        let mut next = before.clone();
+        let decision = apply_to_buckets(op, limit, charge, &mut next);
+        for ((address, before), next) in addresses.iter().zip(&before).zip(&next) {
+            if next != before {
+                self.free(locked.set(*address, next.cell.into()));
+            }
+        }
+        decision
     }
 
     /// Applies `op` to one key, which is locked.

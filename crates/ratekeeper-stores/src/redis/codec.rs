@@ -1,6 +1,8 @@
 //! The encoding of numbers and states in scripts: big-endian, in as few bytes as they need.
 
-use ratekeeper_core::{Cost, Decision, Evaluator, Limit, LimitParams, Micros, RequestLog};
+use ratekeeper_core::{
+    BucketCell, Cost, Decision, Evaluator, GuaranteedLimit, Limit, LimitParams, Micros, RequestLog,
+};
 
 use crate::charge::{Charge, ChargeKind};
 use crate::snapshot::Snapshot;
@@ -36,6 +38,8 @@ fn unpack<const N: usize>(mut bytes: &[u8], lens: [usize; N]) -> Option<[u64; N]
 /// The letter of what a script does to a charge (`head.lua`, `mixed.lua`).
 pub(super) fn letter(op: Op, charge: &Charge<'_>) -> u8 {
     match op.on(charge).0 {
+        UsageOp::Check if charge.class.is_some() => CHECK_GUARANTEED,
+        UsageOp::Peek if charge.class.is_some() => PEEK_GUARANTEED,
         UsageOp::Check => b'c',
         UsageOp::Peek if charge.kind == ChargeKind::Full => b'p',
         UsageOp::Peek => LOOK,
@@ -51,10 +55,37 @@ const LOOK: u8 = b'l';
 const CHARGE_UP_TO: u8 = b'F';
 const OVERDRAW: u8 = b'o';
 const OVERDRAW_UP_TO: u8 = b'O';
+const CHECK_GUARANTEED: u8 = b'g';
+const PEEK_GUARANTEED: u8 = b'G';
 
 /// Whether a letter needs `mixed.lua`, also if all charges have it.
 pub(super) fn is_mixed(letter: u8) -> bool {
-    matches!(letter, LOOK | OVERDRAW | OVERDRAW_UP_TO)
+    let has_cost_of_one = matches!(letter, LOOK | OVERDRAW | OVERDRAW_UP_TO);
+    has_cost_of_one || matches!(letter, CHECK_GUARANTEED | PEEK_GUARANTEED)
+}
+
+/// Encodes the parameters of a charge to a limit with guarantees, as `guaranteed.lua` reads them.
+pub(super) fn encode_guaranteed(
+    into: &mut Vec<u8>,
+    op: Op,
+    charge: &Charge<'_>,
+    limit: &GuaranteedLimit,
+) {
+    let cost = op.on(charge).1;
+    let params = limit.params(cost);
+    let count = params.weights.len() as u64;
+    let mut push = |params: Vec<u8>| {
+        into.push(params.len() as u8);
+        into.extend(params);
+    };
+    let mut header = vec![b'g'];
+    pack(&mut header, &[(count, 1), (params.own, 1), (params.needed, 7)]);
+    push(header);
+    for (usage, weight) in charge.cost(cost).usages().zip(params.weights) {
+        let mut bucket = encode_params(&usage, b'c', Micros::new(0)); // a bucket has no calendar
+        pack(&mut bucket, &[(weight, 7)]);
+        push(bucket);
+    }
 }
 
 /// Encodes the parameters of a charge under a letter, each part prefixed with its length.
@@ -254,4 +285,17 @@ pub(super) fn decide(
     }
     let mut state = decode_state(states, charge.limit)?;
     Some(state.apply(op, charge, now))
+}
+
+/// Decodes the states of a total and its guarantees. `None` if one is invalid.
+pub(super) fn decode_buckets<'s>(
+    charge: &Charge<'_>,
+    states: impl Iterator<Item = &'s [u8]>,
+    now: Micros,
+) -> Option<Vec<BucketCell>> {
+    let decode = |(usage, bytes): (Charge<'_>, &[u8])| match decode_state(bytes, usage.limit)? {
+        Snapshot::Cell(cell) => Some(BucketCell { cell, now }),
+        Snapshot::Log(_) => None,
+    };
+    charge.usages().zip(states).map(decode).collect()
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use ratekeeper_core::{Decision, Evaluator, Limit, Micros};
+use ratekeeper_core::{BucketCell, Cell, Decision, Evaluator, Limit, Micros};
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
 
@@ -17,8 +17,8 @@ use super::script_call::ScriptCall;
 use super::slots::slot_of;
 use super::{RedisStore, invalid_response};
 use crate::charge::{Charge, ChargeKind};
-use crate::snapshot::Snapshot;
-use crate::store::{LateReply, Op, StoreError};
+use crate::snapshot::{Snapshot, apply_to_buckets};
+use crate::store::{LateReply, Op, StoreError, UsageOp};
 use crate::verdict::{Decisions, apply_all};
 
 /// How often a state is read again after another client has changed it.
@@ -180,10 +180,19 @@ impl<'s> Operation<'s> {
         }
         let is_charged = op != Op::Peek && outcome == ScriptOutcome::Fits;
         let mut states = states;
-        let decide = |charge: &Charge<'_>| {
+        let mut next_state = || {
             let (own, rest) = call.split_state(states)?;
             states = rest;
-            codec::decide(own, charge, op, is_charged, at)
+            Some(own)
+        };
+        let decide = |charge: &Charge<'_>| {
+            let Some(limit) = charge.class else {
+                return codec::decide(next_state()?, charge, op, is_charged, at);
+            };
+            let states: Vec<_> = limit.buckets().map(|_| next_state()).collect::<Option<_>>()?;
+            let mut cells = codec::decode_buckets(charge, states.into_iter(), at)?;
+            let op = if is_charged { op } else { Op::Peek };
+            Some(apply_to_buckets(op, limit, charge, &mut cells))
         };
         let decisions = charges.iter().map(decide).collect::<Option<_>>().ok_or_else(invalid)?;
         let decided = Decided { at, decisions };
@@ -232,6 +241,11 @@ impl<'s> Operation<'s> {
     ) -> Result<Option<Decided>, StoreError> {
         let mut keys = self.keys(charges);
         keys.extend(guard.map(Vec::from));
+        let (mut usages, mut starts) = (Vec::new(), Vec::with_capacity(charges.len()));
+        for charge in charges {
+            starts.push(usages.len());
+            usages.extend(charge.usages());
+        }
         for _ in 0..SWAPS_MAX {
             let reply = self.script(&script::READ, &keys, &[self.store.time(now)]).await?;
             let (at, mut before) = read_states(&reply).ok_or_else(|| invalid_response(&reply))?;
@@ -239,13 +253,15 @@ impl<'s> Operation<'s> {
             if guard_value.as_ref().is_some_and(Vec::is_empty) {
                 return Ok(None);
             }
-            let unpacked = charges.iter().zip(&before).map(|(charge, bytes)| {
-                codec::decode_state(bytes, charge.limit).ok_or_else(|| invalid_response(&reply))
+            let unpacked = usages.iter().zip(&before).map(|(usage, bytes)| {
+                codec::decode_state(bytes, usage.limit).ok_or_else(|| invalid_response(&reply))
             });
             let mut states = unpacked.collect::<Result<Vec<_>, _>>()?;
-            let decisions = apply_all(op, charges, |i, op, charge| states[i].apply(op, charge, at));
+            let decisions = apply_all(op, charges, |i, op, charge| {
+                apply_to_states(op, charge, &mut states[starts[i]..], at)
+            });
             let mut args = Vec::with_capacity(4 * keys.len());
-            for ((charge, before), state) in charges.iter().zip(before).zip(&states) {
+            for ((charge, before), state) in usages.iter().zip(before).zip(&states) {
                 let after = match *state == Snapshot::fresh(charge.limit) {
                     true => Vec::new(),
                     false => codec::encode_state(state, charge.limit),
@@ -272,16 +288,19 @@ impl<'s> Operation<'s> {
         charge: &Charge<'_>,
         now: Micros,
     ) -> Result<Duration, StoreError> {
-        let key = self.store.key(charge);
         if is_log(charge.limit) {
-            return self.key_ttl(&key).await;
+            return self.key_ttl(&self.store.key(charge)).await;
         }
-        let reply = self.script(&script::READ, &[key], &[self.store.time(now)]).await?;
+        let keys = self.keys(&[*charge]);
+        let reply = self.script(&script::READ, &keys, &[self.store.time(now)]).await?;
         let invalid = || invalid_response(&reply);
         let (at, states) = read_states(&reply).ok_or_else(invalid)?;
-        let state = states.first().and_then(|bytes| codec::decode_state(bytes, charge.limit));
-        let expires_at = expires_at(&state.ok_or_else(invalid)?, charge.limit, at);
-        Ok(Duration::from_micros(expires_at.saturating_sub(at.get())))
+        let mut ends_at = 0;
+        for (usage, bytes) in charge.usages().zip(&states) {
+            let state = codec::decode_state(bytes, usage.limit).ok_or_else(invalid)?;
+            ends_at = ends_at.max(expires_at(&state, usage.limit, at));
+        }
+        Ok(Duration::from_micros(ends_at.saturating_sub(at.get())))
     }
 
     /// Returns how long the server keeps a key. A log does not say what its window was.
@@ -299,8 +318,9 @@ impl<'s> Operation<'s> {
         }
     }
 
-    fn keys(&self, charges: &[Charge<'_>]) -> Vec<Vec<u8>> {
-        charges.iter().map(|charge| self.store.key(charge)).collect()
+    /// The keys of all usages of these charges.
+    pub(super) fn keys(&self, charges: &[Charge<'_>]) -> Vec<Vec<u8>> {
+        charges.iter().flat_map(Charge::usages).map(|usage| self.store.key(&usage)).collect()
     }
 
     /// How long to keep a state: until it is equivalent to none.
@@ -391,7 +411,8 @@ impl<'s> Operation<'s> {
             let refund = Op::Refund { charged_at: decided.at };
             let whole = group.charges.iter().zip(&decided.decisions);
             let whole = whole.filter(|(_, decision)| !decision.is_cut());
-            let charges: Vec<_> = whole.map(|(charge, _)| *charge).collect();
+            let charges: Vec<_> =
+                whole.map(|(charge, decision)| charge.decided(decision)).collect();
             if !charges.is_empty() {
                 let _ = step.together(refund, &charges, now).await;
             }
@@ -457,14 +478,34 @@ pub(super) fn gather(charges: &[Charge<'_>], groups: &[GroupDecided<'_>], now: M
     Decided { at, decisions: decisions.collect() }
 }
 
-/// Whether the scripts leave out what `op` does to a charge: debts and refunds of a log, and looks that deny
-/// nothing, which are rare.
+/// Whether the scripts leave out what `op` does to a charge: debts and refunds of a log or of a limit with guarantees,
+/// and looks that deny nothing, which are rare.
 fn is_left_out(op: Op, charge: &Charge<'_>) -> bool {
+    if charge.class.is_some() {
+        return !matches!(op.on(charge).0, UsageOp::Check | UsageOp::Peek);
+    }
     match op {
         Op::Peek => false,
         Op::Check => is_log(charge.limit) && charge.kind == ChargeKind::Overdraft,
         Op::Charge | Op::Refund { .. } => is_log(charge.limit) || charge.is_look(),
     }
+}
+
+/// Applies `op` to the first of these states or, if the charge has guarantees, to the first ones.
+fn apply_to_states(op: Op, charge: &Charge<'_>, states: &mut [Snapshot], now: Micros) -> Decision {
+    let Some(limit) = charge.class else { return states[0].apply(op, charge, now) };
+    let cell_of = |state: &Snapshot| match state {
+        Snapshot::Cell(cell) => *cell,
+        Snapshot::Log(_) => Cell::EMPTY, // the state of another algorithm does not apply
+    };
+    let states = &mut states[..limit.buckets().len()];
+    let mut cells: Vec<_> =
+        states.iter().map(|state| BucketCell { cell: cell_of(state), now }).collect();
+    let decision = apply_to_buckets(op, limit, charge, &mut cells);
+    for (state, next) in states.iter_mut().zip(cells) {
+        *state = Snapshot::Cell(next.cell);
+    }
+    decision
 }
 
 /// Returns when a state is equivalent to none.

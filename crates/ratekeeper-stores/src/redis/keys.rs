@@ -7,6 +7,8 @@
 //! whatever bytes they are made of. The caller's key is a hash tag, so that all limits of one key live
 //! in one slot of a cluster.
 //!
+//! The letter of a guarantee is `g`, and its name is the length and the name of the total and the class.
+//!
 //! What belongs to a reservation or a held permit is found by its id: `PREFIX:1:reservation{=ID}` and
 //! `PREFIX:1:permit{=ID}`.
 
@@ -19,6 +21,9 @@ const VERSION: &str = "1";
 
 pub(super) fn key_of(prefix: &str, charge: &Charge<'_>) -> Vec<u8> {
     let (algorithm, name) = (charge.limit.algorithm(), charge.scope.name());
+    if let Some(class) = charge.scope.class() {
+        return build(prefix, charge.key, b'g', &format!("{} {name} {class}", name.len()));
+    }
     let rate = name.strip_prefix(algorithm.name()).and_then(|rest| rest.strip_prefix(' '));
     match rate {
         Some(rate) => build(prefix, charge.key, letter(algorithm).to_ascii_uppercase(), rate),
@@ -70,7 +75,7 @@ fn letter(algorithm: Algorithm) -> u8 {
 mod tests {
     use std::collections::HashSet;
 
-    use ratekeeper_core::{ALGORITHMS, Limit};
+    use ratekeeper_core::{ALGORITHMS, Guarantees, Limit};
 
     use super::*;
 
@@ -85,6 +90,19 @@ mod tests {
                 let limit = Limit::new("1/s".parse().unwrap(), *algorithm).unwrap().named(name);
                 for key in parts {
                     let key = key_of("p", &Charge::new(&limit, key));
+                    assert!(seen.insert(key.clone()), "{}", String::from_utf8_lossy(&key));
+                }
+            }
+        }
+        for name in &names {
+            let total = Limit::token_bucket("9/s").unwrap().named(name);
+            for class in parts {
+                let guarantees = Guarantees::new(total.clone(), [(class, "1/s".parse().unwrap())]);
+                let limit = guarantees.unwrap().class(class);
+                for key in parts {
+                    let usages: Vec<_> = Charge::guaranteed(&limit, key).usages().collect();
+                    assert!(seen.contains(&key_of("p", &usages[0])), "the total");
+                    let key = key_of("p", &usages[1]);
                     assert!(seen.insert(key.clone()), "{}", String::from_utf8_lossy(&key));
                 }
             }

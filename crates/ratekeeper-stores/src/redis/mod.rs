@@ -272,9 +272,10 @@ impl Store for RedisStore {
     }
 
     async fn reset(&self, charge: &Charge<'_>) -> Result<(), StoreError> {
+        let operation = self.operation();
         let mut cmd = Cmd::new();
-        cmd.arg("DEL").arg(self.key(charge));
-        self.operation().command(cmd).await.map(drop)
+        cmd.arg("DEL").arg(operation.keys(&[*charge]));
+        operation.command(cmd).await.map(drop)
     }
 
     async fn usage_ttl(&self, charge: &Charge<'_>, now: Micros) -> Result<Duration, StoreError> {

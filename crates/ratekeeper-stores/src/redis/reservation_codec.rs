@@ -1,12 +1,14 @@
 //! The encoding of a reservation's record.
 
-use ratekeeper_core::{Cost, Limit, LimitParams, Micros, Scope};
+use ratekeeper_core::{Cost, Guarantees, Limit, LimitParams, Micros, Scope};
 
 use crate::charge::{CHARGES_MAX, Charge, OwnedCharge};
 use crate::reservation::ReservationRecord;
 
 /// The version of the encoding.
 const VERSION: u8 = 1;
+/// The flag of a charge to a limit with guarantees, which follow the charge. Others are whether denied requests count.
+const GUARANTEED: u8 = 2;
 
 impl ReservationRecord {
     /// Encodes the record. A rate is written as text, so that every form of it can be read again.
@@ -17,12 +19,26 @@ impl ReservationRecord {
         for charge in &self.charges {
             let charge = charge.as_charge();
             let limit = charge.limit();
-            bytes.push(u8::from(counts_rejected(limit)));
+            bytes.push(match charge.class {
+                Some(_) => GUARANTEED,
+                None => u8::from(counts_rejected(limit)),
+            });
             let rate = limit.rate().to_string();
             for part in [limit.algorithm().name(), &rate, limit.name(), charge.scope().name()] {
                 push(&mut bytes, part.as_bytes());
             }
             push(&mut bytes, charge.key());
+            if let Some(class) = charge.class {
+                let guarantees = class.guarantees();
+                bytes.extend([u8::from(charge.is_borrowed), guarantees.iter().len() as u8]);
+                for (class, guarantee) in guarantees.iter() {
+                    push(&mut bytes, class.as_bytes());
+                    push(&mut bytes, guarantee.rate().to_string().as_bytes());
+                }
+                let own = class.guarantee().and_then(|own| own.scope().class());
+                bytes.push(u8::from(own.is_some()));
+                push(&mut bytes, own.unwrap_or_default().as_bytes());
+            }
         }
         bytes
     }
@@ -76,12 +92,32 @@ impl<'b> Reader<'b> {
     }
 
     fn charge(&mut self, cost: Cost) -> Option<OwnedCharge> {
-        let [counts_rejected] = self.array()?;
+        let [flag] = self.array()?;
         let (algorithm, rate) = (self.text()?.parse().ok()?, self.text()?.parse().ok()?);
         let limit = Limit::new(rate, algorithm).ok()?.named(self.text()?);
-        let limit = if counts_rejected == 1 { limit.count_rejected().ok()? } else { limit };
-        let scope = Scope::new(self.text()?);
-        let charge = Charge::new(&limit, self.part()?).within(&scope).cost(cost);
+        let limit = if flag == 1 { limit.count_rejected().ok()? } else { limit };
+        let (scope, key) = (Scope::new(self.text()?), self.part()?);
+        if flag == GUARANTEED {
+            return self.guaranteed(limit, key, cost);
+        }
+        let charge = Charge::new(&limit, key).within(&scope).cost(cost);
+        Some(OwnedCharge::from(&charge))
+    }
+
+    fn guaranteed(&mut self, total: Limit, key: &[u8], cost: Cost) -> Option<OwnedCharge> {
+        let [is_borrowed, count] = self.array()?;
+        let mut parts = Vec::new();
+        for _ in 0..count {
+            parts.push((self.text()?, self.text()?.parse().ok()?));
+        }
+        let guarantees = Guarantees::new(total, parts).ok()?;
+        let ([has_own], own) = (self.array()?, self.text()?);
+        let class = match has_own {
+            0 => guarantees.borrowing(),
+            _ => guarantees.class(own),
+        };
+        let mut charge = Charge::guaranteed(&class, key).cost(cost);
+        charge.is_borrowed = is_borrowed == 1;
         Some(OwnedCharge::from(&charge))
     }
 }
@@ -147,6 +183,27 @@ mod tests {
                 ReservationRecord::new(&[Charge::new(&limit, "k")], Cost::ONE, Micros::new(1));
             let read = ReservationRecord::decode(&record.encode()).unwrap();
             assert_eq!(read.charges[0].as_charge().limit().rate(), limit.rate());
+        }
+    }
+
+    #[test]
+    fn guarantees_are_in_the_record() {
+        let total = Limit::token_bucket("350/s").unwrap().named("api");
+        let rates = [("partner", "200/s"), ("", "50/3s burst 7")];
+        let rates = rates.map(|(class, rate)| (class, rate.parse().unwrap()));
+        let guarantees = Guarantees::new(total, rates).unwrap();
+        for class in [guarantees.class("partner"), guarantees.class(""), guarantees.borrowing()] {
+            for is_borrowed in [false, true] {
+                let mut charge = Charge::guaranteed(&class, "eu");
+                charge.is_borrowed = is_borrowed;
+                let record = ReservationRecord::new(&[charge, charge], Cost::of(3), Micros::new(1));
+                let read = ReservationRecord::decode(&record.encode()).unwrap();
+                assert_eq!(read.charges.len(), 2);
+                for read in read.charges.iter().map(OwnedCharge::as_charge) {
+                    assert!(read.shares_usage(&charge) && read.class.unwrap().is_same(&class));
+                    assert_eq!(read.is_borrowed, is_borrowed);
+                }
+            }
         }
     }
 

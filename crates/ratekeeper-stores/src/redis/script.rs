@@ -12,13 +12,16 @@ const SEVERAL: &str = include_str!("scripts/several.lua");
 const MIXED: &str = include_str!("scripts/mixed.lua");
 
 /// The algorithms: the letter of their parameters, the name of their function, and its file.
-const PARTS: [(u8, &str, &str); 5] = [
+const PARTS: [(u8, &str, &str); 6] = [
     (b'w', "fixed_window", include_str!("scripts/fixed_window.lua")),
     (b'c', "sliding_counter", include_str!("scripts/sliding_counter.lua")),
     (b'b', "gcra", include_str!("scripts/gcra.lua")),
     (b'l', "sliding_log", include_str!("scripts/sliding_log.lua")),
     (b'd', "calendar_window", include_str!("scripts/calendar_window.lua")),
+    (b'g', "guaranteed", include_str!("scripts/guaranteed.lua")),
 ];
+/// The index of the part for limits with guarantees, which only `mixed.lua` calls.
+const GUARANTEED: usize = 5;
 
 /// A script for each set of algorithms.
 type ScriptSets = [OnceLock<LuaScript>; SETS];
@@ -81,23 +84,25 @@ impl LuaScript {
     /// The script that decides on several charges.
     pub(super) fn for_several(params: impl Iterator<Item = LimitParams>) -> &'static Self {
         static SCRIPTS: ScriptSets = [const { OnceLock::new() }; SETS];
-        Self::of_set(&SCRIPTS, params, SEVERAL)
+        Self::of_set(&SCRIPTS, params.map(|params| part_of(&params)), SEVERAL)
     }
 
-    /// The script that decides on charges of different kinds, one or more.
-    pub(super) fn for_mixed(params: impl Iterator<Item = LimitParams>) -> &'static Self {
+    /// The script that decides on charges of different kinds, one or more. A charge to a limit with guarantees has no
+    /// parameters here.
+    pub(super) fn for_mixed(params: impl Iterator<Item = Option<LimitParams>>) -> &'static Self {
         static SCRIPTS: ScriptSets = [const { OnceLock::new() }; SETS];
-        Self::of_set(&SCRIPTS, params, MIXED)
+        let parts = params.map(|params| params.map_or(GUARANTEED, |params| part_of(&params)));
+        Self::of_set(&SCRIPTS, parts, MIXED)
     }
 
     /// A script with only the algorithms that these charges need: a call creates every function of its
     /// script.
     fn of_set(
         scripts: &'static ScriptSets,
-        params: impl Iterator<Item = LimitParams>,
+        parts: impl Iterator<Item = usize>,
         body: &str,
     ) -> &'static Self {
-        let set = params.fold(0, |set, params| set | 1 << part_of(&params));
+        let set = parts.fold(0, |set, part| set | 1 << part);
         scripts[set].get_or_init(|| {
             let parts: Vec<_> = (0..PARTS.len()).filter(|part| set & 1 << part != 0).collect();
             let mut sources = vec![HEAD];

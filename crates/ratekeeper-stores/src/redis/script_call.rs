@@ -21,11 +21,13 @@ impl ScriptCall {
     pub(super) fn new(op: Op, charges: &[Charge<'_>], now: Micros) -> Self {
         let letters: Vec<u8> = charges.iter().map(|charge| codec::letter(op, charge)).collect();
         let limit_params = charges.iter().map(|charge| charge.limit.params(charge.cost));
+        let params_of =
+            |charge: &Charge<'_>| charge.class.is_none().then(|| charge.limit.params(charge.cost));
         let is_uniform = letters.iter().all(|letter| *letter == letters[0]);
         let mut params = Vec::new();
         let (script, letters) = match (charges, &letters[..]) {
             (_, [first, ..]) if !is_uniform || codec::is_mixed(*first) => {
-                (LuaScript::for_mixed(limit_params), letters)
+                (LuaScript::for_mixed(charges.iter().map(params_of)), letters)
             }
             ([one], [letter]) => {
                 params = codec::encode_params(one, *letter, now);
@@ -39,7 +41,10 @@ impl ScriptCall {
             _ => (LuaScript::for_several(limit_params), letters[..1].to_vec()),
         };
         for charge in charges {
-            codec::encode_parts(&mut params, charge, codec::letter(op, charge), now);
+            match charge.class {
+                Some(limit) => codec::encode_guaranteed(&mut params, op, charge, limit),
+                None => codec::encode_parts(&mut params, charge, codec::letter(op, charge), now),
+            }
         }
         Self { script, letters, params, has_lengths: true }
     }

@@ -28,7 +28,7 @@ static CREDENTIALS: [http::HeaderName; 4] = [
     http::HeaderName::from_static("x-goog-api-key"),
 ];
 
-/// How far requests are apart after a pause if no rate limit applies to them.
+/// How far requests are apart after a pause if no bucket says so.
 const RECOVERY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How often a request that waits for a permit tries to get one that another process has released.
@@ -105,13 +105,13 @@ pub(super) struct NotSent {
 
 impl NotSent {
     fn never(reason: LocalReason) -> Self {
-        Self { refusal: LocalRefusal { reason, retry_after: None }, is_wait: false }
+        Self { refusal: LocalRefusal::new(reason, None), is_wait: false }
     }
 
     fn too_long(wait: &Wait, now: Micros) -> Self {
         let reason = LocalReason::Wait { reason: wait.hold.reason, limit: wait.limit.clone() };
         let retry_after = Some(wait.hold.until.since(now)).filter(|wait| !wait.is_zero());
-        Self { refusal: LocalRefusal { reason, retry_after }, is_wait: true }
+        Self { refusal: LocalRefusal::new(reason, retry_after), is_wait: true }
     }
 }
 
@@ -121,9 +121,15 @@ struct Wait {
     limit: Option<Arc<str>>,
     /// Whether the end of another request may end the wait, so that it is not known how long it takes.
     ends_with_others: bool,
+    /// How long after this request the next one can be sent, as far as it is known.
+    interval: Duration,
 }
 
 impl Wait {
+    fn new(hold: Hold) -> Self {
+        Self { hold, limit: None, ends_with_others: false, interval: Duration::ZERO }
+    }
+
     /// Whether it is known that the wait takes longer than a request may wait.
     fn is_too_long(&self, now: Micros, wait_until: Micros) -> bool {
         let until = if self.ends_with_others {
@@ -271,7 +277,7 @@ impl Outbound {
         let hold = Hold { until: now.after(delay), reason: WaitReason::RateLimit };
         let binding = ticket.admitted.as_ref().and_then(|admitted| admitted.binding());
         let limit = binding.map(|binding| binding.rule.shared_name().clone());
-        let wait = Wait { hold, limit, ends_with_others: false };
+        let wait = Wait { limit, ..Wait::new(hold) };
         if wait.hold.until > wait_until {
             if let Some(mut admitted) = { ticket }.admitted.take() {
                 admitted.settle_as(0);
@@ -300,7 +306,7 @@ impl Outbound {
         if quota.waiting() >= WAITERS_MAX {
             return Err(NotSent::never(LocalReason::TooManyWaiting));
         }
-        let expected = self.expected(&candidate, quota.waiting(), began);
+        let expected = expected(&quota, began);
         if expected.hold.until > wait_until {
             return Err(NotSent::too_long(&expected, began));
         }
@@ -325,25 +331,15 @@ impl Outbound {
             if wait.is_too_long(now, wait_until) {
                 return Err(NotSent::too_long(&wait, now));
             }
-            quota.state().next_at = wait.hold.until;
+            {
+                let mut state = quota.state();
+                (state.next_at, state.next_interval) = (wait.hold.until, wait.interval);
+            }
             tokio::select! {
                 () = self.sleep(&wait, now, wait_until) => {}
                 () = ended, if wait.ends_with_others => {}
             }
         }
-    }
-
-    /// Returns when a request is expected to be sent, behind those that wait.
-    fn expected(&self, candidate: &Candidate<'_>, ahead: usize, now: Micros) -> Wait {
-        let interval = interval_of(&candidate.limits);
-        let first = candidate.quota.state().next_at.max(now);
-        let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
-        let until = match ahead {
-            0 => now,
-            ahead => first.after(interval.saturating_mul(ahead)),
-        };
-        let hold = Hold { until, reason: WaitReason::Queue };
-        Wait { hold, limit: None, ends_with_others: false }
     }
 
     /// Sleeps until a hold is over, and counts that.
@@ -377,17 +373,17 @@ impl Outbound {
             if let Err(hold) = state.check(tokens, now) {
                 let is_in_flight = state.is_in_flight();
                 let ends_with_others = hold.reason == WaitReason::ServerQuota && is_in_flight;
-                return Err(Blocked::Wait(Wait { hold, limit: None, ends_with_others }));
+                return Err(Blocked::Wait(Wait { ends_with_others, ..Wait::new(hold) }));
             }
-            if state.is_recovering() {
-                interval = self.recovery_interval(limits);
+            if let Some(sent) = state.sent_since_pause() {
+                interval = self.recovery_interval(limits, sent);
             }
         }
         let mut admitted = None;
         if !limits.is_empty() {
             let mut charged = Charged::default();
             let charging = self.limiter.charge(policy, limits, now, &mut charged);
-            charging.await.map_err(|refusal| self.blocked(&refusal, now))?;
+            charging.await.map_err(|refusal| self.blocked(&refusal, limits, now))?;
             if is_kept(&charged, limits) {
                 let engine = Arc::clone(self.limiter.engine());
                 let charged = charged.admitted(std::mem::take(limits), engine);
@@ -415,20 +411,26 @@ impl Outbound {
         Ticket { quota, admitted, shared: &self.shared, tokens, has_ended }
     }
 
-    /// How far requests are apart after a pause: as the slowest of their limits allows, and all processes together.
-    fn recovery_interval(&self, limits: &[AppliedLimit]) -> Duration {
-        let interval = interval_of(limits);
-        let interval = if interval.is_zero() { RECOVERY_INTERVAL } else { interval };
-        interval.saturating_mul(self.limiter.engine().nodes())
+    /// How far requests are apart after a pause: as the fastest of their buckets allows, because the others hold them
+    /// back by themselves; at first to all processes together. With each request it is to half as many of them, because the others may have none to send.
+    fn recovery_interval(&self, limits: &[AppliedLimit], sent: u32) -> Duration {
+        let intervals = limits.iter().filter(is_bucket).filter_map(interval_of);
+        let interval = intervals.min().unwrap_or(RECOVERY_INTERVAL);
+        let busy = self.limiter.engine().nodes() >> sent.min(u32::BITS - 1);
+        interval.saturating_mul(busy.max(1))
     }
 
-    fn blocked(&self, refusal: &Refusal, now: Micros) -> Blocked {
+    fn blocked(&self, refusal: &Refusal, limits: &[AppliedLimit], now: Micros) -> Blocked {
         let limit = Some(refusal.rule.shared_name().clone());
+        // A window holds back all until its end, and then none.
+        let binding = limits.iter().filter(is_bucket);
+        let mut binding = binding.filter(|limit| Arc::ptr_eq(&limit.rule, &refusal.rule));
+        let interval = binding.find_map(interval_of).unwrap_or_default();
         match &refusal.reason {
             RefusalReason::RateLimited { decision, .. } => match decision.retry_after() {
                 Some(wait) => {
                     let hold = Hold { until: now.after(wait), reason: WaitReason::RateLimit };
-                    Blocked::Wait(Wait { hold, limit, ends_with_others: false })
+                    Blocked::Wait(Wait { limit, interval, ..Wait::new(hold) })
                 }
                 None => {
                     Blocked::Never(LocalReason::ExceedsCapacity(refusal.rule.shared_name().clone()))
@@ -436,7 +438,7 @@ impl Outbound {
             },
             RefusalReason::TooManyInFlight { .. } => {
                 let hold = Hold { until: now.after(PERMIT_POLL), reason: WaitReason::Concurrency };
-                Blocked::Wait(Wait { hold, limit, ends_with_others: true })
+                Blocked::Wait(Wait { limit, ends_with_others: true, ..Wait::new(hold) })
             }
             _ => Blocked::Never(not_sent(refusal).refusal.reason),
         }
@@ -516,15 +518,27 @@ fn is_metered(limit: &AppliedLimit) -> bool {
     limit.rule.usage_format().is_some()
 }
 
-/// Returns how long the slowest of the limits takes to allow the cost of a request again.
-fn interval_of(limits: &[AppliedLimit]) -> Duration {
-    let of = |limit: &AppliedLimit| {
-        let rate = rate_of(limit).filter(|_| limit.is_enforced)?.rate();
-        let micros = rate.period().as_micros() * u128::from(limit.cost.get());
-        let micros = micros / u128::from(rate.count()).max(1);
-        Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
+fn is_bucket(limit: &&AppliedLimit) -> bool {
+    rate_of(limit).is_some_and(|limit| limit.algorithm().has_burst())
+}
+
+/// Returns how long a limit takes to allow the cost of a request again.
+fn interval_of(limit: &AppliedLimit) -> Option<Duration> {
+    let rate = rate_of(limit).filter(|_| limit.is_enforced)?.rate();
+    let micros = rate.period().as_micros() * u128::from(limit.cost.get());
+    let micros = micros / u128::from(rate.count()).max(1);
+    Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
+}
+
+/// Returns when a request is expected to be sent, behind those that wait: by what the first of them waits for.
+fn expected(quota: &Quota, now: Micros) -> Wait {
+    let ahead = u32::try_from(quota.waiting()).unwrap_or(u32::MAX);
+    let state = quota.state();
+    let until = match ahead {
+        0 => now,
+        ahead => state.next_at.max(now).after(state.next_interval.saturating_mul(ahead)),
     };
-    limits.iter().filter_map(of).max().unwrap_or_default()
+    Wait::new(Hold { until, reason: WaitReason::Queue })
 }
 
 fn not_sent(refusal: &Refusal) -> NotSent {

@@ -157,6 +157,7 @@ impl Outbound {
                 Some(NextStep::Retry { after }) => {
                     failed.discard();
                     drop(ticket);
+                    count(&self.shared.counters.retries);
                     tracing::debug!(
                         attempt,
                         wait_ms = after.as_millis() as u64,
@@ -166,9 +167,10 @@ impl Outbound {
                     (attempt, previous_delay, now) = (attempt + 1, after, self.now());
                 }
                 Some(NextStep::Stop(stop)) => {
-                    return self.stopped::<X>(failed, Some(stop), attempt, &policy);
+                    tracing::debug!(attempt, reason = %stop, "outbound request is not retried");
+                    return self.stopped::<X>(failed, Some(stop), attempt, &policy, &call);
                 }
-                None => return self.stopped::<X>(failed, None, attempt, &policy),
+                None => return self.stopped::<X>(failed, None, attempt, &policy, &call),
             }
         }
     }
@@ -234,7 +236,7 @@ impl Outbound {
             return Ok(());
         }
         count(&self.shared.counters.throttled);
-        let refusal = LocalRefusal { reason: LocalReason::Throttled, retry_after: None };
+        let refusal = LocalRefusal::new(LocalReason::Throttled, None);
         Err(NotSent { refusal, is_wait: false })
     }
 
@@ -386,6 +388,7 @@ impl Outbound {
         stop: Option<StopReason>,
         attempts: u32,
         policy: &Arc<ActivePolicy>,
+        call: &Call,
     ) -> Result<X::Response, OutboundError<X::Response>> {
         let is_budget = matches!(stop, Some(StopReason::BudgetSpent));
         let FailedResponse { response, hints, admitted } = match failed {
@@ -398,7 +401,8 @@ impl Outbound {
             Failed::Response(failed) => *failed,
         };
         let (status, headers) = X::head(&response);
-        let is_rpc = crate::tower::is_grpc(headers);
+        // A gRPC client makes a status of any response, also of that of a proxy.
+        let is_rpc = call.is_grpc || crate::tower::is_grpc(headers);
         let response =
             X::finish(response, admitted.map(|admitted| (admitted, Arc::clone(policy))), attempts);
         if is_rpc || self.config.passes_refusals {

@@ -77,6 +77,55 @@ pub struct LocalRefusal {
     pub reason: LocalReason,
     /// How long it would have had to wait; `None` if no wait helps.
     pub retry_after: Option<Duration>,
+    #[cfg(feature = "tonic")]
+    status: GrpcStatus,
+}
+
+impl LocalRefusal {
+    pub(super) fn new(reason: LocalReason, retry_after: Option<Duration>) -> Self {
+        Self {
+            reason,
+            retry_after,
+            #[cfg(feature = "tonic")]
+            status: GrpcStatus::default(),
+        }
+    }
+}
+
+/// The refusal for clients of tonic, which look for a [`tonic::Status`] among the sources of an error and report the
+/// code `UNKNOWN` if there is none. Made when it is first looked for, so that other clients do not pay for it.
+#[cfg(feature = "tonic")]
+#[derive(Clone, Debug, Default)]
+struct GrpcStatus(std::sync::OnceLock<tonic::Status>);
+
+/// It follows from the rest of the refusal.
+#[cfg(feature = "tonic")]
+impl PartialEq for GrpcStatus {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+#[cfg(feature = "tonic")]
+impl Eq for GrpcStatus {}
+
+#[cfg(feature = "tonic")]
+impl LocalRefusal {
+    /// Returns the status that the layer for servers would respond with, with this message.
+    fn status(&self, message: impl FnOnce() -> String) -> &tonic::Status {
+        self.status.0.get_or_init(|| {
+            let code = match self.reason {
+                LocalReason::MissingIdentity { .. } => tonic::Code::Unauthenticated,
+                _ => tonic::Code::ResourceExhausted,
+            };
+            let mut status = tonic::Status::new(code, message());
+            if let Some(wait) = self.retry_after {
+                let secs = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+                status.metadata_mut().insert("retry-after", secs.into());
+            }
+            status
+        })
+    }
 }
 
 /// Why a request was not sent.
@@ -185,11 +234,11 @@ pub enum FailedAttempt<T> {
 
 /// A response in an error. It can be taken out; an error can be shared between threads, which not every response
 /// can.
-pub struct LastResponse<T>(Mutex<T>);
+pub struct LastResponse<T>(Box<Mutex<T>>);
 
 impl<T> LastResponse<T> {
     pub(super) fn new(response: T) -> Self {
-        Self(Mutex::new(response))
+        Self(Box::new(Mutex::new(response)))
     }
 
     /// Returns the response.
@@ -248,6 +297,10 @@ impl<T> Error for OutboundError<T> {
         match self {
             Self::Failed { source, .. }
             | Self::BudgetSpent(FailedAttempt::Error { source, .. }) => Some(&**source),
+            #[cfg(feature = "tonic")]
+            Self::Refused(refusal) | Self::WaitTooLong(refusal) => {
+                Some(refusal.status(|| self.to_string()))
+            }
             _ => None,
         }
     }

@@ -23,6 +23,11 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 /// How long a server can pause a quota, unless it is set.
 const MAX_PAUSE: Duration = Duration::from_secs(300);
 
+/// How long a decision of the store may take with [`Outbound::shared`]. A request that waits for limits can wait for the
+/// store too; a decision without it would be by the share of this process, beside those of the others.
+#[cfg(feature = "redis")]
+const STORE_DEADLINE: Duration = Duration::from_millis(100);
+
 pub(super) type CustomIdentity = dyn Fn(&OutboundRequest<'_>) -> Option<Vec<u8>> + Send + Sync;
 pub(super) type QuotaKey = dyn Fn(&OutboundRequest<'_>) -> Vec<u8> + Send + Sync;
 
@@ -152,7 +157,7 @@ impl Outbound {
     }
 
     /// Returns a layer with one limit that all processes with this store share, over Redis or Valkey. While the store
-    /// is unavailable, each process uses its share of the limit.
+    /// is unavailable, or does not decide within 100 ms, each process uses its share of the limit.
     ///
     /// ```no_run
     /// use ratekeeper::client::Outbound;
@@ -167,7 +172,9 @@ impl Outbound {
     #[cfg(feature = "redis")]
     pub fn shared(line: &str, url: &str) -> Result<Self, PolicyLoadError> {
         let policy = Policy::one_line(line).map_err(PolicyLoadError::Policy)?;
-        Self::with_policy(policy.with_store(ratekeeper_policy::StoreSettings::at(url)))
+        let mut store = ratekeeper_policy::StoreSettings::at(url);
+        store.deadline = Some(STORE_DEADLINE);
+        Self::with_policy(policy.with_store(store))
     }
 
     /// Returns a layer with the limits of a policy file.
@@ -297,7 +304,7 @@ impl Outbound {
         self.set(|config| config.retry = Some(rules))
     }
 
-    /// Sets how many retries are allowed, per quota: by default 20% of requests, and one per second.
+    /// Sets how many retries are allowed, per quota: by default 20% of requests, and three per second.
     ///
     /// # Errors
     ///

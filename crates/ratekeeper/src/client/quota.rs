@@ -46,13 +46,16 @@ pub(super) struct QuotaState {
     /// When pauses of other processes were last looked for.
     #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "there is one process"))]
     pub(super) looked_at: Option<Micros>,
-    /// When the request that waits longest expects to be sent.
+    /// When the request that waits longest expects to be sent, and how long after it each of the others.
     pub(super) next_at: Micros,
+    pub(super) next_interval: Duration,
 }
 
 /// After a pause, requests are sent one by one instead of all at once.
 struct Recovery {
     next: Micros,
+    /// How many were sent since.
+    sent: u32,
     /// Until then also if none waits: those that the pause has interrupted are not all back yet.
     until: Micros,
 }
@@ -81,6 +84,7 @@ impl Quota {
             throttle,
             looked_at: None,
             next_at: Micros::new(0),
+            next_interval: Duration::ZERO,
         };
         let turn = tokio::sync::Mutex::new(());
         Self { state: Mutex::new(state), shared_key, turn, waiting: AtomicUsize::new(0) }
@@ -145,9 +149,9 @@ impl QuotaState {
         self.requests_in_flight > 0
     }
 
-    /// Whether requests are sent one by one after a pause.
-    pub(super) fn is_recovering(&self) -> bool {
-        self.recovery.is_some()
+    /// Returns how many requests were sent since a pause; `None` if they are not sent one by one.
+    pub(super) fn sent_since_pause(&self) -> Option<u32> {
+        self.recovery.as_ref().map(|recovery| recovery.sent)
     }
 
     /// Notes that a request is sent. While the quota recovers, the next one follows after `interval`; `is_last` says
@@ -159,7 +163,10 @@ impl QuotaState {
         self.tokens_in_flight += tokens;
         match &mut self.recovery {
             Some(recovery) if is_last && now >= recovery.until => self.recovery = None,
-            Some(recovery) => recovery.next = recovery.next.max(now).after(interval),
+            Some(recovery) => {
+                recovery.next = recovery.next.max(now).after(interval);
+                recovery.sent = recovery.sent.saturating_add(1);
+            }
             None => {}
         }
     }
@@ -191,7 +198,7 @@ impl QuotaState {
         let spread = (wait / SPREAD_PART).min(SPREAD_MAX);
         let jitter = Duration::from_micros(random % (spread.as_micros() as u64).max(1));
         self.recovery =
-            Some(Recovery { next: until.after(jitter), until: until.after(2 * spread) });
+            Some(Recovery { next: until.after(jitter), sent: 0, until: until.after(2 * spread) });
         true
     }
 }

@@ -1,5 +1,6 @@
 //! Bodies of requests that can be sent again.
 
+use std::collections::VecDeque;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -12,11 +13,15 @@ use http_body_util::{Empty, Full};
 /// The longest body that is recorded while it is sent.
 const RECORDED_MAX: usize = 64 * 1024;
 
+/// The most frames of a body that are read before it is sent.
+const FRAMES_AHEAD_MAX: usize = 64;
+
 /// A body of requests that may be sent again.
 ///
 /// It is implemented for bodies that can be cloned ([`Full`], [`Empty`], `String`) and for boxed bodies ([`BoxBody`],
-/// [`UnsyncBoxBody`], tonic's and axum's), of which up to 64 KiB are recorded while they are sent. A request whose
-/// body is longer, or was not read to its end, is not retried. For a body of another type, use [`OnceBody`].
+/// [`UnsyncBoxBody`], tonic's and axum's), of which up to 64 KiB are recorded. What such a body has at hand is
+/// recorded before it is sent, the rest while it is sent. A request whose body is longer, or was not read to its
+/// end, is not retried. For a body of another type, use [`OnceBody`].
 pub trait ReplayBody: Sized {
     /// What is kept while the body is sent.
     type Kept: Send + 'static;
@@ -189,6 +194,12 @@ impl Recording {
         }
     }
 
+    /// Returns whether nothing is left to record.
+    fn is_done(&self) -> bool {
+        let recorder = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        recorder.is_whole || recorder.is_given_up
+    }
+
     fn end(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_whole = true;
     }
@@ -202,18 +213,65 @@ impl Recording {
 }
 
 /// A body that is recorded while it is sent.
-struct Recorded<B> {
+struct Recorded<B: Body<Data = Bytes>> {
     body: B,
+    /// What was read before it is sent.
+    ahead: VecDeque<Frame<Bytes>>,
+    /// The error that came after it. Boxed bodies have to be `Sync` and `Unpin`, which not every error is.
+    error_ahead: Option<Box<Mutex<B::Error>>>,
+    has_ended: bool,
     recording: Recording,
 }
 
-impl<B: Body<Data = Bytes>> Recorded<B> {
+impl<B: Body<Data = Bytes> + Unpin> Recorded<B> {
     fn new(body: B) -> (Self, Recording) {
         let recording = Recording::default();
-        if body.is_end_stream() {
-            recording.end();
+        let mut recorded = Self {
+            body,
+            ahead: VecDeque::new(),
+            error_ahead: None,
+            has_ended: false,
+            recording: recording.clone(),
+        };
+        recorded.read_ahead();
+        (recorded, recording)
+    }
+
+    /// Reads what the body has at hand. A server can respond before it has read the request, and then the rest of
+    /// the body is never sent.
+    fn read_ahead(&mut self) {
+        let mut context = Context::from_waker(Waker::noop());
+        while self.ahead.len() < FRAMES_AHEAD_MAX && !self.recording.is_done() {
+            match self.poll_body(&mut context) {
+                Poll::Ready(Some(Ok(frame))) => self.ahead.push_back(frame),
+                Poll::Ready(Some(Err(error))) => {
+                    self.error_ahead = Some(Box::new(Mutex::new(error)));
+                    return;
+                }
+                Poll::Ready(None) | Poll::Pending => return,
+            }
         }
-        (Self { body, recording: recording.clone() }, recording)
+    }
+
+    fn poll_body(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let polled = match self.has_ended {
+            true => Poll::Ready(None),
+            false => Pin::new(&mut self.body).poll_frame(context),
+        };
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => self.recording.record(frame),
+            Poll::Ready(None) => self.has_ended = true,
+            _ => {}
+        }
+        // Not every client reads on after the last frame.
+        self.has_ended |= self.body.is_end_stream();
+        if self.has_ended {
+            self.recording.end();
+        }
+        polled
     }
 }
 
@@ -225,25 +283,36 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Recorded<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
-        match &polled {
-            Poll::Ready(Some(Ok(frame))) => self.recording.record(frame),
-            Poll::Ready(None) => self.recording.end(),
-            _ => {}
+        if let Some(frame) = self.ahead.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
         }
-        // Not every client reads on after the last frame.
-        if self.body.is_end_stream() {
-            self.recording.end();
+        match self.error_ahead.take() {
+            Some(error) => {
+                let error = error.into_inner().unwrap_or_else(PoisonError::into_inner);
+                Poll::Ready(Some(Err(error)))
+            }
+            None => self.poll_body(context),
         }
-        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        let is_read = self.ahead.is_empty() && self.error_ahead.is_none();
+        is_read && (self.has_ended || self.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let frames = self.ahead.iter().filter_map(Frame::data_ref);
+        let ahead: u64 = frames.map(|data| data.len() as u64).sum();
+        let rest = match self.has_ended {
+            true => SizeHint::with_exact(0),
+            false => self.body.size_hint(),
+        };
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower() + ahead);
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + ahead);
+        }
+        hint
     }
 }
 

@@ -6,11 +6,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Method, StatusCode};
 use ratekeeper_control::Failure;
-use reqwest::{Body, Request, Response};
+use reqwest::{Body, Request, Response, ResponseBuilderExt, Url};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use super::call::{AttemptToSend, Exchange};
-use super::error::BoxError;
+use super::error::{BoxError, OutboundError};
 use super::outbound::Outbound;
 use super::request::{Attempt, OutboundRequest};
 use super::service::{finish_response, prepare};
@@ -30,10 +30,10 @@ use crate::policy_handle::ActivePolicy;
 /// # Ok(()) }
 ///
 /// # async fn g(client: reqwest_middleware::ClientWithMiddleware) {
-/// if let Err(reqwest_middleware::Error::Middleware(error)) = client.get("https://api.example.com").send().await
-///     && let Some(refused) = error.downcast_ref::<OutboundError<reqwest::Response>>()
+/// if let Err(error) = client.get("https://api.example.com").send().await
+///     && let Some(error) = OutboundError::find(&error)
 /// {
-///     println!("{refused}; retry in {:?}", refused.retry_after());
+///     println!("{error}; retry in {:?}", error.retry_after());
 /// }
 /// # }
 /// ```
@@ -48,6 +48,16 @@ impl Middleware for Outbound {
         let mut head = ReqwestHead { request: Some(request), extensions: extensions.clone() };
         let mut exchange = ReqwestExchange { next, extensions, is_replayable: true };
         self.run(&mut head, &mut exchange).await.map_err(Error::middleware)
+    }
+}
+
+impl OutboundError<Response> {
+    /// Returns the error of the layer in an error of a client with middleware, if it is one.
+    pub fn find(error: &Error) -> Option<&Self> {
+        match error {
+            Error::Middleware(error) => error.downcast_ref(),
+            Error::Reqwest(_) => None,
+        }
     }
 }
 
@@ -102,7 +112,8 @@ impl Exchange for ReqwestExchange<'_> {
         attempt: &AttemptToSend,
     ) -> std::result::Result<Response, BoxError> {
         let copy = head.request.as_ref().filter(|_| attempt.is_kept).and_then(Request::try_clone);
-        self.is_replayable = copy.is_some();
+        // The last attempt is not kept, and no body would change that it is the last.
+        self.is_replayable = copy.is_some() || !attempt.is_kept;
         let request = copy.or_else(|| head.request.take());
         let mut request = request.ok_or("the body of the request cannot be sent again")?;
         prepare(request.headers_mut(), attempt);
@@ -143,7 +154,10 @@ impl Exchange for ReqwestExchange<'_> {
             |(admitted, _): &(Box<Admitted>, _)| admitted.is_metered() || admitted.holds_permits();
         match admitted.filter(is_held) {
             Some(admitted) => {
-                let response: http::Response<Body> = response.into();
+                let url = response.url().clone();
+                let mut response: http::Response<Body> = response.into();
+                // The conversion drops the address, and takes it from the extensions on the way back.
+                response.extensions_mut().extend(url_extension(url));
                 finish_response(response, Some(admitted), attempt).map(Body::wrap).into()
             }
             None => {
@@ -154,4 +168,10 @@ impl Exchange for ReqwestExchange<'_> {
             }
         }
     }
+}
+
+/// Returns the extension in which reqwest keeps the address of a response.
+fn url_extension(url: Url) -> Extensions {
+    let response = http::Response::builder().url(url).body(());
+    response.map(|response| response.into_parts().0.extensions).unwrap_or_default()
 }

@@ -87,6 +87,8 @@ pub struct OutboundStats {
     pub requests: u64,
     /// Attempts that were sent, the first of each request included.
     pub attempts: u64,
+    /// Retries, also those that a limit then refused here.
+    pub retries: u64,
     /// Attempts that the server refused.
     pub refused: u64,
     /// Attempts that failed without a response.
@@ -105,10 +107,28 @@ pub struct OutboundStats {
     pub waits: Vec<(WaitReason, WaitStats)>,
 }
 
+impl OutboundStats {
+    /// Returns how often and how long requests waited for this reason.
+    ///
+    /// ```
+    /// use ratekeeper::client::{Outbound, WaitReason};
+    ///
+    /// let outbound = Outbound::new("100/s per host")?;
+    /// assert_eq!(outbound.stats().waits_for(WaitReason::RateLimit).count, 0);
+    /// # Ok::<(), ratekeeper::PolicyErrors>(())
+    /// ```
+    #[must_use]
+    pub fn waits_for(&self, reason: WaitReason) -> WaitStats {
+        let waits = self.waits.iter().find(|(other, _)| *other == reason);
+        waits.map_or_else(WaitStats::default, |(_, waits)| *waits)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) requests: AtomicU64,
     pub(super) attempts: AtomicU64,
+    pub(super) retries: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) failed: AtomicU64,
     pub(super) refused_locally: AtomicU64,
@@ -141,6 +161,7 @@ impl Counters {
         OutboundStats {
             requests: read(&self.requests),
             attempts: read(&self.attempts),
+            retries: read(&self.retries),
             refused: read(&self.refused),
             failed: read(&self.failed),
             refused_locally: read(&self.refused_locally),

@@ -3,6 +3,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+#[cfg(feature = "policy")]
+use ratekeeper_core::Decision;
 use ratekeeper_core::Micros;
 use ratekeeper_stores::{StoreError, Verdict};
 
@@ -54,7 +56,7 @@ impl Applied {
 
     /// Returns when and where the charges were made, to correct them later.
     pub fn receipt(&self) -> Receipt {
-        Receipt { at: self.verdict.at(), degraded: self.degraded.clone() }
+        Receipt { at: self.verdict.at(), degraded: self.degraded.clone(), is_borrowed: false }
     }
 }
 
@@ -89,12 +91,26 @@ impl Deref for Applied {
 pub struct Receipt {
     at: Micros,
     degraded: Option<Degraded>,
+    #[cfg_attr(not(feature = "policy"), expect(dead_code, reason = "a policy's charges have it"))]
+    is_borrowed: bool,
 }
 
 impl Receipt {
     /// Returns when the charge was made, by the clock of where it was made.
     pub fn at(&self) -> Micros {
         self.at
+    }
+
+    /// Returns the receipt of one of the charges, whose decision this is.
+    #[cfg(feature = "policy")]
+    pub(crate) fn of_charge(&self, decision: &Decision) -> Self {
+        Self { is_borrowed: decision.is_borrowed(), ..self.clone() }
+    }
+
+    /// Returns whether the charge was made by borrowing.
+    #[cfg(feature = "policy")]
+    pub(crate) fn is_borrowed(&self) -> bool {
+        self.is_borrowed
     }
 
     /// Returns whether the charge was made in this process because the store was unavailable.

@@ -1,6 +1,6 @@
 //! Reservations: an estimate is charged, and corrected to the actual cost once, by an id.
 
-use ratekeeper_core::{Cost, Limit, MaxDebt};
+use ratekeeper_core::{Cost, Decision, Limit, MaxDebt};
 use ratekeeper_stores::{Charge, ChargesError, OwnedCharge, ReservationRecord, StoreError};
 
 use super::applied::Applied;
@@ -88,6 +88,11 @@ impl Settled {
 /// not be settled.
 pub(crate) fn in_full<'c>(charges: &[Charge<'c>], estimate: Cost) -> Vec<Charge<'c>> {
     charges.iter().map(|charge| charge.cost(estimate).max_debt(MaxDebt::NONE)).collect()
+}
+
+/// Returns the charges with what their refund has to know.
+pub(crate) fn as_decided<'c>(charges: &[Charge<'c>], decisions: &[Decision]) -> Vec<Charge<'c>> {
+    charges.iter().zip(decisions).map(|(charge, decision)| charge.decided(decision)).collect()
 }
 
 /// Why nothing was reserved, other than a denial.
@@ -204,6 +209,7 @@ impl Engine {
             return Ok(Reserved { id: None, applied: Applied::by_store(verdict) });
         }
         let id = HoldId::random();
+        let charges = &as_decided(charges, verdict.decisions())[..];
         let record = ReservationRecord::new(charges, estimate, verdict.at());
         if let Err(error) = self.reservations.insert(id, record, valid, now) {
             // The caller could never settle it.

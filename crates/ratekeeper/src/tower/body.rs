@@ -31,6 +31,10 @@ pub(crate) enum Held {
     InFlight {
         _admitted: Box<Admitted>,
     },
+    /// A permit of a bulkhead.
+    Permit {
+        _permit: crate::concurrency::Permit,
+    },
     /// The charges of the request, which depend on the body.
     Metered(Box<Metering>),
 }

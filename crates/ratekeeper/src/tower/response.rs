@@ -11,6 +11,7 @@ use ratekeeper_policy::attributes::HostError;
 use ratekeeper_policy::{BodyKind, LimitAction, ResponseSettings};
 use serde_json::json;
 
+use super::rejection::Rejection;
 use crate::admission::{BindingLimit, Refusal, RefusalReason};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -23,6 +24,7 @@ pub const RATELIMIT_HEADERS: [HeaderName; 5] =
     [RATELIMIT, RATELIMIT_POLICY, X_LIMIT, X_REMAINING, X_RESET];
 const GRPC_RESOURCE_EXHAUSTED: u64 = 8;
 const GRPC_INTERNAL: u64 = 13;
+const GRPC_UNAVAILABLE: u64 = 14;
 const GRPC_UNAUTHENTICATED: u64 = 16;
 const PROBLEM: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
@@ -163,6 +165,51 @@ pub(super) fn misconfigured(message: &str, is_grpc: bool) -> Response<Bytes> {
     }
     let mut response = Response::new(Bytes::new());
     set_grpc_status(&mut response, GRPC_INTERNAL, message);
+    response
+}
+
+/// Returns the response to a request that was rejected to protect the service: 503 with `Retry-After`, or the status
+/// `UNAVAILABLE` if it is a gRPC request. Its extensions have the [`Rejection`].
+///
+/// ```
+/// use ratekeeper::Bulkhead;
+/// use ratekeeper::tower::{Rejection, reject};
+///
+/// let bulkhead = Bulkhead::new(1)?;
+/// let permit = bulkhead.try_acquire();
+/// let rejection = Rejection::Bulkhead(bulkhead.try_acquire().unwrap_err());
+/// let response = reject(&rejection, false);
+/// assert_eq!(response.status(), 503);
+/// assert_eq!(response.headers()["retry-after"], "1");
+/// assert!(response.body().starts_with(b"{\"code\":\"BULKHEAD_FULL\""));
+/// # Ok::<(), ratekeeper::ZeroPermits>(())
+/// ```
+pub fn reject(rejection: &Rejection, is_grpc: bool) -> Response<Bytes> {
+    let retry_after = rejection.retry_after();
+    let secs = secs_up(retry_after);
+    let what = match rejection {
+        Rejection::Shed(_) => "The service is overloaded.",
+        Rejection::Bulkhead(_) => "Too many requests are in flight.",
+    };
+    let plural = if secs == 1 { "" } else { "s" };
+    let message = format!("{what} Try again in {secs} second{plural}.");
+    let mut response = Response::new(Bytes::new());
+    match is_grpc {
+        true => set_grpc_status(&mut response, GRPC_UNAVAILABLE, &message),
+        false => {
+            let body = json!({
+                "code": rejection.code(),
+                "message": message,
+                "retry_after_ms": retry_after.as_micros().div_ceil(1_000) as u64,
+            });
+            *response.body_mut() = body.to_string().into();
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            let content_type = HeaderValue::from_static(content_type(BodyKind::Json));
+            response.headers_mut().insert(CONTENT_TYPE, content_type);
+        }
+    }
+    set_number(response.headers_mut(), RETRY_AFTER, secs);
+    response.extensions_mut().insert(*rejection);
     response
 }
 

@@ -422,23 +422,44 @@ fn a_herd_keeps_to_a_limit_that_resets() {
     }
 }
 
+/// The rows of the README.
+fn short_table(rows: &[Row]) -> String {
+    let mut table = String::from(
+        "| 1,000 clients, a limit of 100/s that resets | peak, of the limit | attempts per request | all served after |\n\
+         |---|---:|---:|---:|\n",
+    );
+    let is_shown = |row: &&Row| row.gave_up() == 0 && !row.name.contains("server allows 50/s");
+    for row in rows.iter().filter(is_shown) {
+        let (peak, attempts, end) = (row.peak_of_limit(), row.amplification(), row.end());
+        let end = end.as_secs_f64();
+        let _ = writeln!(table, "| {} | {peak:.2} | {attempts:.2} | {end:.1} s |", row.name);
+    }
+    table
+}
+
 #[test]
-fn the_table_of_herds_is_that_of_the_docs() {
+fn the_tables_of_herds_are_those_of_the_docs() {
+    let rows = rows();
+    assert_shown("docs/client.md", &table(&rows));
+    assert_shown("README.md", &short_table(&rows));
+}
+
+/// Asserts that a page has this table between its markers, or writes it there.
+fn assert_shown(page: &str, table: &str) {
     const BEGIN: &str = "<!-- herd -->\n";
     const END: &str = "<!-- /herd -->";
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/client.md");
-    let page = std::fs::read_to_string(&file).unwrap();
-    let (before, rest) = page.split_once(BEGIN).expect("the page has the marker <!-- herd -->");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect("the page has the marker <!-- herd -->");
     let (shown, after) = rest.split_once(END).expect("the page has the marker <!-- /herd -->");
-    let table = table(&rows());
     if std::env::var("SNAPSHOTS").is_ok_and(|mode| mode == "overwrite") {
         std::fs::write(&file, format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
         return;
     }
     assert!(
         shown == table,
-        "the table in docs/client.md is not what the clients do. If the change is meant, run\n\
+        "the table in {page} is not what the clients do. If the change is meant, run\n\
          SNAPSHOTS=overwrite cargo test -p ratekeeper --all-features --test client herd\n\n\
-         docs/client.md:\n{shown}\nnow:\n{table}"
+         {page}:\n{shown}\nnow:\n{table}"
     );
 }

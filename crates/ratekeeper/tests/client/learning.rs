@@ -43,6 +43,19 @@ async fn a_refusal_pauses_all_requests_of_the_quota() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_limit_of_a_long_period_does_not_slow_down_what_comes_after_a_pause() {
+    let refusal = || response(429, &[("retry-after", "5")]);
+    let text = "version: 1\nlimits: [{ name: s, per: host, rate: 100/s }, { name: h, per: host, rate: 5000/hour }, \
+                { name: d, per: host, rate: 10000/day, algorithm: fixed_window }]";
+    let upstream = Upstream::sequence([refusal(), response(200, &[])]);
+    let client = upstream.behind(&with_policy(policy(text)).without_retries());
+    let _ = send(&client, get(A)).await;
+    assert_eq!(send_all(&client, 20).await, 20);
+    let times = upstream.times();
+    assert!(times[1] >= 5 * SEC && times[20] < 6 * SEC, "{times:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn other_quotas_are_not_paused() {
     let upstream = Upstream::new(|_, request| match request.path.as_str() {
         "/refused" => response(429, &[("retry-after", "60")]),

@@ -23,7 +23,7 @@ async fn requests_wait_for_the_limit_of_their_host() {
     assert_eq!(upstream.times(), expected);
     let stats = outbound.stats();
     assert_eq!((stats.requests, stats.attempts), (6, 6));
-    let waits = stats.waits.iter().find(|(reason, _)| *reason == WaitReason::RateLimit).unwrap().1;
+    let waits = stats.waits_for(WaitReason::RateLimit);
     assert_eq!((waits.count, waits.time), (2, 200 * MS));
 }
 
@@ -67,6 +67,25 @@ async fn a_wait_that_is_too_long_fails_at_once_and_says_how_long() {
     assert_eq!(refused, [3 * SEC, 3 * SEC], "three were sent: at 0, 1 and 2 s");
     assert_eq!(upstream.times(), [0, 1, 2].map(|n| n * SEC));
     assert_eq!(outbound.stats().refused_locally, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_limit_that_requests_wait_for_counts_for_how_long_they_wait() {
+    // All are within the hour and within the day, so that only the first limit holds them back.
+    let lines = ["10/s burst 1 per host", "5000/hour per host"];
+    let text = "version: 1\nlimits: [{ name: s, per: host, rate: 10/s burst 1 }, \
+                { name: d, per: host, rate: 10000/day, algorithm: fixed_window }]";
+    for outbound in [outbound(&lines), with_policy(policy(text))] {
+        let (upstream, mut tasks) = (Upstream::ok(), tokio::task::JoinSet::new());
+        let client = upstream.behind(&outbound.max_wait(20 * SEC));
+        for _ in 0..100 {
+            let client = client.clone();
+            tasks.spawn(async move { send(&client, get(A)).await.map(drop) });
+            tokio::task::yield_now().await;
+        }
+        tasks.join_all().await.into_iter().for_each(|sent| sent.unwrap());
+        assert_eq!(upstream.times().last(), Some(&(9_900 * MS)));
+    }
 }
 
 #[tokio::test(start_paused = true)]

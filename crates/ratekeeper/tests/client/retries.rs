@@ -1,5 +1,7 @@
 //! What is safe to repeat is retried, within a budget.
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,8 +26,10 @@ fn unlimited() -> Outbound {
 async fn temporary_failures_are_retried() {
     for status in [429, 502, 503, 504] {
         let upstream = Upstream::sequence([response(status, &[]), response(200, &[])]);
-        let served = send(&upstream.behind(&unlimited()), get(A)).await.unwrap();
+        let outbound = unlimited();
+        let served = send(&upstream.behind(&outbound), get(A)).await.unwrap();
         assert_eq!((served.status().as_u16(), upstream.count()), (200, 2));
+        assert_eq!(outbound.stats().retries, 1);
         assert_eq!(served.extensions().get::<Attempt>(), Some(&Attempt(2)));
         let received = upstream.received.lock().unwrap();
         assert!(!received[0].headers.contains_key("x-retry-count"));
@@ -120,9 +124,38 @@ async fn a_body_that_streams_by_is_not_repeated_and_the_error_says_so() {
     assert!(text.contains("429") && text.contains("cannot be sent again"), "{text}");
 }
 
+/// A body that is not at hand when it is first read.
+struct Late {
+    is_late: bool,
+    data: Option<Bytes>,
+}
+
+impl http_body::Body for Late {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        if std::mem::take(&mut self.is_late) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(self.data.take().map(|data| Ok(http_body::Frame::data(data))))
+    }
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_boxed_body_is_repeated_if_it_was_read_and_is_not_too_long() {
-    for (len, is_read, attempts) in [(100, true, 2), (100, false, 1), (100_000, true, 1)] {
+async fn a_boxed_body_is_repeated_if_it_was_at_hand_or_read_and_is_not_too_long() {
+    for (len, is_late, is_read, attempts) in [
+        (100, false, true, 2),
+        (100, false, false, 2),
+        (100, true, true, 2),
+        (100, true, false, 1),
+        (100_000, false, true, 1),
+        (100_000, true, true, 1),
+    ] {
         let bodies = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let seen = bodies.clone();
         let client =
@@ -144,10 +177,11 @@ async fn a_boxed_body_is_repeated_if_it_was_read_and_is_not_too_long() {
                 }
             });
         let body = Bytes::from(vec![b'x'; len]);
-        let request = Request::put(A).body(BoxBody::new(Full::new(body.clone()))).unwrap();
+        let late = Late { is_late, data: Some(body.clone()) };
+        let request = Request::put(A).body(BoxBody::new(late)).unwrap();
         let served = client.layer(unlimited()).oneshot(request).await.unwrap();
         let seen = bodies.lock().unwrap();
-        assert_eq!(seen.len(), attempts, "{len} {is_read}");
+        assert_eq!(seen.len(), attempts, "{len} {is_late} {is_read}");
         assert_eq!(served.status().as_u16(), if attempts == 2 { 200 } else { 503 });
         assert!(!is_read || seen.iter().all(|seen| *seen == body));
     }

@@ -2,7 +2,7 @@
 //! request, or of descriptors.
 
 use http::StatusCode;
-use ratekeeper::policy::{Amount, Resolution};
+use ratekeeper::policy::{Amount, AppliedLimits, Resolution};
 use ratekeeper::{ActivePolicy, Charge, StoreError};
 use serde_json::json;
 
@@ -43,11 +43,15 @@ async fn reset_request(
 ) -> Result<Vec<String>, StoreError> {
     let limits = match active.policy().resolve(&request.attributes(api.now_us())) {
         Resolution::Charged(limits) => limits,
-        Resolution::Exempt(_) | Resolution::MissingIdentity { .. } => Default::default(),
+        Resolution::Exempt(_) | Resolution::MissingIdentity { .. } => AppliedLimits::new(),
     };
-    let charges = limits.iter().filter_map(|applied_limit| match applied_limit.amount() {
-        Amount::Rate(limit) => Some(Charge::new(limit, applied_limit.key.as_bytes())),
-        Amount::Concurrency { .. } => None,
+    let charges = limits.iter().filter_map(|applied_limit| {
+        let key = applied_limit.key.as_bytes();
+        match (applied_limit.guaranteed_limit(), applied_limit.amount()) {
+            (Some(limit), _) => Some(Charge::guaranteed(limit, key)),
+            (None, Amount::Rate(limit)) => Some(Charge::new(limit, key)),
+            (None, Amount::Concurrency { .. }) => None,
+        }
     });
     reset_charges(api, charges).await
 }

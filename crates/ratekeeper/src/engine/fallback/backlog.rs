@@ -147,7 +147,8 @@ impl Entry {
             true => Owed::Bucket { units: 0, shrinks_from: now },
             false => Owed::Window(Box::new(Snapshot::fresh(limit))),
         };
-        Self { charge: charge.into(), owed }
+        // Classes share an entry, so their total is charged, and no guarantee.
+        Self { charge: (&charge.under(limit)).into(), owed }
     }
 
     fn add(&mut self, added: &Charge<'_>, nodes: u32, now: Micros) {

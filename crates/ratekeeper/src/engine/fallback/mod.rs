@@ -38,7 +38,7 @@ use membership::Membership;
 use reservations::LocalReservation;
 use status::{Counters, Status, StoreObserver};
 
-pub use breaker::BreakerState;
+pub use ratekeeper_control::BreakerState;
 pub use status::{FallbackStats, StoreState};
 
 pub(crate) struct Fallback<S> {

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use super::Fallback;
 use crate::engine::applied::{Applied, Degraded};
 use crate::engine::hold_id::HoldId;
-use crate::engine::reservations::{ReservationError, ReserveError, Reserved, Settled};
+use crate::engine::reservations::{ReservationError, ReserveError, Reserved, Settled, as_decided};
 
 /// How often a refund in the store is retried, and the first back-off. Each further one is twice as long, up to
 /// a bound: six minutes in all.
@@ -52,6 +52,7 @@ impl<S: ReservationStore + Send + Sync + 'static> Fallback<S> {
             return Ok(Reserved { id: None, applied });
         }
         let (id, receipt) = (HoldId::random(), applied.receipt());
+        let charges = &as_decided(charges, applied.decisions())[..];
         let record = ReservationRecord::new(charges, estimate, receipt.at());
         let made = match receipt.degraded() {
             Some(degraded) => Made::Degraded(degraded.clone()),

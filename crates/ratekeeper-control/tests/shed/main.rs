@@ -1,0 +1,4 @@
+//! The promises of load shedding.
+
+mod promises;
+mod queue;
