@@ -184,13 +184,6 @@ pub(crate) enum Subject {
     Limited,
 }
 
-/// The limit that refuses, by its index.
-struct Refused {
-    by: usize,
-    reason: RefusalReason,
-    is_degraded: bool,
-}
-
 impl Inner {
     async fn admit(
         &self,
@@ -213,12 +206,9 @@ impl Inner {
         charged: &mut Charged,
     ) -> Result<(), Box<Refusal>> {
         charged.receipts.resize_with(limits.len(), || None);
-        if let Err(Refused { by, reason, is_degraded }) =
-            self.enforce(policy, limits, now, charged).await
-        {
+        if let Err((by, refusal)) = self.enforce(policy, limits, now, charged).await {
             self.telemetry.record(policy, &limits[by], Outcome::Denied, now);
-            let rule = limits[by].rule.clone();
-            return Err(Box::new(Refusal { rule, reason, is_degraded }));
+            return Err(refusal);
         }
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| !limit.is_enforced) {
             charged.receipts[i] = self.shadow(policy, limit, now, &mut charged.permits).await;
@@ -226,21 +216,23 @@ impl Inner {
         Ok(())
     }
 
+    /// Charges the limits that are enforced. If one refuses, returns its index too.
     async fn enforce(
         &self,
         policy: &ActivePolicy,
         limits: &[AppliedLimit],
         now: Micros,
         charged: &mut Charged,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), (usize, Box<Refusal>)> {
         let mut rates: SmallVec<[usize; 4]> = SmallVec::new();
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced) {
             match limit.amount() {
                 Amount::Rate(_) => rates.push(i),
                 Amount::Concurrency { max, .. } => {
-                    let reason = RefusalReason::TooManyInFlight { max: *max };
-                    let permit = self.acquire(limit).await;
-                    let permit = permit.ok_or(Refused { by: i, reason, is_degraded: false })?;
+                    let Some(permit) = self.acquire(limit).await else {
+                        let reason = RefusalReason::TooManyInFlight { max: *max };
+                        return Err((i, refusal(limit, reason, false)));
+                    };
                     charged.permits.push(permit);
                 }
             }
@@ -264,7 +256,7 @@ impl Inner {
         rates: &[usize],
         now: Micros,
         charged: &mut Charged,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), (usize, Box<Refusal>)> {
         let charges = || -> SmallVec<[Charge<'_>; 2]> {
             rates.iter().filter_map(|i| charge_of(&limits[*i])).collect()
         };
@@ -278,14 +270,14 @@ impl Inner {
         let Ok(applied) = applied else {
             // Limits of a policy differ in name, so there are too many of them.
             let reason = RefusalReason::TooManyLimits { max: CHARGES_MAX };
-            return Err(Refused { by: rates[0], reason, is_degraded: false });
+            return Err((rates[0], refusal(&limits[rates[0]], reason, false)));
         };
         let (by, decision) = (rates[applied.binding()], **applied);
         charged.is_degraded = applied.is_degraded();
         if !decision.allowed() {
             let limit = rate_of(&limits[by]).expect("only rates were charged").clone();
             let reason = RefusalReason::RateLimited { limit, decision };
-            return Err(Refused { by, reason, is_degraded: charged.is_degraded });
+            return Err((by, refusal(&limits[by], reason, charged.is_degraded)));
         }
         charged.binding = Some((by, decision));
         charged.delay = applied.delay();
@@ -334,6 +326,10 @@ impl Inner {
         let (key, on_failure) = (limit.key.as_bytes(), limit.rule.on_failure());
         self.engine.acquire(PermitRequest { name, key, max: *max, on_failure }).await
     }
+}
+
+fn refusal(limit: &AppliedLimit, reason: RefusalReason, is_degraded: bool) -> Box<Refusal> {
+    Box::new(Refusal { rule: limit.rule.clone(), reason, is_degraded })
 }
 
 fn memory_store(settings: &StoreSettings) -> EngineStore {
