@@ -9,7 +9,7 @@ use crate::response_hints::QuotaHint;
 /// Resets are whole seconds, so two of the same time may differ by this much.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
-/// Up to this window, a bucket and a window cannot be told apart by whole seconds.
+/// Up to this window, a bucket and a window cannot be distinguished by whole seconds.
 const AMBIGUOUS_WINDOW_MAX: Duration = Duration::from_secs(2);
 
 /// While the model is uncertain, a reset that is this close to the end of a wait is waited for.
@@ -19,7 +19,7 @@ const UNCERTAIN_SLACK: Duration = Duration::from_secs(2);
 ///
 /// Servers mean one of two things by what remains and when it resets. With a fixed window, nothing
 /// comes back before the reset. A bucket refills all the time, and the reset is when it is full; who
-/// waited for it would waste quota. Where the limit and its window are known, they are told apart:
+/// waited for it would waste quota. Where the limit and its window are known, they are distinguished:
 /// a bucket of which `r` of `q` units remain is full after at most `(q − r)·w/q`, up to a second of
 /// rounding. A later reset is that of a window, and then the server is taken to use windows from
 /// there on. An earlier reset is the time until the next request is admitted, whatever the server

@@ -78,6 +78,9 @@ struct Lines {
     limits: Vec<LineLimit>,
 }
 
+/// What is wrong with a line.
+struct Mistake(String);
+
 /// One limit: its fields as YAML, and what to call it if there are several.
 struct LineLimit {
     name: String,
@@ -102,18 +105,20 @@ impl Lines {
             Some(count) => limit.field("concurrency", count),
             None => limit.field("rate", &quoted(amount.trim())),
         }
-        self.add_per(&mut limit, per).map_err(|why| PolicyErrors::plain(line, &why))?;
+        self.add_per(&mut limit, per).map_err(|Mistake(why)| PolicyErrors::plain(line, &why))?;
         if in_flight(amount).is_some() {
             limit.name_part("in-flight");
         }
         if let Some(route) = route {
-            limit.add_route(route.trim()).map_err(|why| PolicyErrors::plain(line, &why))?;
+            limit
+                .add_route(route.trim())
+                .map_err(|Mistake(why)| PolicyErrors::plain(line, &why))?;
         }
         self.limits.push(limit);
         Ok(())
     }
 
-    fn add_per(&mut self, limit: &mut LineLimit, per: &str) -> Result<(), String> {
+    fn add_per(&mut self, limit: &mut LineLimit, per: &str) -> Result<(), Mistake> {
         if matches!(per, "" | "everybody") {
             limit.name_part("all");
             return Ok(());
@@ -131,7 +136,7 @@ impl Lines {
     }
 
     /// Returns the name of the identity that a line calls so.
-    fn identity(&mut self, text: &str, limit: &mut LineLimit) -> Result<String, String> {
+    fn identity(&mut self, text: &str, limit: &mut LineLimit) -> Result<String, Mistake> {
         if matches!(text, "ip" | "host") {
             limit.name_part(text);
             return Ok(text.to_string());
@@ -139,9 +144,9 @@ impl Lines {
         let (kind, name) = match text.split_once(' ') {
             Some((kind, name)) if KINDS.contains(&kind) => (kind, name.trim()),
             _ => {
-                return Err(format!(
+                return Err(Mistake(format!(
                     "cannot count by \"{text}\"; use ip or host, or header, cookie, query or custom and a name"
-                ));
+                )));
             }
         };
         limit.name_part(name);
@@ -200,14 +205,15 @@ impl LineLimit {
         self.name.extend(part.chars().map(|c| if is_allowed(c) { c } else { '_' }));
     }
 
-    fn add_route(&mut self, route: &str) -> Result<(), String> {
+    fn add_route(&mut self, route: &str) -> Result<(), Mistake> {
         let (method, path) = match route.split_once(' ') {
             Some((method, path)) => (Some(method), Some(path.trim())),
             None if route.starts_with('/') => (None, Some(route)),
             None => (Some(route), None),
         };
         if path.is_some_and(|path| !path.starts_with('/')) {
-            return Err(format!("cannot match \"{route}\"; write a route as POST /v1/chat/**"));
+            let why = format!("cannot match \"{route}\"; write a route as POST /v1/chat/**");
+            return Err(Mistake(why));
         }
         let parts = [("method", method), ("path", path)];
         let given = parts.into_iter().filter_map(|(field, value)| Some((field, value?)));

@@ -68,58 +68,37 @@ impl ReplayBody for String {
     replay_by_clone!();
 }
 
+macro_rules! replay_by_recording {
+    ($error:ty) => {
+        type Kept = Recording;
+
+        fn keep(self) -> (Self, Recording) {
+            let (body, recording) = Recorded::new(self);
+            (Self::new(body), recording)
+        }
+
+        fn replay(kept: &Recording) -> Option<Self> {
+            Some(Self::new(without_error::<$error>(kept.body()?)))
+        }
+    };
+}
+
 impl<E: Send + 'static> ReplayBody for BoxBody<Bytes, E> {
-    type Kept = Recording;
-
-    fn keep(self) -> (Self, Recording) {
-        let (body, recording) = Recorded::new(self);
-        (Self::new(body), recording)
-    }
-
-    fn replay(kept: &Recording) -> Option<Self> {
-        Some(Self::new(without_error(kept.body()?)))
-    }
+    replay_by_recording!(E);
 }
 
 impl<E: Send + 'static> ReplayBody for UnsyncBoxBody<Bytes, E> {
-    type Kept = Recording;
-
-    fn keep(self) -> (Self, Recording) {
-        let (body, recording) = Recorded::new(self);
-        (Self::new(body), recording)
-    }
-
-    fn replay(kept: &Recording) -> Option<Self> {
-        Some(Self::new(without_error(kept.body()?)))
-    }
+    replay_by_recording!(E);
 }
 
 #[cfg(feature = "tonic")]
 impl ReplayBody for tonic::body::Body {
-    type Kept = Recording;
-
-    fn keep(self) -> (Self, Recording) {
-        let (body, recording) = Recorded::new(self);
-        (Self::new(body), recording)
-    }
-
-    fn replay(kept: &Recording) -> Option<Self> {
-        Some(Self::new(without_error::<tonic::Status>(kept.body()?)))
-    }
+    replay_by_recording!(tonic::Status);
 }
 
 #[cfg(feature = "axum")]
 impl ReplayBody for axum::body::Body {
-    type Kept = Recording;
-
-    fn keep(self) -> (Self, Recording) {
-        let (body, recording) = Recorded::new(self);
-        (Self::new(body), recording)
-    }
-
-    fn replay(kept: &Recording) -> Option<Self> {
-        Some(Self::new(kept.body()?))
-    }
+    replay_by_recording!(axum::Error);
 }
 
 /// A body that is sent only once, such as one that streams by. A request with it is not retried, unless it was
