@@ -310,9 +310,9 @@ impl Outbound {
         if expected.hold.until > wait_until {
             return Err(NotSent::too_long(&expected, began));
         }
-        let _waiting = quota.wait();
+        let waiting = quota.wait();
         let turn = tokio::time::timeout(wait_until.since(began), quota.turn.lock());
-        let Ok(_turn) = turn.await else { return Err(NotSent::too_long(&expected, self.now())) };
+        let Ok(turn) = turn.await else { return Err(NotSent::too_long(&expected, self.now())) };
         let queued = self.now().since(began);
         if !queued.is_zero() {
             self.shared.counters.waited(WaitReason::Queue, queued);
@@ -322,6 +322,8 @@ impl Outbound {
             let ended = self.shared.ended.notified();
             let wait = match self.try_admit(&mut candidate, 1, self.now()).await {
                 Ok(charge) => {
+                    // The next one need not wait for the delay of this one.
+                    drop((turn, waiting));
                     let ticket = self.ticket(charge, candidate.quota);
                     return self.delayed(ticket, wait_until).await;
                 }

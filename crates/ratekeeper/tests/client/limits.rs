@@ -191,11 +191,13 @@ async fn a_leaky_bucket_spaces_requests_evenly() {
     );
     let (outbound, upstream) = (with_policy(policy), Upstream::ok());
     let client = upstream.behind(&outbound);
-    let sends = (0..5).map(|_| send(&client, get(A)));
+    // Ten fit into the bucket, and the others wait for a place in it.
+    let sends = (0..30).map(|_| send(&client, get(A)));
     for sent in futures(sends).await {
         sent.unwrap();
     }
-    assert_eq!(upstream.times(), [0, 100, 200, 300, 400].map(Duration::from_millis));
+    let expected: Vec<_> = (0..30).map(|n| n * 100 * MS).collect();
+    assert_eq!(upstream.times(), expected);
 }
 
 async fn futures<F: Future<Output: Send + 'static>>(
