@@ -12,7 +12,7 @@ use ratekeeper_control::adaptive::{
 const SECOND: u64 = 1_000_000;
 const START: u64 = 1_790_000_000 * SECOND;
 
-/// Proposes whatever it is told.
+/// Proposes these limits, one after the other.
 struct Reckless(Vec<f64>);
 
 impl LimitAlgorithm for Reckless {

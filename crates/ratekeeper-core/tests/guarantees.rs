@@ -222,8 +222,8 @@ proptest! {
         }
     }
 
-    /// While the guarantees are full and nobody uses them, others get the whole flow of the total, and the burst that
-    /// is guaranteed to nobody.
+    /// While the guarantees are full and unused, others get the whole flow of the total, and the burst that
+    /// no class is guaranteed.
     #[test]
     fn unused_flow_is_lent_in_full(guarantees in guarantees(), trace in requests()) {
         let held: u64 = guarantees.iter().map(|(_, guarantee)| guarantee.quota()).sum();

@@ -21,7 +21,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 const CALLS: usize = 30;
 
-/// Fails every tenth call, and tells the client to repeat it after 50 ms.
+/// Fails every tenth call, with a pushback of 50 ms.
 fn unreliable(request: Request<()>) -> Result<Request<()>, Status> {
     static RECEIVED: AtomicUsize = AtomicUsize::new(0);
     if RECEIVED.fetch_add(1, Ordering::Relaxed) % 10 < 9 {

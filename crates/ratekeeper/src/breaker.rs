@@ -638,7 +638,7 @@ impl<C: Clock> Shared<C> {
     }
 
     /// Does something with the state machine, after it knows of all successes. Publishes the change of the state, and
-    /// tells the observer.
+    /// calls the observer.
     fn change<T>(
         &self,
         now: Micros,
@@ -665,7 +665,7 @@ impl<C: Clock> Shared<C> {
         (result, Some(change))
     }
 
-    /// Tells the state machine of the successes. Those since the breaker has opened do not count.
+    /// Records the successes in the state machine. Those since the breaker has opened do not count.
     fn deliver_successes(&self, guarded: &mut Guarded, now: Micros) {
         let successes = self.successes.0.swap(0, Ordering::Relaxed);
         guarded.stats.successes += successes;

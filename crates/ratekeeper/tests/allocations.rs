@@ -1,36 +1,12 @@
 //! A check does not allocate.
-#![allow(unsafe_code, reason = "an allocator that counts is unsafe by its trait")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "support/counting_allocator.rs"]
+mod counting_allocator;
+
 use std::cell::Cell;
 
+use counting_allocator::ALLOCATIONS;
 use ratekeeper::{ALGORITHMS, Algorithm, Charge, Cost, Limit, Limiter};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: forwards every call unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 fn allocations_of(act: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.with(Cell::get);

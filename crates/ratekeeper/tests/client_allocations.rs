@@ -1,9 +1,10 @@
 //! The client layer allocates the future that it returns, and what a retry needs. The counts are of a request that need
 //! not wait.
 #![cfg(feature = "client")]
-#![allow(unsafe_code, reason = "an allocator that counts is unsafe by its trait")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "support/counting_allocator.rs"]
+mod counting_allocator;
+
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::pin::pin;
@@ -16,31 +17,7 @@ use http_body_util::Full;
 use ratekeeper::client::Outbound;
 use tower::{Layer, Service, service_fn};
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: forwards every call unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting_allocator::ALLOCATIONS;
 
 fn request(headers: Vec<(HeaderName, HeaderValue)>) -> Request<Full<Bytes>> {
     let mut request =

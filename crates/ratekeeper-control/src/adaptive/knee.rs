@@ -12,7 +12,7 @@ use super::{LimitAlgorithm, Window};
 ///
 /// The latency without queueing is the difficult part, because under overload no request is without
 /// queueing, and because a service that became slower looks like a service that is overloaded. One
-/// test tells them apart, and is all this controller believes in:
+/// test distinguishes them, and is all that this controller relies on:
 ///
 /// > Lower the limit. If latency falls as much as a queue would make it fall, there was a queue. If
 /// > not, the service is just that slow, and this is the latency without queueing.

@@ -65,7 +65,7 @@ impl ShedderConfig {
     /// A request of the class is not shed while the class has less than this share of all requests
     /// that were admitted in the last ten intervals. So a higher class cannot starve it, and it
     /// cannot take more than this share from a higher class, however many requests it has. Of a
-    /// class that the level sheds entirely, the reserved share goes to whoever comes first.
+    /// class that the level sheds entirely, the reserved share is first come, first served.
     #[must_use]
     pub const fn with_reserved_percent(mut self, class: Class, percent: u8) -> Self {
         let index = class.rank() as usize;
@@ -100,7 +100,7 @@ impl ShedderConfig {
         Self { rotation, ..self }
     }
 
-    /// Sets a secret that the places of users depend on, so that nobody can choose a name that is
+    /// Sets a secret that the places of users depend on, so that no user can choose a name that is
     /// served. All processes that are to serve the same users need the same.
     #[must_use]
     pub const fn with_seed(self, seed: u64) -> Self {

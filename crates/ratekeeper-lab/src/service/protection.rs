@@ -23,7 +23,7 @@ use super::rivals::{EnvoyGradient, NetflixGradient2};
 pub enum Protection {
     /// Every request reaches the queue of the service.
     None,
-    /// A limit that somebody chose: tower's `ConcurrencyLimit` and `LoadShed`.
+    /// A fixed limit: tower's `ConcurrencyLimit` and `LoadShed`.
     Fixed(u32),
     /// [`Knee`], the default.
     Knee,

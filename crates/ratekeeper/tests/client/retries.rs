@@ -64,14 +64,16 @@ async fn a_retry_never_comes_before_retry_after() {
 #[tokio::test(start_paused = true)]
 async fn only_what_is_safe_is_repeated() {
     let keyed = || Request::post(A).header("idempotency-key", "k").body(Body::default()).unwrap();
-    let told = || {
+    let repeatable = || {
         let mut request = post(A);
         request.extensions_mut().insert(Repeatable);
         request
     };
     let put = || Request::put(A).body(Body::default()).unwrap();
     let patch = || Request::patch(A).body(Body::default()).unwrap();
-    for (request, attempts) in [(keyed(), 2), (told(), 2), (put(), 2), (post(A), 1), (patch(), 1)] {
+    for (request, attempts) in
+        [(keyed(), 2), (repeatable(), 2), (put(), 2), (post(A), 1), (patch(), 1)]
+    {
         let upstream = Upstream::sequence([response(503, &[]), response(200, &[])]);
         let _ = send(&upstream.behind(&unlimited()), request).await;
         assert_eq!(upstream.count(), attempts);
