@@ -3,7 +3,7 @@
 //! [`Trace`] reads recorded arrivals and [`Traffic`] generates them. [`Simulation`] decides each
 //! one with the same store that serves real traffic, and [`compare`] reports how several limits
 //! handle the same arrivals. Time comes from the arrivals: nothing reads a clock or sleeps. [`service`]
-//! models a service under overload, behind a concurrency limit.
+//! models a service under overload, behind a concurrency limit. [`plan`] finds the rate that a service can be offered.
 //!
 //! ```
 //! use std::time::Duration;
@@ -30,6 +30,7 @@ mod compare;
 mod delay_histogram;
 mod json;
 mod peak;
+pub mod plan;
 mod random;
 mod releases;
 mod round;

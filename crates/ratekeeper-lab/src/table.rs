@@ -139,6 +139,19 @@ fn tables<const N: usize>(rows: &[[String; N]], width: usize) -> Vec<String> {
     lines
 }
 
+/// Returns the lines of a table of texts, which begin where their column does.
+pub(crate) fn aligned(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |row: &Vec<String>, i: usize| row.get(i).map_or(0, |cell| cell.chars().count());
+    let column_width = |i: usize| rows.iter().map(|row| width(row, i)).max().unwrap_or(0);
+    let widths: Vec<_> = (0..columns).map(column_width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
+    };
+    rows.iter().map(line).collect()
+}
+
 fn table_line(row: &[String], widths: &[usize], columns: Range<usize>) -> String {
     let mut line = format!("{:<1$}", row[0], widths[0]);
     for (cell, width) in row[columns.clone()].iter().zip(&widths[columns]) {

@@ -13,6 +13,7 @@ mod gateway;
 mod listener;
 mod log;
 mod metrics;
+mod plan;
 mod policy_input;
 mod reload;
 mod remote;
@@ -53,6 +54,7 @@ enum Command {
     /// Print the JSON Schema of policy files, for editors
     Schema,
     Simulate(simulate::Simulate),
+    Plan(Box<plan::Plan>),
     /// Print a completion script for your shell
     ///
     /// For bash: source <(ratekeeper completions bash)
@@ -75,6 +77,7 @@ pub fn run() -> ExitCode {
         Command::Explain(command) => command.run(),
         Command::Schema => schema::run(),
         Command::Simulate(command) => command.run(),
+        Command::Plan(command) => command.run(),
         Command::Completions { shell } => completions(shell),
     };
     done.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)

@@ -1,0 +1,99 @@
+//! Writes the plan as a policy file.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use ratekeeper::policy::NoSources;
+use ratekeeper::{Policy, PolicyErrors};
+use ratekeeper_lab::plan::{CapacityPlan, Division, PolicyOptions};
+
+use crate::failure::Failure;
+
+#[derive(Args)]
+pub(super) struct PolicyFile {
+    /// Write a policy to this file, which must not exist
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+
+    /// Overwrite the file
+    #[arg(long, requires = "write")]
+    force: bool,
+
+    /// Guarantee each class its rate out of one limit, so that others can use what it leaves
+    #[arg(long, requires = "write", requires = "split")]
+    guarantee: bool,
+
+    /// Header that names the class of a request
+    #[arg(long, value_name = "NAME", default_value = "x-class", value_parser = header)]
+    class_header: String,
+
+    /// Header that names the user of a request
+    #[arg(long, value_name = "NAME", default_value = "x-user", value_parser = header)]
+    user_header: String,
+}
+
+/// Why a policy file is not written.
+#[derive(Debug, thiserror::Error)]
+enum WriteError {
+    #[error("{} exists already; overwrite it with --force", .0.display())]
+    Exists(PathBuf),
+    #[error("cannot write {}", .0.display())]
+    Io(PathBuf, #[source] io::Error),
+    #[error("this plan is no valid policy; use rounder numbers")]
+    Invalid(#[source] PolicyErrors),
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("a header has letters, digits and hyphens")]
+struct HeaderError;
+
+fn header(text: &str) -> Result<String, HeaderError> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    match text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(is_name) {
+        true => Ok(text.to_ascii_lowercase()),
+        false => Err(HeaderError),
+    }
+}
+
+impl PolicyFile {
+    /// Writes the policy, if a file is given.
+    pub(super) fn write(&self, plan: &CapacityPlan, division: &Division) -> Result<(), Failure> {
+        let Some(path) = &self.write else { return Ok(()) };
+        let options = PolicyOptions {
+            guarantee: self.guarantee,
+            class_header: &self.class_header,
+            user_header: &self.user_header,
+            command: &command_line(),
+        };
+        let text = division.to_policy(plan, &options);
+        let name = path.display().to_string();
+        Policy::parse(&name, &text, &NoSources)
+            .map_err(|errors| Failure::input(WriteError::Invalid(errors)))?;
+        let mut file = OpenOptions::new();
+        let file = match self.force {
+            true => file.create(true).truncate(true),
+            false => file.create_new(true),
+        };
+        let written =
+            file.write(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Failure::input(WriteError::Exists(path.clone())),
+            _ => Failure::io(WriteError::Io(path.clone(), error)),
+        })
+    }
+}
+
+/// Returns the command as it can be typed.
+fn command_line() -> String {
+    let args = env::args().skip(1).map(|arg| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,%:".contains(c);
+        match !arg.is_empty() && arg.chars().all(is_plain) {
+            true => arg,
+            false => format!("'{}'", arg.replace('\'', r"'\''")),
+        }
+    });
+    std::iter::once("ratekeeper".to_string()).chain(args).collect::<Vec<_>>().join(" ")
+}
