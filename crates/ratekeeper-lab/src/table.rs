@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::ops::Range;
 
-use crate::chart::{Bars, Chart, Decided, Panel, TextOptions};
+use crate::chart::{Bars, Chart, Decided, Legend, Panel, TextOptions};
 use crate::compare::{Report, Run};
 use crate::text::{list_text, percent_text, short_span_text, span_text, wrap};
 
@@ -77,7 +77,8 @@ impl Report {
         let groups = self.same_decisions();
         let arrivals = groups.iter().map(|group| self.arrivals_panel(group, bars_max));
         let releases = self.runs.iter().filter_map(|run| self.releases_panel(run, bars_max));
-        Chart { column_us, panels: arrivals.chain(releases).collect() }.to_text(options)
+        let legend = Legend::DECISIONS;
+        Chart { column_us, legend, panels: arrivals.chain(releases).collect() }.to_text(options)
     }
 
     /// Returns the panel of runs that admitted the same requests.

@@ -56,7 +56,7 @@ pub mod suggest;
 #[cfg(feature = "jwt")]
 mod token;
 pub mod usage;
-mod yaml;
+pub mod yaml;
 mod yaml_mistakes;
 
 pub use condition::Mismatch;
