@@ -153,7 +153,7 @@ impl Browser {
         bad.map(|entry| entry["message"].as_str().unwrap_or_default().to_string()).collect()
     }
 
-    /// Returns the addresses that were requested since the last call.
+    /// Returns the addresses that pages requested since the last call, without those of the browser's own start page.
     pub fn requests(&self) -> Vec<String> {
         let entries = self.post("/se/log", &json!({ "type": "performance" }));
         let events = entries.as_array().expect("a list").iter().map(|entry| {
@@ -163,6 +163,7 @@ impl Browser {
         let requests = events.filter(|event| event["method"] == "Network.requestWillBeSent");
         requests
             .filter_map(|event| Some(event["params"]["request"]["url"].as_str()?.to_string()))
+            .filter(|url| !url.starts_with("chrome://") && !url.starts_with("data:"))
             .collect()
     }
 
