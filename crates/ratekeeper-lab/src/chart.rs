@@ -51,8 +51,8 @@ impl TextOptions {
 /// What the two parts of a bar are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Legend {
-    lower: &'static str,
-    upper: &'static str,
+    pub(crate) lower: &'static str,
+    pub(crate) upper: &'static str,
 }
 
 impl Legend {

@@ -5,6 +5,7 @@ mod admin;
 mod body;
 mod check;
 mod choices;
+mod command_line;
 mod explain;
 mod failure;
 #[cfg(feature = "fuzzing")]
@@ -17,6 +18,7 @@ mod plan;
 mod policy_input;
 mod reload;
 mod remote;
+mod scenario;
 mod schema;
 mod serve;
 mod simulate;

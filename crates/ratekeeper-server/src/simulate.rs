@@ -10,12 +10,14 @@ use clap::{Args, ValueEnum};
 use ratekeeper_core::{Algorithm, Limit, Micros, Rate};
 use ratekeeper_lab::{
     AllAlgorithms, Arrival, Pattern, Report, Simulation, Trace, TraceError, Traffic,
-    compare_simulations, span_text, write_decisions,
+    compare_simulations, report::Document, span_text, write_decisions,
 };
 
 use crate::choices::{self, AlgorithmChoice, AlgorithmChoiceParser};
+use crate::command_line::command_line;
 use crate::failure::Failure;
 use crate::remote::RemoteDecider;
+use crate::scenario;
 use crate::terminal;
 
 const EXAMPLES: &str = "\
@@ -31,6 +33,12 @@ Examples:
 
   Print every decision for recorded traffic, one JSON object per line:
     ratekeeper simulate '5/s burst 10' --trace trace.csv --format jsonl
+
+  A report to attach to a design review, as one HTML file:
+    ratekeeper simulate 10/s --algorithm all --format html > report.html
+
+  A scenario from a file, such as a retry storm with and without a budget:
+    ratekeeper simulate --scenario retry-storm.yaml
 
   Make the same decisions in Redis; the output is identical:
     ratekeeper simulate 100/minute --trace trace.csv --format jsonl --store redis://127.0.0.1:6379
@@ -55,8 +63,12 @@ const PERIODS: u32 = 10;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Simulate {
     /// The limit: a rate such as 100/minute, "5/s burst 10" for a bucket, or "1000/calendar day in Europe/Berlin"
-    #[arg(value_name = "LIMIT")]
-    rate: Rate,
+    #[arg(value_name = "LIMIT", required_unless_present = "scenario")]
+    rate: Option<Rate>,
+
+    /// Run this scenario file instead: clients that retry, several nodes, a store that fails
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "algorithm", "count_rejected", "trace", "traffic", "offered", "duration", "start", "keys", "store", "keys_max"])]
+    scenario: Option<PathBuf>,
 
     /// Algorithm to simulate [default: token_bucket; fixed_window for a calendar period]
     #[arg(long, value_name = "ALGORITHM", value_parser = AlgorithmChoiceParser)]
@@ -91,9 +103,9 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     keys: u32,
 
-    /// Seed of random traffic; the same seed generates the same traffic
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    /// Seed of random traffic; the same seed generates the same traffic [default: 1, or that of the scenario]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
 
     /// Decide in this Redis or Valkey instead of in memory, at the times of the trace: redis://HOST:PORT,
     /// rediss://…, redis+sentinel://…/SERVICE, redis+cluster://…
@@ -110,13 +122,19 @@ pub(crate) struct Simulate {
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum OutputFormat {
+pub(crate) enum OutputFormat {
     /// A table and a chart
     Table,
     /// One JSON document with totals and time series
     Json,
     /// One JSON object per line for each decision
     Jsonl,
+    /// A report with interactive charts, as one file that needs no network
+    Html,
+    /// The charts as a picture
+    Svg,
+    /// A report in Markdown
+    Md,
 }
 
 /// Why a trace cannot be opened.
@@ -131,6 +149,9 @@ type Arrivals = Box<dyn Iterator<Item = Result<Arrival, TraceError>>>;
 
 impl Simulate {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        if let Some(file) = &self.scenario {
+            return scenario::run(file, self.seed, self.format);
+        }
         let (limits, notes) = self.limits()?;
         let (arrivals, span) = self.arrivals()?;
         let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
@@ -145,6 +166,10 @@ impl Simulate {
         self.print(&report, &notes, out).map_err(Failure::output)?;
         self.warn(report.evictions());
         Ok(())
+    }
+
+    fn rate(&self) -> Rate {
+        self.rate.expect("there is a limit if there is no scenario")
     }
 
     fn simulations(&self, limits: &[Limit]) -> Result<Vec<Simulation>, Failure> {
@@ -162,9 +187,9 @@ impl Simulate {
         let algorithm = match self.algorithm {
             Some(AlgorithmChoice::All) => return self.all_limits(),
             Some(AlgorithmChoice::One(algorithm)) => algorithm,
-            None => Algorithm::default_for(&self.rate),
+            None => Algorithm::default_for(&self.rate()),
         };
-        let limit = Limit::new(self.rate, algorithm)?;
+        let limit = Limit::new(self.rate(), algorithm)?;
         let limit = if self.count_rejected { limit.count_rejected()? } else { limit };
         Ok((vec![limit], Vec::new()))
     }
@@ -178,7 +203,7 @@ impl Simulate {
                 "--format jsonl prints the decisions of one algorithm; use one instead of all",
             ));
         }
-        let AllAlgorithms { limits, notes } = AllAlgorithms::new(self.rate)?;
+        let AllAlgorithms { limits, notes } = AllAlgorithms::new(self.rate())?;
         Ok((limits, notes))
     }
 
@@ -186,9 +211,9 @@ impl Simulate {
         if self.trace.is_some() {
             return Ok((Box::new(Trace::new(self.open()?)), None));
         }
-        let duration = self.duration.unwrap_or(self.rate.period() * PERIODS);
-        let traffic = Traffic::new(self.traffic, self.rate, duration);
-        let traffic = traffic.with_keys(self.keys).with_seed(self.seed);
+        let duration = self.duration.unwrap_or(self.rate().period() * PERIODS);
+        let traffic = Traffic::new(self.traffic, self.rate(), duration);
+        let traffic = traffic.with_keys(self.keys).with_seed(self.seed.unwrap_or(1));
         let traffic = match self.offered()? {
             Some(rate) => traffic.with_rate(rate),
             None => traffic,
@@ -222,20 +247,29 @@ impl Simulate {
     }
 
     fn print(&self, report: &Report, notes: &[String], mut out: impl Write) -> io::Result<()> {
-        if self.format == OutputFormat::Json {
-            writeln!(out, "{}", report.to_json())?;
-            return out.flush();
+        match self.format {
+            OutputFormat::Table => {
+                writeln!(out, "{}", self.title(report))?;
+                notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))?;
+                write!(out, "\n{}", report.to_text(terminal::text_options()))?;
+            }
+            OutputFormat::Json | OutputFormat::Jsonl => writeln!(out, "{}", report.to_json())?,
+            OutputFormat::Html => write!(out, "{}", self.document(report, notes).to_html())?,
+            OutputFormat::Svg => write!(out, "{}", self.document(report, notes).to_svg())?,
+            OutputFormat::Md => write!(out, "{}", self.document(report, notes).to_markdown())?,
         }
-        writeln!(out, "{}", self.title(report))?;
-        notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))?;
-        write!(out, "\n{}", report.to_text(terminal::text_options()))?;
         out.flush()
+    }
+
+    fn document(&self, report: &Report, notes: &[String]) -> Document {
+        let document = report.to_document(&self.title(report)).command(command_line());
+        notes.iter().fold(document, Document::note)
     }
 
     fn title(&self, report: &Report) -> String {
         let limit = match report.runs() {
             [run] => run.limit().to_string(),
-            _ => format!("{} with every algorithm", self.rate),
+            _ => format!("{} with every algorithm", self.rate()),
         };
         let offered = report.runs().first().map_or(0, |run| run.summary().offered());
         let source = match &self.trace {

@@ -6,6 +6,9 @@ use serde::Serialize;
 use super::{Dependency, PlanError, Ratio, Step};
 use crate::text::span_text;
 
+/// The name of the step that is the result.
+pub(super) const SAFE_RATE: &str = "safe rate";
+
 /// What a service has: the input of a plan.
 ///
 /// ```
@@ -166,7 +169,7 @@ impl Capacity {
         let formula = format!("{} × {margin}", plan.ceiling_text());
         let is_rounded = exact != Ratio::per_second(plan.safe);
         let formula = if is_rounded { format!("{formula} = {exact}/s") } else { formula };
-        steps.push(Step::new("safe rate", formula, plan.safe));
+        steps.push(Step::new(SAFE_RATE, formula, plan.safe));
         let formula = format!("{} × {latency}", plan.safe);
         steps.push(Step::new("safe concurrency", formula, in_flight));
         let room = match &plan.weakest {

@@ -5,10 +5,12 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::capacity::CapacityNumbers;
+use super::capacity::SAFE_RATE;
 use super::split::ClassNumbers;
 use super::{CapacityPlan, Class, Division, LatencyModel, Load, QueueModel, Slo, SloCheck, Step};
 use crate::TextOptions;
 use crate::canvas;
+use crate::report::{self, Column, Document, Table};
 use crate::table;
 use crate::text::{short_span_text, wrap};
 
@@ -27,10 +29,19 @@ pub struct PlanReport {
     warnings: Vec<String>,
 }
 
-/// A table with a heading.
-struct Section {
+/// A table with a heading, whose first row has the names of the columns.
+struct Part {
     heading: &'static str,
     rows: Vec<Vec<String>>,
+}
+
+impl Part {
+    fn into_section(self) -> report::Section {
+        let mut rows = self.rows.into_iter();
+        let names = rows.next().unwrap_or_default();
+        let table = rows.fold(Table::new(names.into_iter().map(Column::text)), Table::row);
+        report::Section::new(self.heading).table(table)
+    }
 }
 
 impl PlanReport {
@@ -95,33 +106,16 @@ impl PlanReport {
         text
     }
 
-    /// Returns the plan as Markdown.
+    /// Returns the plan as a document.
     #[must_use]
-    pub fn to_markdown(&self) -> String {
-        let mut text = String::new();
-        for Section { heading, rows } in self.sections() {
-            let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-            writeln!(text, "### {heading}\n").expect(STRING);
-            for (i, row) in rows.iter().enumerate() {
-                let cells = (0..columns).map(|n| row.get(n).map_or("", String::as_str));
-                writeln!(text, "| {} |", cells.collect::<Vec<_>>().join(" | ")).expect(STRING);
-                if i == 0 {
-                    writeln!(text, "|{}", "---|".repeat(columns)).expect(STRING);
-                }
-            }
-            text.push('\n');
-        }
-        let list = |text: &mut String, heading: &str, items: &[String]| {
-            if !items.is_empty() {
-                writeln!(text, "### {heading}\n").expect(STRING);
-                items.iter().for_each(|item| writeln!(text, "- {item}").expect(STRING));
-                text.push('\n');
-            }
-        };
-        list(&mut text, "Warnings", &self.warnings);
-        list(&mut text, "Assumptions", &self.assumptions);
-        text.truncate(text.trim_end().len());
-        text + "\n"
+    pub fn to_document(&self) -> Document {
+        let rate = self.steps.iter().find(|step| step.name == SAFE_RATE);
+        let title = format!("Plan: {}", rate.map_or("", |step| step.result.as_str()));
+        let document = self.warnings.iter().fold(Document::new(title), Document::note);
+        let sections = self.sections().into_iter().map(Part::into_section);
+        let document = sections.fold(document, Document::section);
+        let assumptions = report::Section::new("Assumptions");
+        document.section(self.assumptions.iter().fold(assumptions, report::Section::text))
     }
 
     /// Returns the plan as JSON.
@@ -130,7 +124,7 @@ impl PlanReport {
         serde_json::to_string_pretty(self).expect("numbers and texts are JSON")
     }
 
-    fn sections(&self) -> Vec<Section> {
+    fn sections(&self) -> Vec<Part> {
         let mut sections = vec![self.capacity()];
         if !self.shown.is_empty() {
             sections.push(self.division());
@@ -142,14 +136,14 @@ impl PlanReport {
         sections
     }
 
-    fn capacity(&self) -> Section {
+    fn capacity(&self) -> Part {
         let row = |step: &Step| [step.name.clone(), step.formula.clone(), step.result.clone()];
         let mut rows = vec![["step", "formula", "result"].map(str::to_string).to_vec()];
         rows.extend(self.steps.iter().map(|step| row(step).to_vec()));
-        Section { heading: "Capacity", rows }
+        Part { heading: "Capacity", rows }
     }
 
-    fn division(&self) -> Section {
+    fn division(&self) -> Part {
         let has_users = self.shown.iter().any(|class| class.users().is_some());
         let header = ["class", "rate", "burst", "users at their full rate"];
         let width = if has_users { 4 } else { 3 };
@@ -165,10 +159,10 @@ impl PlanReport {
         };
         let mut rows = vec![header[..width].iter().map(ToString::to_string).collect()];
         rows.extend(self.shown.iter().map(row));
-        Section { heading: "Split", rows }
+        Part { heading: "Split", rows }
     }
 
-    fn response_times(&self) -> Section {
+    fn response_times(&self) -> Part {
         let header = ["at", "rate", "busy", "p50", "p95", "p99"];
         let row = |load: &Load| {
             let times = match load.response_times {
@@ -183,10 +177,10 @@ impl PlanReport {
         };
         let mut rows = vec![header.map(str::to_string).to_vec()];
         rows.extend(self.loads.iter().map(row));
-        Section { heading: "Response times (queueing model)", rows }
+        Part { heading: "Response times (queueing model)", rows }
     }
 
-    fn checks(&self) -> Section {
+    fn checks(&self) -> Part {
         let header = ["objective", "at the safe rate", "", "kept up to"];
         let row = |check: &SloCheck| {
             let at = check.at_safe_rate_us.map_or("grows".to_string(), short_span_text);
@@ -197,7 +191,7 @@ impl PlanReport {
         };
         let mut rows = vec![header.map(str::to_string).to_vec()];
         rows.extend(self.objectives.iter().map(row));
-        Section { heading: "Objectives", rows }
+        Part { heading: "Objectives", rows }
     }
 }
 

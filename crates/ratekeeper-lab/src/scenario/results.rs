@@ -8,6 +8,8 @@ use super::measures::Measures;
 use crate::TextOptions;
 use crate::canvas;
 use crate::chart::{Bars, Chart, Decided, Legend, Panel};
+use crate::compare_document::over_time;
+use crate::report::{self, Column, Document, Role, Section, Series, Table};
 use crate::table;
 use crate::text::{percent_text, short_span_text, span_text};
 use crate::timeline::Columns;
@@ -151,18 +153,35 @@ impl ScenarioResults {
         format!("{text}\n{}", self.chart(options).to_text(options))
     }
 
-    /// Returns the results as Markdown.
+    /// Returns the results as a document.
     #[must_use]
-    pub fn to_markdown(&self) -> String {
-        let mut text = format!("### {}\n\n", self.name);
-        for (i, row) in self.rows().iter().enumerate() {
-            writeln!(text, "| {} |", row.join(" | ")).expect("a string takes all");
-            if i == 0 {
-                writeln!(text, "|{}", "---|".repeat(row.len())).expect("a string takes all");
-            }
+    pub fn to_document(&self) -> Document {
+        let mut rows = self.rows().into_iter();
+        let names = rows.next().unwrap_or_default().into_iter().enumerate();
+        let column = |(i, name)| if i == 0 { Column::text(name) } else { Column::number(name) };
+        let table = rows.fold(Table::new(names.map(column)), Table::row);
+        let charts = self.runs.iter().map(|run| self.document_chart(run));
+        let charts = charts.fold(Section::new("Over time"), Section::chart);
+        Document::new(&self.name).section(Section::new("Numbers").table(table)).section(charts)
+    }
+
+    fn document_chart(&self, run: &VariantRun) -> report::Chart {
+        let Columns { width_us, admitted, denied } = self.columns(run, COLUMNS);
+        let legend = self.legend();
+        over_time(run.name.clone(), width_us, admitted.len())
+            .series(Series::counts(legend.lower, Role::Admitted, &admitted))
+            .series(Series::counts(legend.upper, Role::Denied, &denied))
+    }
+
+    fn legend(&self) -> Legend {
+        if self.shows_ends { Legend::RESPONSES } else { Legend::DECISIONS }
+    }
+
+    fn columns(&self, run: &VariantRun, columns_max: u64) -> Columns {
+        match self.shows_ends {
+            true => run.measures.ends(columns_max),
+            false => run.measures.decisions(columns_max),
         }
-        let chart = self.chart(TextOptions::default()).to_text(TextOptions::default());
-        format!("{text}\n```\n{chart}```\n")
     }
 
     fn rows(&self) -> Vec<Vec<String>> {
@@ -200,18 +219,15 @@ impl ScenarioResults {
     }
 
     fn chart(&self, options: TextOptions) -> Chart {
-        let columns = |run: &VariantRun| match self.shows_ends {
-            true => run.measures.ends(options.bars_max() as u64),
-            false => run.measures.decisions(options.bars_max() as u64),
-        };
+        let columns = |run: &VariantRun| self.columns(run, options.bars_max() as u64);
         let panel = |run: &VariantRun| {
             let Columns { admitted, denied, .. } = columns(run);
             let pairs = admitted.into_iter().zip(denied);
             let bars = pairs.map(|(admitted, denied)| Decided { admitted, denied }).collect();
             Panel { heading: run.name.clone(), bars: Bars::Decisions(bars) }
         };
-        let legend = if self.shows_ends { Legend::RESPONSES } else { Legend::DECISIONS };
         let column_us = self.runs.first().map_or(1, |run| columns(run).width_us);
+        let legend = self.legend();
         Chart { column_us, legend, panels: self.runs.iter().map(panel).collect() }
     }
 }

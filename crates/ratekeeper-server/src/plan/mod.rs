@@ -13,6 +13,7 @@ use ratekeeper_lab::plan::{
     Share, Slo, Split, parse_latency, plain_rate,
 };
 
+use crate::command_line::command_line;
 use crate::failure::Failure;
 use crate::style;
 use crate::terminal;
@@ -100,7 +101,9 @@ enum OutputFormat {
     Text,
     /// One JSON document
     Json,
-    /// Markdown
+    /// A report, as one file that needs no network
+    Html,
+    /// A report in Markdown
     Md,
 }
 
@@ -149,6 +152,7 @@ impl Plan {
 
     fn print(&self, report: &PlanReport) -> io::Result<()> {
         let mut out = io::stdout().lock();
+        let document = || report.to_document().command(command_line());
         match self.format {
             OutputFormat::Text => {
                 write!(out, "{}", report.to_text(terminal::text_options()))?;
@@ -157,7 +161,8 @@ impl Plan {
                 }
             }
             OutputFormat::Json => writeln!(out, "{}", report.to_json())?,
-            OutputFormat::Md => write!(out, "{}", report.to_markdown())?,
+            OutputFormat::Html => write!(out, "{}", document().to_html())?,
+            OutputFormat::Md => write!(out, "{}", document().to_markdown())?,
         }
         out.flush()
     }

@@ -1,6 +1,5 @@
 //! Writes the plan as a policy file.
 
-use std::env;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -10,6 +9,7 @@ use ratekeeper::policy::NoSources;
 use ratekeeper::{Policy, PolicyErrors};
 use ratekeeper_lab::plan::{CapacityPlan, Division, PolicyOptions};
 
+use crate::command_line::command_line;
 use crate::failure::Failure;
 
 #[derive(Args)]
@@ -84,16 +84,4 @@ impl PolicyFile {
             _ => Failure::io(WriteError::Io(path.clone(), error)),
         })
     }
-}
-
-/// Returns the command as it can be typed.
-fn command_line() -> String {
-    let args = env::args().skip(1).map(|arg| {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,%:".contains(c);
-        match !arg.is_empty() && arg.chars().all(is_plain) {
-            true => arg,
-            false => format!("'{}'", arg.replace('\'', r"'\''")),
-        }
-    });
-    std::iter::once("ratekeeper".to_string()).chain(args).collect::<Vec<_>>().join(" ")
 }
