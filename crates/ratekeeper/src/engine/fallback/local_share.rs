@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ratekeeper_core::{Cost, Decision, Limit, Micros, Rate};
+use ratekeeper_core::{Cost, Decision, Limit, LimitParams, Micros, Rate};
 use ratekeeper_stores::{Charge, ChargeKind, MemoryStore, Op};
 
 /// How many shares are cached. Beyond that they are computed each time.
@@ -92,7 +92,7 @@ impl LocalShare {
 mod tests {
     use std::time::Duration;
 
-    use ratekeeper_core::{ALGORITHMS, LimitParams};
+    use ratekeeper_core::ALGORITHMS;
 
     use super::*;
 
