@@ -47,6 +47,7 @@ pub mod path;
 mod policy;
 mod problems;
 mod read_headers;
+mod reads;
 mod request;
 mod resolve;
 mod response;
@@ -65,8 +66,9 @@ pub use explain::{Explanation, LimitExplanation, LimitOutcome};
 pub use identity::{Key, MissingReason};
 pub use policy::{NoSources, Policy, SourceError, Sources, StoreSettings};
 pub use problems::{PolicyErrors, Problem};
+pub use reads::{AttributeUse, ReadAttribute, WithoutAttribute};
 pub use request::{Headers, RequestAttributes};
-pub use resolve::{AppliedLimit, AppliedLimits, NotCharged, Resolution};
+pub use resolve::{AppliedLimit, AppliedLimits, LimitVariant, NotCharged, Resolution};
 pub use response::{BodyKind, ResponseSettings};
 pub use rule::{Amount, LimitAction, LimitRule, Mode};
 
