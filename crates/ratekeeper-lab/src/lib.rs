@@ -23,6 +23,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 mod arrival;
 mod canvas;
 mod chart;
