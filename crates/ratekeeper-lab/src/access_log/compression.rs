@@ -8,7 +8,7 @@ use ruzstd::decoding::StreamingDecoder;
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 const UTF16: [&[u8]; 2] = [&[0xff, 0xfe], &[0xfe, 0xff]];
-/// The most memory that a frame of zstd may need: what `zstd --long` writes needs more.
+/// How much compressed input is read at once.
 const BUFFER: usize = 64 << 10;
 
 /// Returns the content of a log: decompressed if it is compressed with gzip or zstd.
