@@ -60,7 +60,7 @@ impl Field {
         match self {
             Self::Skip => {}
             Self::Time => record.at = times.parse(value.as_bytes()).unwrap_or_default(),
-            Self::Client => record.client = record.client.or_else(|| address(&value)),
+            Self::Client => record.client = address(&value).or(record.client),
             Self::User => record.user = Some(value),
             Self::Request => fill_request(value, record),
             Self::Method => record.method = value,

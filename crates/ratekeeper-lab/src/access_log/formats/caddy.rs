@@ -5,7 +5,7 @@ use crate::access_log::format::LineFormat;
 use crate::access_log::json::{HeaderOf, JsonFields};
 
 pub(crate) fn json(lines: &[&str]) -> Option<LineFormat> {
-    // What a trusted proxy forwarded is the client for Caddy too.
+    // The client that a trusted proxy forwarded follows the address of the peer.
     let request = JsonFields::default()
         .with("client_ip", Field::Client)
         .with("remote_ip", Field::Client)

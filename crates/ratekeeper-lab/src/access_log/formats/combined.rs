@@ -7,13 +7,14 @@ use crate::access_log::template::Template;
 use crate::access_log::time::TimeCache;
 
 pub(crate) fn combined(lines: &[&str]) -> Option<LineFormat> {
-    extended(combined_template(), lines)
+    extended(combined_template(), " ", lines)
 }
 
 pub(crate) fn common(lines: &[&str]) -> Option<LineFormat> {
-    extended(common_template(), lines)
+    extended(common_template(), "", lines)
 }
 
+/// The template up to the number of bytes.
 fn common_template() -> Template {
     let parts = [
         (Field::Client, " "),
@@ -23,7 +24,7 @@ fn common_template() -> Template {
         (Field::Request, "\" "),
         (Field::Status, " "),
     ];
-    Template::new("", parts).followed_by("", vec![(Field::Skip, "")])
+    Template::new("", parts)
 }
 
 /// The template up to the end of the user agent.
@@ -45,7 +46,7 @@ pub(super) fn combined_template() -> Template {
 }
 
 /// Adds fields for what follows the template in most lines: times in seconds, and `X-Forwarded-For` in quotes.
-fn extended(template: Template, lines: &[&str]) -> Option<LineFormat> {
+fn extended(template: Template, gap: &str, lines: &[&str]) -> Option<LineFormat> {
     let rest = lines.iter().find_map(|line| {
         let (mut record, mut times) = (AccessRecord::default(), TimeCache::default());
         let rest = template.rest_after(line, &mut times, &mut record).ok()?;
@@ -70,8 +71,8 @@ fn extended(template: Template, lines: &[&str]) -> Option<LineFormat> {
         };
         parts.push((field, until));
     }
-    let start = if quoted { " \"" } else { " " };
-    Some(LineFormat::Template(template.followed_by(start, parts)))
+    let start = if quoted { format!("{gap}\"") } else { gap.to_string() };
+    Some(LineFormat::Template(template.followed_by(&start, parts)))
 }
 
 /// The words of a text and its texts in quotes.
