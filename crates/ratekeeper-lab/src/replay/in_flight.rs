@@ -69,11 +69,11 @@ impl InFlight {
         }
     }
 
-    /// Takes a permit of a concurrency limit, if one is free.
+    /// Takes a permit of a concurrency limit, if one is free. Of an adaptive limit, the highest value counts.
     pub(super) fn acquire(&mut self, limit: &AppliedLimit, key: &[u8]) -> bool {
-        let Amount::Concurrency { name, max } = limit.amount() else { return true };
+        let Amount::Concurrency { name, rule } = limit.amount() else { return true };
         let held = self.permits.entry((name.clone(), key.into())).or_default();
-        let is_free = *held < *max;
+        let is_free = *held < rule.max();
         *held += u64::from(is_free);
         is_free
     }

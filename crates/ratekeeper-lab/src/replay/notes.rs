@@ -20,7 +20,21 @@ use crate::access_log::LogFields;
 pub fn missing_attributes(policy: &Policy, fields: &LogFields) -> Vec<String> {
     let reads = policy.reads();
     let missing = reads.iter().filter(|(read, _)| !fields.have(read));
-    missing.flat_map(|(read, uses)| note(read, uses)).collect()
+    let missing = missing.flat_map(|(read, uses)| note(read, uses));
+    let is_limited = fields.have(&ReadAttribute::Duration);
+    missing.chain(concurrency(policy).filter(|_| is_limited)).collect()
+}
+
+/// Says how concurrency limits are replayed, if there are any.
+fn concurrency(policy: &Policy) -> impl Iterator<Item = String> {
+    let limits = policy.limits().iter().filter(|limit| limit.is_concurrency());
+    limits.map(|limit| {
+        format!(
+            "limit {} counts a request as in flight for as long as the log says; nothing waits in its queue, and an \
+             adaptive limit has its highest value",
+            limit.name()
+        )
+    })
 }
 
 fn note(read: &ReadAttribute, uses: &[AttributeUse]) -> Option<String> {
