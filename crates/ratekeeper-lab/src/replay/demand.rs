@@ -29,9 +29,9 @@ impl Windows {
 
     /// Ends the windows that a later second is not in.
     fn end(&mut self, second: u64, mut ended: impl FnMut(usize, u64, u64)) {
-        for scale in 0..SCALES {
-            let window = self.second / SCALES_SECS[scale];
-            if second / SCALES_SECS[scale] == window {
+        for (scale, secs) in SCALES_SECS.into_iter().enumerate() {
+            let window = self.second / secs;
+            if second / secs == window {
                 return;
             }
             let cost = std::mem::take(&mut self.current[scale]);

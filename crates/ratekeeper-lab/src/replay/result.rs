@@ -351,6 +351,6 @@ pub(super) fn limit_changes(run: &Run<'_>, policy: &Policy, listed: usize) -> Ve
         })
         .filter(|change| change.requests > 0)
         .collect();
-    changes.sort_by(|a, b| b.requests.cmp(&a.requests));
+    changes.sort_by_key(|change| std::cmp::Reverse(change.requests));
     changes
 }
