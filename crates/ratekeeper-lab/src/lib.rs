@@ -24,18 +24,20 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 mod arrival;
 mod canvas;
 mod chart;
 mod compare;
 mod compare_document;
-mod delay_histogram;
 mod event_queue;
+mod histogram;
 mod json;
 mod peak;
 pub mod plan;
 mod random;
 mod releases;
+pub mod replay;
 pub mod report;
 pub mod retry;
 mod round;

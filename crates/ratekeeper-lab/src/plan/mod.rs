@@ -3,6 +3,7 @@
 //! [`Capacity`] goes from concurrency and latency to a safe rate, each step with its formula. [`Split`] divides
 //! it between classes, [`QueueModel`] says what response times are at that rate, and
 //! [`Division::to_policy`] writes a policy. Numbers are exact, and rounded down once.
+//! [`LimitSearch`] finds the smallest limit for the requests of an access log.
 //!
 //! ```
 //! use ratekeeper_lab::plan::{Capacity, Dependency};
@@ -18,10 +19,13 @@
 mod capacity;
 mod dependency;
 mod latency;
+mod log_report;
+mod logged;
 mod policy;
 mod queue;
 mod ratio;
 mod report;
+mod search;
 mod split;
 
 use std::fmt::Display;
@@ -33,10 +37,13 @@ use serde::Serialize;
 pub use capacity::{Capacity, CapacityPlan, Share};
 pub use dependency::Dependency;
 pub use latency::{Latencies, LatencyModel, Percentile, ResponseTimes, Slo, parse_latency};
+pub use log_report::LogReport;
+pub use logged::LoggedTraffic;
 pub use policy::PolicyOptions;
 pub use queue::{Load, QueueModel, SloCheck};
 use ratio::Ratio;
 pub use report::PlanReport;
+pub use search::{FoundLimit, HitCaller, LimitSearch, Searched, Tolerance};
 pub use split::{Class, Division, Split};
 
 /// One step of a plan.
@@ -156,6 +163,15 @@ pub enum PlanError {
         /// How much more the rate per user is, per second.
         over: String,
     },
+    /// A text does not say what may be refused.
+    #[error("expected a share such as 0.1%, \"0.1% of requests\" or \"0.1% of keys\"")]
+    Tolerance,
+    /// A log has no requests that are counted.
+    #[error("the log has no request that is counted")]
+    NoRequests,
+    /// A log has too many requests to search limits in.
+    #[error("the log has more than {0} requests; use a part of it")]
+    TooManyRequests(usize),
     /// A rate has a burst or a calendar period.
     #[error("\"{0}\" has a burst or a calendar period; use a rate such as 200/s")]
     PlainRate(String),

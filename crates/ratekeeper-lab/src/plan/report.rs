@@ -6,11 +6,12 @@ use serde::Serialize;
 
 use super::capacity::CapacityNumbers;
 use super::capacity::SAFE_RATE;
+use super::log_report::document_table;
 use super::split::ClassNumbers;
 use super::{CapacityPlan, Class, Division, LatencyModel, Load, QueueModel, Slo, SloCheck, Step};
 use crate::TextOptions;
 use crate::canvas;
-use crate::report::{self, Column, Document, Table};
+use crate::report::{self, Document};
 use crate::table;
 use crate::text::{short_span_text, wrap};
 
@@ -37,10 +38,7 @@ struct Part {
 
 impl Part {
     fn into_section(self) -> report::Section {
-        let mut rows = self.rows.into_iter();
-        let names = rows.next().unwrap_or_default();
-        let table = rows.fold(Table::new(names.into_iter().map(Column::text)), Table::row);
-        report::Section::new(self.heading).table(table)
+        report::Section::new(self.heading).table(document_table(self.rows))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What happened in a run.
 
-use crate::delay_histogram::DelayHistogram;
+use crate::histogram::Histogram;
 use crate::peak::Peak;
 use crate::timeline::{Columns, Timeline};
 
@@ -17,7 +17,7 @@ pub struct Measures {
     refused: u64,
     timed_out: u64,
     overflowed: u64,
-    latencies: DelayHistogram,
+    latencies: Histogram,
     /// Attempts when they are decided: admitted and refused.
     decisions: Timeline,
     /// Requests when they end: served and failed.
@@ -37,7 +37,7 @@ impl Measures {
             refused: 0,
             timed_out: 0,
             overflowed: 0,
-            latencies: DelayHistogram::default(),
+            latencies: Histogram::default(),
             decisions: Timeline::new(),
             ends: Timeline::new(),
             admitted_peak: Peak::new(SECOND_US),
@@ -140,7 +140,7 @@ impl Measures {
     /// Returns the latency, retries included, that this share of the served requests did not exceed.
     #[must_use]
     pub fn latency_us(&self, percent: u64) -> u64 {
-        self.latencies.quantile_us(percent)
+        self.latencies.quantile(percent)
     }
 
     /// Returns attempts over time, in at most `columns_max` columns: admitted and refused.
