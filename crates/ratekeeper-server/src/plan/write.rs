@@ -1,4 +1,4 @@
-//! Writes the plan as a policy file.
+//! Writes a plan as a policy file.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -13,6 +13,7 @@ use crate::command_line::command_line;
 use crate::failure::Failure;
 
 #[derive(Args)]
+#[command(next_help_heading = "Options")]
 pub(super) struct PolicyFile {
     /// Write a policy to this file, which must not exist
     #[arg(long, value_name = "FILE")]
@@ -21,17 +22,21 @@ pub(super) struct PolicyFile {
     /// Overwrite the file
     #[arg(long, requires = "write")]
     force: bool,
+}
 
+/// What a policy from capacity takes from requests.
+#[derive(Args)]
+pub(super) struct PolicyHeaders {
     /// Guarantee each class its rate out of one limit, so that others can use what it leaves
     #[arg(long, requires = "write", requires = "split")]
     guarantee: bool,
 
     /// Header that names the class of a request
-    #[arg(long, value_name = "NAME", default_value = "x-class", value_parser = header)]
+    #[arg(long, value_name = "NAME", default_value = "x-class", value_parser = header, conflicts_with = "log")]
     class_header: String,
 
     /// Header that names the user of a request
-    #[arg(long, value_name = "NAME", default_value = "x-user", value_parser = header)]
+    #[arg(long, value_name = "NAME", default_value = "x-user", value_parser = header, conflicts_with = "log")]
     user_header: String,
 }
 
@@ -58,17 +63,23 @@ fn header(text: &str) -> Result<String, HeaderError> {
     }
 }
 
-impl PolicyFile {
-    /// Writes the policy, if a file is given.
-    pub(super) fn write(&self, plan: &CapacityPlan, division: &Division) -> Result<(), Failure> {
-        let Some(path) = &self.write else { return Ok(()) };
+impl PolicyHeaders {
+    pub(super) fn policy(&self, plan: &CapacityPlan, division: &Division, command: &str) -> String {
         let options = PolicyOptions {
             guarantee: self.guarantee,
             class_header: &self.class_header,
             user_header: &self.user_header,
-            command: &command_line(),
+            command,
         };
-        let text = division.to_policy(plan, &options);
+        division.to_policy(plan, &options)
+    }
+}
+
+impl PolicyFile {
+    /// Writes the policy that `text` makes for this command line, if a file is given.
+    pub(super) fn write(&self, text: impl FnOnce(&str) -> String) -> Result<(), Failure> {
+        let Some(path) = &self.write else { return Ok(()) };
+        let text = text(&command_line());
         let name = path.display().to_string();
         Policy::parse(&name, &text, &NoSources)
             .map_err(|errors| Failure::input(WriteError::Invalid(errors)))?;
