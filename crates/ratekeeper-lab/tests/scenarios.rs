@@ -123,6 +123,15 @@ fn every_scenario_is_the_same_for_the_same_seed_and_can_be_drawn() {
 }
 
 #[test]
+fn all_variants_get_the_same_requests() {
+    for name in ["retry-storm.yaml", "store-outage.yaml", "local-or-shared.yaml"] {
+        let results = run(name);
+        let requests: Vec<_> = results.runs().iter().map(|run| run.measures().requests()).collect();
+        assert!(requests.iter().all(|n| *n == requests[0]), "{name}: {requests:?}");
+    }
+}
+
+#[test]
 fn another_seed_is_another_run() {
     let scenario = scenario("day.yaml");
     assert_ne!(scenario.clone().with_seed(8).run().to_json(), scenario.run().to_json());

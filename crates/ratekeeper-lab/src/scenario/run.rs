@@ -62,6 +62,8 @@ struct Request {
 struct Client<'s> {
     class: &'s ClientClass,
     retry: RetryModel,
+    /// Arrivals have their own numbers, so that all variants get the same ones.
+    arrivals: Random,
     random: Random,
     /// Time with a fraction, of open loops.
     arrival_us: f64,
@@ -147,7 +149,7 @@ impl<'s> Simulation<'s> {
         let client = &mut self.clients[class];
         let next_us = match &client.class.source {
             Source::Open(load) => {
-                let next_us = load.next_arrival_us(client.arrival_us, &mut client.random);
+                let next_us = load.next_arrival_us(client.arrival_us, &mut client.arrivals);
                 next_us.map(|us| {
                     client.arrival_us = us;
                     us as u64
@@ -186,6 +188,7 @@ impl<'s> Simulation<'s> {
         let key = match (&client.class.source, number) {
             (Source::Trace(_), Some(number)) => number,
             (_, Some(number)) => number % keys,
+            (Source::Open(_), None) => client.arrivals.below(keys),
             (_, None) => client.random.below(keys),
         };
         self.measures.requested();
@@ -339,6 +342,8 @@ impl<'s> Simulation<'s> {
 impl<'s> Client<'s> {
     fn new(class: &'s ClientClass, seed: u64) -> Self {
         let retry = RetryModel::by_name(&class.retry).unwrap_or(RetryModel::Never);
-        Self { class, retry, random: Random::new(seed), arrival_us: 0.0, next: 0 }
+        let mut seeds = Random::new(seed);
+        let (arrivals, random) = (Random::new(seeds.next()), Random::new(seeds.next()));
+        Self { class, retry, arrivals, random, arrival_us: 0.0, next: 0 }
     }
 }

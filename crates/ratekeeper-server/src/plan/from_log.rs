@@ -79,10 +79,7 @@ impl LogArgs {
         let mut notes = missing_attributes(&policy, logs.fields());
         let (traffic, summary) = LoggedTraffic::read(logs, policy)?;
         if summary.skipped > 0 {
-            notes.push(format!(
-                "{} lines were skipped, because they are no requests",
-                summary.skipped
-            ));
+            notes.push(format!("skipped lines, because they are no requests: {}", summary.skipped));
         }
         let report = self.report(&traffic, burst, notes);
         if report.limits.is_empty() {
