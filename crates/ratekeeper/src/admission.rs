@@ -106,6 +106,14 @@ pub(crate) struct Charged {
 }
 
 impl Charged {
+    /// Keeps what is needed to correct the charge of a limit, if it can be corrected.
+    #[inline]
+    pub(crate) fn keep(&mut self, index: usize, receipt: &Receipt, decision: &Decision) {
+        if !decision.is_cut() {
+            self.receipts[index] = Some(receipt.of_charge(decision));
+        }
+    }
+
     /// Returns the admission of the request, which was charged to these limits.
     pub(crate) fn admitted(self, limits: AppliedLimits, engine: Arc<Engine>) -> Admitted {
         let Self { receipts, binding, delay, is_degraded, permits } = self;

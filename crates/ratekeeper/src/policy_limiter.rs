@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ratekeeper_core::Micros;
+use ratekeeper_core::{Decision, Micros};
 use ratekeeper_policy::{
     Amount, AppliedLimit, AppliedLimits, NotCharged, Policy, RequestAttributes, StoreSettings,
 };
@@ -228,9 +228,9 @@ impl Inner {
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced) {
             match limit.amount() {
                 Amount::Rate(_) => rates.push(i),
-                Amount::Concurrency { max, .. } => {
+                Amount::Concurrency { rule, .. } => {
                     let Some(permit) = self.acquire(limit).await else {
-                        let reason = RefusalReason::TooManyInFlight { max: *max };
+                        let reason = RefusalReason::TooManyInFlight { max: rule.max() };
                         return Err((i, refusal(limit, reason, false)));
                     };
                     charged.permits.push(permit);
@@ -257,6 +257,19 @@ impl Inner {
         now: Micros,
         charged: &mut Charged,
     ) -> Result<(), (usize, Box<Refusal>)> {
+        if let [i] = *rates
+            && let Some(charge) = charge_of(&limits[i])
+            && let Some(decision) = self.engine.apply_one_now(Op::Check, &charge, now)
+        {
+            if !decision.allowed() {
+                return Err((i, rate_limited(&limits[i], decision, false)));
+            }
+            charged.binding = Some((i, decision));
+            charged.delay = decision.delay();
+            self.record_rate(policy, &limits[i], &decision, now);
+            charged.keep(i, &Receipt::in_memory(now), &decision);
+            return Ok(());
+        }
         let charges = || -> SmallVec<[Charge<'_>; 2]> {
             rates.iter().filter_map(|i| charge_of(&limits[*i])).collect()
         };
@@ -275,21 +288,30 @@ impl Inner {
         let (by, decision) = (rates[applied.binding()], **applied);
         charged.is_degraded = applied.is_degraded();
         if !decision.allowed() {
-            let limit = rate_of(&limits[by]).expect("only rates were charged").clone();
-            let reason = RefusalReason::RateLimited { limit, decision };
-            return Err((by, refusal(&limits[by], reason, charged.is_degraded)));
+            return Err((by, rate_limited(&limits[by], decision, charged.is_degraded)));
         }
         charged.binding = Some((by, decision));
         charged.delay = applied.delay();
+        let receipt = applied.receipt();
         for (i, decision) in rates.iter().zip(applied.decisions()) {
-            if !limits[*i].is_share() {
-                self.telemetry.record_allowed(policy, &limits[*i], Some(decision), now);
-            }
-            if !decision.is_cut() {
-                charged.receipts[*i] = Some(applied.receipt().of_charge(decision));
-            }
+            self.record_rate(policy, &limits[*i], decision, now);
+            charged.keep(*i, &receipt, decision);
         }
         Ok(())
+    }
+
+    /// Counts that a rate limit has allowed a request.
+    #[inline]
+    fn record_rate(
+        &self,
+        policy: &ActivePolicy,
+        limit: &AppliedLimit,
+        decision: &Decision,
+        now: Micros,
+    ) {
+        if !limit.is_share() {
+            self.telemetry.record_allowed(policy, limit, Some(decision), now);
+        }
     }
 
     /// Charges a limit in shadow mode: it counts as if it alone were enforced, and refuses nothing.
@@ -322,14 +344,19 @@ impl Inner {
     }
 
     async fn acquire(&self, limit: &AppliedLimit) -> Option<InFlightPermit> {
-        let Amount::Concurrency { name, max } = limit.amount() else { return None };
+        let Amount::Concurrency { name, rule } = limit.amount() else { return None };
         let (key, on_failure) = (limit.key.as_bytes(), limit.rule.on_failure());
-        self.engine.acquire(PermitRequest { name, key, max: *max, on_failure }).await
+        self.engine.acquire(PermitRequest { name, key, max: rule.max(), on_failure }).await
     }
 }
 
 fn refusal(limit: &AppliedLimit, reason: RefusalReason, is_degraded: bool) -> Box<Refusal> {
     Box::new(Refusal { rule: limit.rule.clone(), reason, is_degraded })
+}
+
+fn rate_limited(limit: &AppliedLimit, decision: Decision, is_degraded: bool) -> Box<Refusal> {
+    let rate = rate_of(limit).expect("only rates were charged").clone();
+    refusal(limit, RefusalReason::RateLimited { limit: rate, decision }, is_degraded)
 }
 
 fn memory_store(settings: &StoreSettings) -> EngineStore {
