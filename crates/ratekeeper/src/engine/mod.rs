@@ -36,7 +36,7 @@ pub use maybe_ready::MaybeReady;
 pub(crate) use maybe_ready::ready_now;
 pub use permit_error::PermitError;
 #[cfg(feature = "policy")]
-pub(crate) use permits::{InFlightPermit, PermitRequest};
+pub(crate) use permits::{InFlightPermit, PermitRefused, PermitRequest};
 #[cfg(feature = "redis")]
 pub(crate) use reservations::in_full;
 pub use reservations::{ReservationError, ReserveError, Reserved, Settled};

@@ -33,7 +33,25 @@ pub(crate) struct PermitRequest<'a> {
 pub(crate) enum InFlightPermit {
     Local(#[expect(dead_code, reason = "held for what its drop does")] Permit),
     #[cfg(feature = "redis")]
-    Fleet(#[expect(dead_code, reason = "held for what its drop does")] SharedPermit),
+    Fleet(SharedPermit),
+}
+
+impl InFlightPermit {
+    /// Returns whether it was granted without the store, which is unavailable.
+    pub(crate) fn is_degraded(&self) -> bool {
+        match self {
+            Self::Local(_) => false,
+            #[cfg(feature = "redis")]
+            Self::Fleet(permit) => permit.degraded().is_some(),
+        }
+    }
+}
+
+/// All permits are held.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PermitRefused {
+    /// Whether it was decided without the store, which is unavailable.
+    pub(crate) is_degraded: bool,
 }
 
 /// The permits of this process, by the name of their limit. They outlive a policy.
@@ -56,14 +74,20 @@ impl LocalPermits {
 }
 
 impl Engine {
-    /// Returns a permit, or `None` if all are held. The permit is released when it is dropped.
-    pub(crate) async fn acquire(&self, request: PermitRequest<'_>) -> Option<InFlightPermit> {
+    /// Returns a permit, which is released when it is dropped.
+    pub(crate) async fn acquire(
+        &self,
+        request: PermitRequest<'_>,
+    ) -> Result<InFlightPermit, PermitRefused> {
         #[cfg(feature = "redis")]
         if let EngineStore::Shared(fallback) = &self.store {
             let permit = fallback.acquire_permit(&request.fleet_limit(), request.key).await;
-            return permit.ok().map(InFlightPermit::Fleet);
+            return permit.map(InFlightPermit::Fleet).map_err(|error| PermitRefused {
+                is_degraded: !matches!(error, AcquireError::NoPermits { .. }),
+            });
         }
-        self.permits.acquire(&request).map(InFlightPermit::Local)
+        let permit = self.permits.acquire(&request).map(InFlightPermit::Local);
+        permit.ok_or(PermitRefused::default())
     }
 
     /// Returns the id of one of `max` permits of this name and key, which is held for `valid` or until it is
