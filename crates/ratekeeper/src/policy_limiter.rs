@@ -10,9 +10,7 @@ use ratekeeper_policy::{
 use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
 use smallvec::SmallVec;
 
-use crate::admission::{
-    Admission, Admitted, Charged, Permits, Refusal, RefusalReason, charge_of, rate_of,
-};
+use crate::admission::{Admission, Admitted, Charged, Permits, Refusal, RefusalReason};
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{
     Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRefused, PermitRequest,
@@ -174,7 +172,7 @@ impl PolicyLimiter {
 
     /// Returns what a rate limit has left for a key, without charging; `None` for a concurrency limit.
     pub async fn peek(&self, limit: &AppliedLimit) -> Option<Applied> {
-        let charge = charge_of(limit)?;
+        let charge = limit.charge()?;
         self.engine().apply(Op::Peek, &[charge]).await.ok()
     }
 }
@@ -260,7 +258,7 @@ impl Inner {
         charged: &mut Charged,
     ) -> Result<(), (usize, Box<Refusal>)> {
         if let [i] = *rates
-            && let Some(charge) = charge_of(&limits[i])
+            && let Some(charge) = limits[i].charge()
             && let Some(decision) = self.engine.apply_one_now(Op::Check, &charge, now)
         {
             if !decision.allowed() {
@@ -273,7 +271,7 @@ impl Inner {
             return Ok(());
         }
         let charges = || -> SmallVec<[Charge<'_>; 2]> {
-            rates.iter().filter_map(|i| charge_of(&limits[*i])).collect()
+            rates.iter().filter_map(|i| limits[*i].charge()).collect()
         };
         let applied = match self.engine.apply_now(Op::Check, &charges(), now) {
             Some(applied) => applied,
@@ -324,7 +322,7 @@ impl Inner {
         now: Micros,
         permits: &mut Permits,
     ) -> Option<Receipt> {
-        let (decision, receipt, is_allowed) = match charge_of(limit) {
+        let (decision, receipt, is_allowed) = match limit.charge() {
             Some(charge) => {
                 let applied = self.engine.apply_at(Op::Check, &[charge], now).await.ok()?;
                 let decision = **applied;
@@ -359,7 +357,7 @@ fn refusal(limit: &AppliedLimit, reason: RefusalReason, is_degraded: bool) -> Bo
 }
 
 fn rate_limited(limit: &AppliedLimit, decision: Decision, is_degraded: bool) -> Box<Refusal> {
-    let rate = rate_of(limit).expect("only rates were charged").clone();
+    let rate = limit.rate().expect("only rates were charged").clone();
     refusal(limit, RefusalReason::RateLimited { limit: rate, decision }, is_degraded)
 }
 
