@@ -7,18 +7,18 @@ use ratekeeper_core::{Algorithm, FailureMode, Limit, Rate, parse_duration};
 use ratekeeper_policy::suggest::closest;
 use ratekeeper_policy::yaml::{Node, Problems, Value};
 
-use super::setup::*;
+use super::setup::{
+    ClientClass, LimiterMode, LimiterSetup, NodeSetup, ServiceSetup, Setup, StoreSetup,
+};
 use crate::arrival::Arrival;
 use crate::retry::RETRY_MODELS;
-use crate::service::{Load, ServiceTime};
+use crate::service::ServiceTime;
 
 /// Reads a file that a scenario names, such as a trace.
 pub(super) type Traces<'t> = dyn Fn(&str) -> Result<Vec<Arrival>, String> + 't;
 
 /// The longest scenario: a week.
-const DURATION_MAX: Duration = Duration::from_secs(7 * 86_400);
-/// Pieces of a day's curve.
-const DIURNAL_PIECES: u32 = 48;
+pub(super) const DURATION_MAX: Duration = Duration::from_secs(7 * 86_400);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What holds for all variants.
@@ -122,110 +122,6 @@ impl Reader<'_> {
             let names: Vec<_> = names.collect();
             self.report(node, &format!("no such way to retry; use {}", names.join(", ")))
         })
-    }
-
-    /// Reads when requests come: in exactly one of several ways.
-    fn source(&mut self, node: &Node, head: &Head) -> Source {
-        const SOURCES: [&str; 7] =
-            ["rate", "load", "diurnal", "flash_sale", "bursts", "users", "trace"];
-        let total = Duration::from_micros(head.duration_us);
-        let nothing = Source::Open(Load::constant(0.0, Duration::ZERO));
-        let stated: Vec<_> = SOURCES.iter().filter(|name| node.get(name).is_some()).collect();
-        let [name] = stated[..] else {
-            let why = format!("clients need exactly one of {}", SOURCES.join(", "));
-            self.report::<()>(node, &why);
-            return nothing;
-        };
-        let value = node.get(name).unwrap_or(node);
-        let source = match *name {
-            "rate" => self.per_second(value).map(|rate| Source::Open(Load::constant(rate, total))),
-            "load" => self.load(value).map(Source::Open),
-            "diurnal" => self.diurnal(value, total).map(Source::Open),
-            "flash_sale" => self.flash_sale(value, total).map(Source::Open),
-            "bursts" => Some(self.bursts(value)),
-            "users" => self.whole(value, 1).map(|users| Source::Closed {
-                users,
-                think_us: self.us_or(node, "think", Duration::from_secs(1)),
-            }),
-            _ => self.trace(value),
-        };
-        source.unwrap_or(nothing)
-    }
-
-    fn load(&mut self, node: &Node) -> Option<Load> {
-        let mut load = None;
-        for piece in node.items() {
-            self.only(piece, &["rate", "ramp", "for"]);
-            let length = self.required(piece, "for").and_then(|node| self.duration(node))?;
-            let (rate, ramp) = (piece.get("rate"), piece.get("ramp"));
-            load = Some(match (rate, ramp, load.take()) {
-                (Some(rate), None, None) => Load::constant(self.per_second(rate)?, length),
-                (Some(rate), None, Some(load)) => Load::then(load, self.per_second(rate)?, length),
-                (None, Some(ramp), Some(load)) => Load::ramp(load, self.per_second(ramp)?, length),
-                _ => {
-                    let why = "use \"rate\", or \"ramp\" after another piece";
-                    return self.report(piece, why);
-                }
-            });
-        }
-        load
-    }
-
-    /// A cosine between two rates that begins at the lower one.
-    fn diurnal(&mut self, node: &Node, total: Duration) -> Option<Load> {
-        self.only(node, &["low", "high", "period"]);
-        let low = self.required(node, "low").and_then(|node| self.per_second(node))?;
-        let high = self.required(node, "high").and_then(|node| self.per_second(node))?;
-        let period = self.required(node, "period").and_then(|node| self.duration(node))?;
-        let piece = period / DIURNAL_PIECES;
-        if piece.is_zero() {
-            return self.report(node, "the period is too short");
-        }
-        let pieces = (total.as_micros() / piece.as_micros()) as u32 + 1;
-        let rate = |n: u32| {
-            let angle =
-                std::f64::consts::TAU * f64::from(n % DIURNAL_PIECES) / f64::from(DIURNAL_PIECES);
-            low + (high - low) * (1.0 - angle.cos()) / 2.0
-        };
-        let start = Load::constant(low, Duration::from_micros(1));
-        Some((1..=pieces.min(1_000_000)).fold(start, |load, n| load.ramp(rate(n), piece)))
-    }
-
-    /// A steady rate, and for a while another one, which is reached within a tenth of that time.
-    fn flash_sale(&mut self, node: &Node, total: Duration) -> Option<Load> {
-        self.only(node, &["rate", "peak", "at", "for"]);
-        let rate = self.required(node, "rate").and_then(|node| self.per_second(node))?;
-        let peak = self.required(node, "peak").and_then(|node| self.per_second(node))?;
-        let at = self.required(node, "at").and_then(|node| self.duration(node))?;
-        let length = self.required(node, "for").and_then(|node| self.duration(node))?;
-        let ramp = length / 10;
-        let load = Load::constant(rate, at).ramp(peak, ramp).then(peak, length - 2 * ramp);
-        let load = load.ramp(rate, ramp);
-        let rest = total.saturating_sub(load.duration());
-        Some(load.then(rate, rest))
-    }
-
-    fn bursts(&mut self, node: &Node) -> Source {
-        self.only(node, &["size", "every", "first"]);
-        let every = self.us_or(node, "every", DURATION_MAX).max(1);
-        Source::Bursts {
-            size: self.whole_or(node, "size", 1, 1),
-            every_us: every,
-            first_us: self.us_or(node, "first", Duration::ZERO),
-        }
-    }
-
-    fn trace(&mut self, node: &Node) -> Option<Source> {
-        match (self.traces)(node.text().unwrap_or_default()) {
-            Ok(mut arrivals) => {
-                let first_us = arrivals.first().map_or(0, |arrival| arrival.at.get());
-                let from_first =
-                    |at_us: u64| ratekeeper_core::Micros::new(at_us.saturating_sub(first_us));
-                arrivals.iter_mut().for_each(|one| one.at = from_first(one.at.get()));
-                Some(Source::Trace(arrivals))
-            }
-            Err(why) => self.report(node, &why),
-        }
     }
 
     fn limiter(&mut self, node: &Node) -> Option<LimiterSetup> {
@@ -406,7 +302,7 @@ impl Reader<'_> {
     }
 
     /// Reads a rate of requests; 0 is none.
-    fn per_second(&mut self, node: &Node) -> Option<f64> {
+    pub(super) fn per_second(&mut self, node: &Node) -> Option<f64> {
         if node.text() == Some("0") {
             return Some(0.0);
         }
@@ -414,7 +310,7 @@ impl Reader<'_> {
         Some(rate.count() as f64 / rate.period().as_secs_f64())
     }
 
-    fn duration(&mut self, node: &Node) -> Option<Duration> {
+    pub(super) fn duration(&mut self, node: &Node) -> Option<Duration> {
         match parse_duration(node.text().unwrap_or_default()) {
             Ok(duration) => Some(duration),
             Err(error) => {
@@ -432,19 +328,19 @@ impl Reader<'_> {
         }
     }
 
-    fn us_or(&mut self, node: &Node, name: &str, default: Duration) -> u64 {
+    pub(super) fn us_or(&mut self, node: &Node, name: &str, default: Duration) -> u64 {
         let stated = node.get(name).and_then(|node| self.duration_or_zero(node));
         us(stated.unwrap_or(default))
     }
 
-    fn whole(&mut self, node: &Node, min: u64) -> Option<u64> {
+    pub(super) fn whole(&mut self, node: &Node, min: u64) -> Option<u64> {
         const WHOLE_MAX: u64 = 1_000_000_000;
         let number = node.text().and_then(|text| text.parse().ok());
         let in_range = number.filter(|n| (min..=WHOLE_MAX).contains(n));
         in_range.or_else(|| self.report(node, &format!("expected a whole number from {min}")))
     }
 
-    fn whole_or(&mut self, node: &Node, name: &str, min: u64, default: u64) -> u64 {
+    pub(super) fn whole_or(&mut self, node: &Node, name: &str, min: u64, default: u64) -> u64 {
         node.get(name).and_then(|node| self.whole(node, min)).unwrap_or(default)
     }
 
@@ -471,7 +367,7 @@ impl Reader<'_> {
     }
 
     /// Reports fields that do not exist, and what was probably meant.
-    fn only(&mut self, node: &Node, names: &[&str]) {
+    pub(super) fn only(&mut self, node: &Node, names: &[&str]) {
         if !matches!(node.value, Value::Map(_)) {
             self.report::<()>(node, &format!("expected a section with {}", names.join(", ")));
             return;
@@ -489,11 +385,11 @@ impl Reader<'_> {
         }
     }
 
-    fn required<'n>(&mut self, node: &'n Node, name: &str) -> Option<&'n Node> {
+    pub(super) fn required<'n>(&mut self, node: &'n Node, name: &str) -> Option<&'n Node> {
         node.get(name).or_else(|| self.report(node, &format!("\"{name}\" is missing")))
     }
 
-    fn report<T>(&mut self, node: &Node, why: &str) -> Option<T> {
+    pub(super) fn report<T>(&mut self, node: &Node, why: &str) -> Option<T> {
         self.problems.report(node.span, why);
         None
     }

@@ -27,6 +27,7 @@ mod measures;
 mod results;
 mod run;
 mod setup;
+mod sources;
 
 use ratekeeper_policy::{PolicyErrors, yaml};
 
