@@ -46,6 +46,7 @@ mod lines;
 pub mod path;
 mod policy;
 mod problems;
+mod protection;
 mod read_headers;
 mod request;
 mod resolve;
@@ -65,6 +66,9 @@ pub use explain::{Explanation, LimitExplanation, LimitOutcome};
 pub use identity::{Key, MissingReason};
 pub use policy::{NoSources, Policy, SourceError, Sources, StoreSettings};
 pub use problems::{PolicyErrors, Problem};
+pub use protection::{
+    AdaptiveRule, ConcurrencyRule, DependencyRule, Permits, QueueRule, ShedAttributes, SheddingRule,
+};
 pub use request::{Headers, RequestAttributes};
 pub use resolve::{AppliedLimit, AppliedLimits, NotCharged, Resolution};
 pub use response::{BodyKind, ResponseSettings};

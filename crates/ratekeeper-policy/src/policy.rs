@@ -17,6 +17,7 @@ use crate::index::Index;
 use crate::json_fields::JsonPaths;
 use crate::json_schema::json_schema;
 use crate::problems::{PolicyErrors, Problem, Problems};
+use crate::protection::{DependencyRule, SheddingRule};
 use crate::read_headers::ReadHeaders;
 use crate::response::ResponseSettings;
 use crate::rule::LimitRule;
@@ -49,6 +50,10 @@ pub struct Policy {
     pub(crate) tiers: Option<Tiers>,
     pub(crate) classes: Vec<String>,
     pub(crate) priorities: Vec<(usize, Condition)>,
+    /// The class of requests that match no condition.
+    pub(crate) other_class: Option<usize>,
+    pub(crate) shedding: Option<SheddingRule>,
+    pub(crate) dependencies: Vec<Arc<DependencyRule>>,
     pub(crate) exempt: Vec<Condition>,
     pub(crate) limits: Vec<Arc<LimitRule>>,
     pub(crate) index: Index,

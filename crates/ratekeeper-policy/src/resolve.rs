@@ -207,13 +207,16 @@ impl Policy {
 
     pub(crate) fn class(&self, context: &RequestContext<'_, '_>) -> Option<usize> {
         let first = self.priorities.iter().find(|(_, on)| on.mismatch(context).is_none());
-        first.map(|(class, _)| *class)
+        first.map_or(self.other_class, |(class, _)| Some(*class))
     }
 
     /// Returns the request's class if all readings of its path agree: otherwise a client could choose it.
     fn guaranteed_class(&self, context: &RequestContext<'_, '_>) -> Option<usize> {
         let first = self.priorities.iter().find(|(_, on)| on.mismatch(context).is_none());
-        first.filter(|(_, on)| on.holds_by_all_readings(context)).map(|(class, _)| *class)
+        match first {
+            None => self.other_class,
+            Some((class, on)) => on.holds_by_all_readings(context).then_some(*class),
+        }
     }
 }
 

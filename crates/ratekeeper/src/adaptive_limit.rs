@@ -21,10 +21,10 @@ pub use self::permit::AdaptivePermit;
 use crate::bulkhead::{BulkheadError, BulkheadStats};
 use crate::clock::{Clock, SystemClock};
 use crate::padded::Padded;
-#[cfg(feature = "tokio")]
-use crate::permit_pool::QueueOrder;
 use crate::queued_permits::{PermitSettings, QueuedPermits};
 use crate::shedder::Shedder;
+#[cfg(feature = "tokio")]
+use ratekeeper_control::QueueOrder;
 
 /// Limits how many requests to a service are in flight, to a number that it learns from latency and throughput.
 ///

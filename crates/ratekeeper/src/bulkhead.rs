@@ -8,10 +8,10 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::concurrency::{Permit, ZeroPermits};
 use crate::histogram::DurationCounts;
-#[cfg(feature = "tokio")]
-use crate::permit_pool::QueueOrder;
 use crate::queued_permits::{PermitSettings, QueuedPermits};
 use crate::shedder::Shedder;
+#[cfg(feature = "tokio")]
+use ratekeeper_control::QueueOrder;
 
 /// Limits how many requests to one dependency are in flight, so that a slow dependency cannot take all tasks or
 /// connections of the program.

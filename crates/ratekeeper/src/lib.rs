@@ -183,14 +183,14 @@ pub use key_request::KeyRequest;
 pub use limiter::{Limiter, LimiterBuilder};
 #[cfg(feature = "policy")]
 pub use near_limit::{InvalidRatio, NearLimit};
-#[cfg(feature = "tokio")]
-pub use permit_pool::QueueOrder;
 #[cfg(feature = "policy")]
 pub use policy_files::{PolicyFiles, read_policy};
 #[cfg(feature = "policy")]
 pub use policy_handle::{ActivePolicy, LoadStatus, PolicyHandle, PolicyLoadError};
 #[cfg(feature = "policy")]
 pub use policy_limiter::PolicyLimiter;
+#[cfg(feature = "tokio")]
+pub use ratekeeper_control::QueueOrder;
 pub use ratekeeper_control::adaptive::{
     AdaptiveAlgorithm, AdaptiveConfig, AdaptiveError, Bounds, SampleOutcome, WindowConfig,
 };

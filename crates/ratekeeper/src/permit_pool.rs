@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(feature = "tokio")]
 use {
+    ratekeeper_control::QueueOrder,
     std::collections::VecDeque,
     std::sync::{Mutex, MutexGuard, PoisonError},
     std::time::Duration,
@@ -239,32 +240,6 @@ pub(crate) struct QueueSettings {
     pub(crate) order: QueueOrder,
 }
 
-/// Which of the requests that wait is served next.
-///
-/// ```
-/// use std::time::Duration;
-/// use ratekeeper::{Bulkhead, QueueOrder};
-///
-/// let bulkhead = Bulkhead::new(40)?
-///     .with_queue(100, Duration::from_millis(500))
-///     .with_order(QueueOrder::AdaptiveLifo);
-/// # Ok::<(), ratekeeper::ZeroPermits>(())
-/// ```
-#[cfg(feature = "tokio")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum QueueOrder {
-    /// First come, first served.
-    #[default]
-    Fifo,
-    /// First come, first served, and newest first while the queue has not been empty for 100 ms.
-    ///
-    /// Under overload, those who have waited longest have often given up, and serving them in order makes
-    /// everyone wait for nearly the deadline. While the newest is served first, a request that finds the queue
-    /// full takes the place of the oldest.
-    AdaptiveLifo,
-}
-
 /// How long a queue has to be not empty until it is overloaded.
 #[cfg(feature = "tokio")]
 const STANDING_QUEUE: Duration = Duration::from_millis(100);
@@ -322,5 +297,33 @@ impl PermitQueue {
         let before = self.waiting.len();
         self.waiting.retain(|waiting| !waiting.grant.is_closed());
         before - self.waiting.len()
+    }
+}
+
+#[cfg(all(test, feature = "tokio"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_number_of_permits_applies_at_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let settings = QueueSettings { waiting_max: 2, order: QueueOrder::Fifo };
+            let pool = PermitPool::new(2).with_queue(settings);
+            assert!(pool.try_take() && pool.try_take() && !pool.try_take());
+            let second = Duration::from_secs(1);
+            let (first, other) = (pool.wait(second), pool.wait(second));
+            let raise = async {
+                assert_eq!((pool.in_flight(), pool.waiting()), (2, 2));
+                pool.set_permits_max(4);
+                assert_eq!((pool.in_flight(), pool.waiting()), (4, 0));
+                pool.set_permits_max(1);
+            };
+            assert_eq!(tokio::join!(first, other, raise), (Ok(()), Ok(()), ()));
+            (0..3).for_each(|_| drop(pool.release()));
+            assert!(!pool.try_take(), "one is in use, and one may be");
+            pool.release();
+            assert!(pool.try_take());
+        });
     }
 }

@@ -228,9 +228,9 @@ impl Inner {
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced) {
             match limit.amount() {
                 Amount::Rate(_) => rates.push(i),
-                Amount::Concurrency { max, .. } => {
+                Amount::Concurrency { rule, .. } => {
                     let Some(permit) = self.acquire(limit).await else {
-                        let reason = RefusalReason::TooManyInFlight { max: *max };
+                        let reason = RefusalReason::TooManyInFlight { max: rule.max() };
                         return Err((i, refusal(limit, reason, false)));
                     };
                     charged.permits.push(permit);
@@ -322,9 +322,9 @@ impl Inner {
     }
 
     async fn acquire(&self, limit: &AppliedLimit) -> Option<InFlightPermit> {
-        let Amount::Concurrency { name, max } = limit.amount() else { return None };
+        let Amount::Concurrency { name, rule } = limit.amount() else { return None };
         let (key, on_failure) = (limit.key.as_bytes(), limit.rule.on_failure());
-        self.engine.acquire(PermitRequest { name, key, max: *max, on_failure }).await
+        self.engine.acquire(PermitRequest { name, key, max: rule.max(), on_failure }).await
     }
 }
 

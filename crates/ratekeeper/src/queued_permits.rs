@@ -6,13 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ratekeeper_control::Overload;
+#[cfg(feature = "tokio")]
+use ratekeeper_control::QueueOrder;
 
 use crate::bulkhead::{BulkheadError, BulkheadStats};
 use crate::clock::Clock;
 use crate::histogram::{DurationCounts, Histogram};
 use crate::permit_pool::PermitPool;
 #[cfg(feature = "tokio")]
-use crate::permit_pool::{NoPermit, QueueOrder, QueueSettings};
+use crate::permit_pool::{NoPermit, QueueSettings};
 use crate::shedder::Shedder;
 
 /// How many permits there are at first, and how requests wait for one.

@@ -211,7 +211,9 @@ pub fn reject(rejection: &Rejection, is_grpc: bool) -> Response<Bytes> {
     let secs = secs_up(retry_after);
     let what = match rejection {
         Rejection::Shed(_) => "The service is overloaded.",
-        Rejection::Bulkhead(_) => "Too many requests are in flight.",
+        Rejection::Bulkhead(_) | Rejection::ConcurrencyLimit(_) => {
+            "Too many requests are in flight."
+        }
     };
     let plural = if secs == 1 { "" } else { "s" };
     let message = format!("{what} Try again in {secs} second{plural}.");
