@@ -4,5 +4,6 @@
 mod adaptive;
 mod bulkhead;
 mod layers;
+mod policy;
 mod shedder;
 mod support;
