@@ -151,7 +151,10 @@ where
 {
     let run = move |threads| {
         timed(threads, SERVICE_CALLS, |_| {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build()
+                .expect("a runtime");
             let mut service = service.clone();
             runtime.block_on(async {
                 for _ in 0..SERVICE_CALLS {

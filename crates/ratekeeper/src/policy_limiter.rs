@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ratekeeper_control::{Class, Shed};
-use ratekeeper_core::Micros;
+use ratekeeper_core::{Decision, Micros};
 use ratekeeper_policy::{
     Amount, AppliedLimit, AppliedLimits, NotCharged, Policy, RequestAttributes, StoreSettings,
 };
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::admission::{
     Admission, Admitted, Charged, NotAdmitted, Permits, Refusal, RefusalReason, ShedRefusal,
-    charge_of, correct, rate_of,
+    correct,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{
@@ -178,7 +178,7 @@ impl PolicyLimiter {
 
     /// Returns what a rate limit has left for a key, without charging; `None` for a concurrency limit.
     pub async fn peek(&self, limit: &AppliedLimit) -> Option<Applied> {
-        let charge = charge_of(limit)?;
+        let charge = limit.charge()?;
         self.engine().apply(Op::Peek, &[charge]).await.ok()
     }
 }
@@ -309,8 +309,21 @@ impl Inner {
         now: Micros,
         charged: &mut Charged,
     ) -> Result<(), (usize, Box<Refusal>)> {
+        if let [i] = *rates
+            && let Some(charge) = limits[i].charge()
+            && let Some(decision) = self.engine.apply_one_now(Op::Check, &charge, now)
+        {
+            if !decision.allowed() {
+                return Err((i, rate_limited(&limits[i], decision, false)));
+            }
+            charged.binding = Some((i, decision));
+            charged.delay = decision.delay();
+            self.record_rate(policy, &limits[i], &decision, now);
+            charged.keep(i, &Receipt::in_memory(now), &decision);
+            return Ok(());
+        }
         let charges = || -> SmallVec<[Charge<'_>; 2]> {
-            rates.iter().filter_map(|i| charge_of(&limits[*i])).collect()
+            rates.iter().filter_map(|i| limits[*i].charge()).collect()
         };
         let applied = match self.engine.apply_now(Op::Check, &charges(), now) {
             Some(applied) => applied,
@@ -327,21 +340,30 @@ impl Inner {
         let (by, decision) = (rates[applied.binding()], **applied);
         charged.is_degraded = applied.is_degraded();
         if !decision.allowed() {
-            let limit = rate_of(&limits[by]).expect("only rates were charged").clone();
-            let reason = RefusalReason::RateLimited { limit, decision };
-            return Err((by, refusal(&limits[by], reason, charged.is_degraded)));
+            return Err((by, rate_limited(&limits[by], decision, charged.is_degraded)));
         }
         charged.binding = Some((by, decision));
         charged.delay = applied.delay();
+        let receipt = applied.receipt();
         for (i, decision) in rates.iter().zip(applied.decisions()) {
-            if !limits[*i].is_share() {
-                self.telemetry.record_allowed(policy, &limits[*i], Some(decision), now);
-            }
-            if !decision.is_cut() {
-                charged.receipts[*i] = Some(applied.receipt().of_charge(decision));
-            }
+            self.record_rate(policy, &limits[*i], decision, now);
+            charged.keep(*i, &receipt, decision);
         }
         Ok(())
+    }
+
+    /// Counts that a rate limit has allowed a request.
+    #[inline]
+    fn record_rate(
+        &self,
+        policy: &ActivePolicy,
+        limit: &AppliedLimit,
+        decision: &Decision,
+        now: Micros,
+    ) {
+        if !limit.is_share() {
+            self.telemetry.record_allowed(policy, limit, Some(decision), now);
+        }
     }
 
     /// Charges a limit in shadow mode: it counts as if it alone were enforced, and refuses nothing.
@@ -352,7 +374,7 @@ impl Inner {
         now: Micros,
         permits: &mut Permits,
     ) -> Option<Receipt> {
-        let (decision, receipt, is_allowed) = match charge_of(limit) {
+        let (decision, receipt, is_allowed) = match limit.charge() {
             Some(charge) => {
                 let applied = self.engine.apply_at(Op::Check, &[charge], now).await.ok()?;
                 let decision = **applied;
@@ -421,6 +443,11 @@ fn has_queue(limit: &AppliedLimit) -> bool {
 
 fn refusal(limit: &AppliedLimit, reason: RefusalReason, is_degraded: bool) -> Box<Refusal> {
     Box::new(Refusal { rule: limit.rule.clone(), reason, is_degraded })
+}
+
+fn rate_limited(limit: &AppliedLimit, decision: Decision, is_degraded: bool) -> Box<Refusal> {
+    let rate = limit.rate().expect("only rates were charged").clone();
+    refusal(limit, RefusalReason::RateLimited { limit: rate, decision }, is_degraded)
 }
 
 fn memory_store(settings: &StoreSettings) -> EngineStore {
