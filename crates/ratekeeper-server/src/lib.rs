@@ -17,6 +17,7 @@ mod metrics;
 mod policy_input;
 mod reload;
 mod remote;
+mod replay;
 mod schema;
 mod serve;
 mod simulate;
@@ -54,6 +55,7 @@ enum Command {
     /// Print the JSON Schema of policy files, for editors
     Schema,
     Simulate(simulate::Simulate),
+    Replay(replay::Replay),
     /// Print a completion script for your shell
     ///
     /// For bash: source <(ratekeeper completions bash)
@@ -76,6 +78,7 @@ pub fn run() -> ExitCode {
         Command::Explain(command) => command.run(),
         Command::Schema => schema::run(),
         Command::Simulate(command) => command.run(),
+        Command::Replay(command) => command.run(),
         Command::Completions { shell } => completions(shell),
     };
     done.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
