@@ -321,7 +321,7 @@ mod tests {
             threads in 1usize..4,
         ) {
             let (log, arrivals) = log(&requests);
-            for algorithm in ratekeeper_core::ALGORITHMS {
+            for algorithm in ratekeeper_core::ALGORITHMS.iter().copied() {
                 let rate: Rate = "5/s".parse().unwrap();
                 let simulation = Simulation::new(Limit::new(rate, algorithm).unwrap(), 1_000);
                 let simulated = simulation.decide(&arrivals).unwrap();
