@@ -48,7 +48,7 @@ impl Decider for MemoryStore {
     }
 
     fn evictions(&self) -> u64 {
-        self.stats(Micros::MAX).evictions
+        self.evictions()
     }
 }
 

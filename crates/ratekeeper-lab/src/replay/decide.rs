@@ -96,7 +96,7 @@ impl<'v> Run<'v> {
 
     /// Returns how many keys were evicted although their state was still needed.
     pub(super) fn evictions(&self) -> u64 {
-        self.store.stats(Micros::MAX).evictions
+        self.store.evictions()
     }
 
     pub(super) fn decide(&mut self, request: &LoggedRequest<'_>, policy: usize) -> Decided {
