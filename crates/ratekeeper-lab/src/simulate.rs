@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-use ratekeeper_core::{Decision, Limit, Micros};
+use ratekeeper_core::{Decision, Limit};
 use ratekeeper_stores::{Charge, MemoryStore};
 
 use crate::arrival::Arrival;

@@ -13,7 +13,8 @@ use smallvec::SmallVec;
 use crate::admission::{Admission, Admitted, Charged, Permits, Refusal, RefusalReason};
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{
-    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt, ready_now,
+    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRefused, PermitRequest,
+    Receipt, ready_now,
 };
 use crate::policy_handle::{ActivePolicy, PolicyHandle, PolicyLoadError, read_stamped};
 use crate::telemetry::{Outcome, Telemetry};
@@ -227,10 +228,11 @@ impl Inner {
             match limit.amount() {
                 Amount::Rate(_) => rates.push(i),
                 Amount::Concurrency { rule, .. } => {
-                    let Some(permit) = self.acquire(limit).await else {
+                    let permit = self.acquire(limit).await.map_err(|refused| {
                         let reason = RefusalReason::TooManyInFlight { max: rule.max() };
-                        return Err((i, refusal(limit, reason, false)));
-                    };
+                        (i, refusal(limit, reason, refused.is_degraded))
+                    })?;
+                    charged.is_degraded |= permit.is_degraded();
                     charged.permits.push(permit);
                 }
             }
@@ -284,7 +286,7 @@ impl Inner {
             return Err((rates[0], refusal(&limits[rates[0]], reason, false)));
         };
         let (by, decision) = (rates[applied.binding()], **applied);
-        charged.is_degraded = applied.is_degraded();
+        charged.is_degraded |= applied.is_degraded();
         if !decision.allowed() {
             return Err((by, rate_limited(&limits[by], decision, charged.is_degraded)));
         }
@@ -327,7 +329,7 @@ impl Inner {
                 (Some(decision), Some(applied.receipt().of_charge(&decision)), decision.allowed())
             }
             None => {
-                let permit = self.acquire(limit).await;
+                let permit = self.acquire(limit).await.ok();
                 let is_allowed = permit.is_some();
                 permits.extend(permit);
                 (None, None, is_allowed)
@@ -341,8 +343,10 @@ impl Inner {
         receipt.filter(|_| is_allowed && decision.is_none_or(|decision| !decision.is_cut()))
     }
 
-    async fn acquire(&self, limit: &AppliedLimit) -> Option<InFlightPermit> {
-        let Amount::Concurrency { name, rule } = limit.amount() else { return None };
+    async fn acquire(&self, limit: &AppliedLimit) -> Result<InFlightPermit, PermitRefused> {
+        let Amount::Concurrency { name, rule } = limit.amount() else {
+            return Err(PermitRefused::default());
+        };
         let (key, on_failure) = (limit.key.as_bytes(), limit.rule.on_failure());
         self.engine.acquire(PermitRequest { name, key, max: rule.max(), on_failure }).await
     }

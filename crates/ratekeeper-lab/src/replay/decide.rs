@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ratekeeper_core::{Decision, Micros};
+use ratekeeper_core::Decision;
 use ratekeeper_policy::{Amount, AppliedLimit};
 use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
 use smallvec::SmallVec;
@@ -282,7 +282,7 @@ mod tests {
     use std::io::Cursor;
 
     use proptest::prelude::*;
-    use ratekeeper_core::{Cost, Limit, Rate};
+    use ratekeeper_core::{Cost, Limit, Micros, Rate};
     use ratekeeper_policy::{NoSources, Policy};
 
     use super::*;
