@@ -4,6 +4,7 @@ use ratekeeper_testkit::{http1 as client, upstream as backend};
 
 mod bounds;
 mod clients;
+mod dependencies;
 mod drain;
 mod evasion;
 mod flash_sale;
