@@ -287,5 +287,3 @@ fn counts(port: u16) -> BTreeMap<String, u64> {
     let pairs = response.body.lines().filter_map(|line| line.split_once('='));
     pairs.map(|(name, n)| (name.to_string(), n.parse().unwrap())).collect()
 }
-
-/// This program in another role, as a separate process that ends when its standard input is closed.

@@ -3,6 +3,7 @@
 use ratekeeper_testkit::{http1 as client, upstream as backend};
 
 mod bounds;
+mod cascade;
 mod clients;
 mod dependencies;
 mod drain;
