@@ -186,6 +186,12 @@ impl Key {
         Self(smallvec::smallvec![b'*'])
     }
 
+    /// Returns whether it is that of all requests together.
+    #[must_use]
+    pub fn is_of_all(&self) -> bool {
+        *self == Self::of_all()
+    }
+
     /// Returns the key as bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {

@@ -29,6 +29,13 @@ impl ConcurrencyRule {
         Self { permits: Permits::Fixed(max), queue: None }
     }
 
+    /// Returns whether it protects the service, because it is adaptive or has a queue. A fixed maximum without a queue is
+    /// a quota of the client.
+    #[must_use]
+    pub fn protects_service(&self) -> bool {
+        self.queue.is_some() || matches!(self.permits, Permits::Adaptive(_))
+    }
+
     /// Returns the most that can ever be in flight.
     #[must_use]
     pub fn max(&self) -> u64 {

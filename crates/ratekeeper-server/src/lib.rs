@@ -5,6 +5,7 @@ mod admin;
 mod body;
 mod check;
 mod choices;
+mod command_line;
 mod explain;
 mod failure;
 #[cfg(feature = "fuzzing")]

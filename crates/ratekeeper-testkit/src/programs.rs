@@ -21,6 +21,14 @@ pub(crate) fn postgres(program: &str) -> PathBuf {
         .unwrap_or_else(|| missing(program))
 }
 
+pub(crate) fn chromium() -> PathBuf {
+    installed("chromium")
+}
+
+pub(crate) fn chromedriver() -> PathBuf {
+    installed("chromedriver")
+}
+
 pub(crate) fn prometheus() -> PathBuf {
     installed("prometheus")
 }

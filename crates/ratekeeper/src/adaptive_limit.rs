@@ -87,7 +87,7 @@ impl AdaptiveLimit {
             target: config.target(),
         };
         let permits = PermitSettings::new(config.bounds().initial() as usize);
-        Ok(AdaptiveLimitBuilder { learner, permits, clock: SystemClock })
+        Ok(AdaptiveLimitBuilder { learner, permits, shards: None, clock: SystemClock })
     }
 }
 
@@ -151,6 +151,12 @@ impl<C: Clock> AdaptiveLimit<C> {
 }
 
 impl<C> AdaptiveLimit<C> {
+    /// Returns whether this is the only handle, and no permit is held.
+    #[cfg(feature = "policy")]
+    pub(crate) fn is_unused(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1
+    }
+
     /// Returns how many requests may be in flight now.
     #[must_use]
     pub fn limit(&self) -> usize {
@@ -222,13 +228,34 @@ impl<C> fmt::Debug for AdaptiveLimit<C> {
 pub struct AdaptiveLimitBuilder<C = SystemClock> {
     learner: Learner,
     permits: PermitSettings,
+    shards: Option<usize>,
     clock: C,
 }
 
 impl<C: Clock> AdaptiveLimitBuilder<C> {
     /// Uses this clock.
     pub fn clock<D: Clock>(self, clock: D) -> AdaptiveLimitBuilder<D> {
-        AdaptiveLimitBuilder { learner: self.learner, permits: self.permits, clock }
+        let Self { learner, permits, shards, .. } = self;
+        AdaptiveLimitBuilder { learner, permits, shards, clock }
+    }
+
+    /// Begins with a limit that was learned before, as far as the bounds allow.
+    #[cfg(feature = "policy")]
+    pub(crate) fn begin_with(mut self, limit: usize) -> Self {
+        self.learner.controller.begin_with(u32::try_from(limit).unwrap_or(u32::MAX));
+        self
+    }
+
+    /// Uses these settings of the permits, but for their number.
+    #[cfg(feature = "policy")]
+    pub(crate) fn permits(self, permits: PermitSettings) -> Self {
+        Self { permits, ..self }
+    }
+
+    /// Collects samples in so many shards; as many as threads can run at once if absent.
+    #[cfg(feature = "policy")]
+    pub(crate) fn shards(self, shards: Option<usize>) -> Self {
+        Self { shards, ..self }
     }
 
     /// Lets up to `waiting_max` requests wait for a permit, for up to `wait_max`.
@@ -252,10 +279,13 @@ impl<C: Clock> AdaptiveLimitBuilder<C> {
     /// Returns the limit.
     pub fn build(self) -> AdaptiveLimit<C> {
         let shard = || Shard::new(self.learner.window.clone());
-        let shards = (0..shards()).map(|_| Padded(Mutex::new(shard()))).collect();
+        let count = self.shards.unwrap_or_else(shards);
+        let shards = (0..count).map(|_| Padded(Mutex::new(shard()))).collect();
+        let permits = self.permits.build();
+        permits.pool().set_permits_max(self.learner.controller.limit() as usize);
         let given_up_us = self.learner.target.map_or(u64::MAX, micros);
         let shared = Shared {
-            permits: Padded(self.permits.build()),
+            permits: Padded(permits),
             clock: self.clock,
             given_up_us: AtomicU64::new(given_up_us),
             next_merge_us: AtomicU64::new(0),
@@ -433,6 +463,18 @@ impl Learner {
             _ => micros(window.latency_p90).saturating_mul(GIVEN_UP),
         };
         usual.min(self.target.map_or(u64::MAX, micros))
+    }
+}
+
+/// Returns what a response shows about the load of a service.
+#[cfg(feature = "policy")]
+pub(crate) fn load_of(status: u16, grpc_status: Option<&[u8]>) -> SampleOutcome {
+    match (grpc_status, status) {
+        (Some(b"4" | b"14"), _) => SampleOutcome::Overload,
+        (Some(b"2" | b"8" | b"13" | b"15"), _) => SampleOutcome::Ignored,
+        (_, 503 | 504) => SampleOutcome::Overload,
+        (_, 429 | 500..) => SampleOutcome::Ignored,
+        _ => SampleOutcome::Success,
     }
 }
 

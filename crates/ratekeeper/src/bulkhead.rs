@@ -51,7 +51,7 @@ impl Bulkhead {
         }
     }
 
-    fn with_settings(settings: PermitSettings) -> Self {
+    pub(crate) fn with_settings(settings: PermitSettings) -> Self {
         Self { permits: Arc::new(settings.build()), admitted: Arc::default() }
     }
 
@@ -89,7 +89,7 @@ impl Bulkhead {
     }
 
     fn settings(&self) -> PermitSettings {
-        self.permits.settings().clone()
+        self.permits.settings().clone().with_own_counters()
     }
 
     /// Returns a permit if one is free and no request waits for it.
@@ -141,6 +141,12 @@ impl Bulkhead {
     fn permit(&self) -> Permit {
         self.admitted.fetch_add(1, Ordering::Relaxed);
         Permit::of_bulkhead(Arc::clone(&self.permits))
+    }
+
+    /// Returns whether this is the only handle, and no permit is held.
+    #[cfg(feature = "policy")]
+    pub(crate) fn is_unused(&self) -> bool {
+        Arc::strong_count(&self.permits) == 1
     }
 
     /// Returns how many requests are in flight.

@@ -167,7 +167,7 @@ mod wait;
 
 pub use adaptive_limit::{AdaptiveLimit, AdaptiveLimitBuilder, AdaptivePermit, AdaptiveStats};
 #[cfg(feature = "policy")]
-pub use admission::{Admission, Admitted, BindingLimit, Refusal, RefusalReason};
+pub use admission::{Admission, Admitted, BindingLimit, Refusal, RefusalReason, ShedRefusal};
 pub use breaker::{
     BreakerStats, Call, CircuitBreaker, CircuitBreakerBuilder, CircuitOpen, OwnedCall, StateChange,
 };
@@ -185,7 +185,7 @@ pub use engine::{
     ReserveError, Reserved, Settled, TooManyHeld,
 };
 #[cfg(feature = "policy")]
-pub use engine::{Engine, MaybeReady, PermitError};
+pub use engine::{ConcurrencyStats, Engine, MaybeReady, PermitError};
 pub use key_request::KeyRequest;
 pub use limiter::{Limiter, LimiterBuilder};
 #[cfg(feature = "policy")]

@@ -17,15 +17,18 @@ use {
 };
 
 /// A number of permits, which can change.
+///
+/// The order of the fields is fixed so that the cache line that every request writes has nothing that is only read.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct PermitPool {
     /// Permits in use, and requests that wait times [`WAITING`].
     counts: AtomicU64,
-    permits_max: AtomicU32,
-    #[cfg(feature = "tokio")]
-    settings: QueueSettings,
     #[cfg(feature = "tokio")]
     queue: Mutex<PermitQueue>,
+    #[cfg(feature = "tokio")]
+    settings: QueueSettings,
+    permits_max: AtomicU32,
 }
 
 /// More than any number of permits.
@@ -63,7 +66,8 @@ impl PermitPool {
 
     #[inline]
     fn take_below(&self, permits_max: u32) -> bool {
-        let mut counts = self.counts.load(Ordering::Relaxed);
+        // A guess instead of a look: also if it fails, it brings the cache line to this core for the next attempt.
+        let mut counts = 0;
         while counts < u64::from(permits_max) {
             let (order, weak) = (Ordering::Acquire, Ordering::Relaxed);
             match self.counts.compare_exchange_weak(counts, counts + 1, order, weak) {

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ratekeeper_core::Micros;
+use ratekeeper_control::{Class, Shed};
+use ratekeeper_core::{Decision, Micros};
 use ratekeeper_policy::{
     Amount, AppliedLimit, AppliedLimits, NotCharged, Policy, RequestAttributes, StoreSettings,
 };
@@ -11,12 +12,14 @@ use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
 use smallvec::SmallVec;
 
 use crate::admission::{
-    Admission, Admitted, Charged, Permits, Refusal, RefusalReason, charge_of, rate_of,
+    Admission, Admitted, Charged, NotAdmitted, Permits, Refusal, RefusalReason, ShedRefusal,
+    correct,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::dependency::{Dependency, UnknownDependency};
 use crate::engine::{
-    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt, ready_now,
+    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt,
+    ServicePermitRequest, ready_now,
 };
 use crate::policy_handle::{ActivePolicy, PolicyHandle, PolicyLoadError, read_stamped};
 use crate::telemetry::{Outcome, Telemetry};
@@ -139,12 +142,13 @@ impl PolicyLimiter {
             Ok(Subject::Exempt) => return MaybeReady::ready(Admission::Exempt),
             Err(refusal) => return MaybeReady::ready(Admission::Refused(refusal)),
         }
-        if self.engine().is_memory() {
-            let admission = ready_now(self.inner.admit(&policy, limits, now));
+        let class = ShedClass::of(policy.policy(), request);
+        if self.engine().is_memory() && !limits.iter().any(has_queue) {
+            let admission = ready_now(self.inner.admit(&policy, limits, class, now));
             return MaybeReady::ready(admission.into());
         }
         let inner = Arc::clone(&self.inner);
-        MaybeReady::pending(async move { inner.admit(&policy, limits, now).await.into() })
+        MaybeReady::pending(async move { inner.admit(&policy, limits, class, now).await.into() })
     }
 
     /// Finds the limits of a request, which are added to `limits`.
@@ -169,7 +173,7 @@ impl PolicyLimiter {
         }
     }
 
-    /// Charges these limits, all or none.
+    /// Charges these limits, all or none. It does not wait in their queues.
     #[cfg(feature = "client")]
     pub(crate) async fn charge(
         &self,
@@ -178,12 +182,13 @@ impl PolicyLimiter {
         now: Micros,
         charged: &mut Charged,
     ) -> Result<(), Box<Refusal>> {
-        self.inner.charge(policy, limits, now, charged).await
+        self.inner.charge(policy, limits, now, charged).await?;
+        self.inner.enter(policy, limits, false, charged).await
     }
 
     /// Returns what a rate limit has left for a key, without charging; `None` for a concurrency limit.
     pub async fn peek(&self, limit: &AppliedLimit) -> Option<Applied> {
-        let charge = charge_of(limit)?;
+        let charge = limit.charge()?;
         self.engine().apply(Op::Peek, &[charge]).await.ok()
     }
 }
@@ -195,19 +200,29 @@ pub(crate) enum Subject {
 }
 
 impl Inner {
+    /// Decides about a request: what its client may do, then what the service can do.
     async fn admit(
         &self,
         policy: &ActivePolicy,
         limits: AppliedLimits,
+        class: Option<ShedClass>,
         now: Micros,
-    ) -> Result<Admitted, Box<Refusal>> {
+    ) -> Result<Admitted, NotAdmitted> {
         let mut charged = Charged::default();
         self.charge(policy, &limits, now, &mut charged).await?;
+        if let Some(class) = class
+            && let Err(shed) = self.shed(&class)
+        {
+            self.refund(&limits, &mut charged);
+            let class = policy.policy().classes()[class.index].clone();
+            return Err(NotAdmitted::Shed(Box::new(ShedRefusal { class, shed })));
+        }
+        self.enter(policy, &limits, true, &mut charged).await?;
         Ok(charged.admitted(limits, Arc::clone(&self.engine)))
     }
 
-    /// Charges a request, or refuses it: permits first, because they can be released; then all rate limits
-    /// or none; then the limits in shadow mode, each by itself.
+    /// Charges the client of a request, or refuses it: permits first, because they can be released; then all rate
+    /// limits or none; then the limits in shadow mode, each by itself.
     async fn charge(
         &self,
         policy: &ActivePolicy,
@@ -226,6 +241,45 @@ impl Inner {
         Ok(())
     }
 
+    fn shed(&self, class: &ShedClass) -> Result<(), Shed> {
+        let shedder = self.engine.shedder();
+        shedder.map_or(Ok(()), |shedder| shedder.admit_hashed(class.class, class.user_hash))
+    }
+
+    /// Takes permits of the limits that protect the service, or refuses the request. Only these are waited for, and
+    /// only after all else has admitted the request.
+    async fn enter(
+        &self,
+        policy: &ActivePolicy,
+        limits: &[AppliedLimit],
+        waits: bool,
+        charged: &mut Charged,
+    ) -> Result<(), Box<Refusal>> {
+        for limit in limits.iter().filter(|limit| limit.is_enforced && protects_service(limit)) {
+            let permit = self.acquire(limit, waits).await;
+            let now = self.engine.now();
+            match permit {
+                Ok(permit) => {
+                    charged.permits.push(permit);
+                    if !limit.is_share() {
+                        self.telemetry.record_allowed(policy, limit, None, now);
+                    }
+                }
+                Err(reason) => {
+                    self.refund(limits, charged);
+                    self.telemetry.record(policy, limit, Outcome::Denied, now);
+                    return Err(refusal(limit, reason, charged.is_degraded));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refunds what was charged for a request that is not served.
+    fn refund(&self, limits: &[AppliedLimit], charged: &mut Charged) {
+        correct(&self.engine, limits, &mut charged.receipts, |_| Some(0));
+    }
+
     /// Charges the limits that are enforced. If one refuses, returns its index too.
     async fn enforce(
         &self,
@@ -238,20 +292,18 @@ impl Inner {
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced) {
             match limit.amount() {
                 Amount::Rate(_) => rates.push(i),
-                Amount::Concurrency { rule, .. } => {
-                    let Some(permit) = self.acquire(limit).await else {
-                        let reason = RefusalReason::TooManyInFlight { max: rule.max() };
-                        return Err((i, refusal(limit, reason, false)));
-                    };
-                    charged.permits.push(permit);
-                }
+                Amount::Concurrency { rule, .. } if rule.protects_service() => {}
+                Amount::Concurrency { .. } => match self.acquire(limit, false).await {
+                    Ok(permit) => charged.permits.push(permit),
+                    Err(reason) => return Err((i, refusal(limit, reason, false))),
+                },
             }
         }
         if !rates.is_empty() {
             self.charge_rates(policy, limits, &rates, now, charged).await?;
         }
         for limit in limits.iter().filter(|limit| limit.is_enforced && !limit.is_share()) {
-            if matches!(limit.amount(), Amount::Concurrency { .. }) {
+            if matches!(limit.amount(), Amount::Concurrency { .. }) && !protects_service(limit) {
                 self.telemetry.record_allowed(policy, limit, None, now);
             }
         }
@@ -267,8 +319,21 @@ impl Inner {
         now: Micros,
         charged: &mut Charged,
     ) -> Result<(), (usize, Box<Refusal>)> {
+        if let [i] = *rates
+            && let Some(charge) = limits[i].charge()
+            && let Some(decision) = self.engine.apply_one_now(Op::Check, &charge, now)
+        {
+            if !decision.allowed() {
+                return Err((i, rate_limited(&limits[i], decision, false)));
+            }
+            charged.binding = Some((i, decision));
+            charged.delay = decision.delay();
+            self.record_rate(policy, &limits[i], &decision, now);
+            charged.keep(i, &Receipt::in_memory(now), &decision);
+            return Ok(());
+        }
         let charges = || -> SmallVec<[Charge<'_>; 2]> {
-            rates.iter().filter_map(|i| charge_of(&limits[*i])).collect()
+            rates.iter().filter_map(|i| limits[*i].charge()).collect()
         };
         let applied = match self.engine.apply_now(Op::Check, &charges(), now) {
             Some(applied) => applied,
@@ -285,21 +350,30 @@ impl Inner {
         let (by, decision) = (rates[applied.binding()], **applied);
         charged.is_degraded = applied.is_degraded();
         if !decision.allowed() {
-            let limit = rate_of(&limits[by]).expect("only rates were charged").clone();
-            let reason = RefusalReason::RateLimited { limit, decision };
-            return Err((by, refusal(&limits[by], reason, charged.is_degraded)));
+            return Err((by, rate_limited(&limits[by], decision, charged.is_degraded)));
         }
         charged.binding = Some((by, decision));
         charged.delay = applied.delay();
+        let receipt = applied.receipt();
         for (i, decision) in rates.iter().zip(applied.decisions()) {
-            if !limits[*i].is_share() {
-                self.telemetry.record_allowed(policy, &limits[*i], Some(decision), now);
-            }
-            if !decision.is_cut() {
-                charged.receipts[*i] = Some(applied.receipt().of_charge(decision));
-            }
+            self.record_rate(policy, &limits[*i], decision, now);
+            charged.keep(*i, &receipt, decision);
         }
         Ok(())
+    }
+
+    /// Counts that a rate limit has allowed a request.
+    #[inline]
+    fn record_rate(
+        &self,
+        policy: &ActivePolicy,
+        limit: &AppliedLimit,
+        decision: &Decision,
+        now: Micros,
+    ) {
+        if !limit.is_share() {
+            self.telemetry.record_allowed(policy, limit, Some(decision), now);
+        }
     }
 
     /// Charges a limit in shadow mode: it counts as if it alone were enforced, and refuses nothing.
@@ -310,14 +384,14 @@ impl Inner {
         now: Micros,
         permits: &mut Permits,
     ) -> Option<Receipt> {
-        let (decision, receipt, is_allowed) = match charge_of(limit) {
+        let (decision, receipt, is_allowed) = match limit.charge() {
             Some(charge) => {
                 let applied = self.engine.apply_at(Op::Check, &[charge], now).await.ok()?;
                 let decision = **applied;
                 (Some(decision), Some(applied.receipt().of_charge(&decision)), decision.allowed())
             }
             None => {
-                let permit = self.acquire(limit).await;
+                let permit = self.acquire(limit, false).await.ok();
                 let is_allowed = permit.is_some();
                 permits.extend(permit);
                 (None, None, is_allowed)
@@ -331,15 +405,59 @@ impl Inner {
         receipt.filter(|_| is_allowed && decision.is_none_or(|decision| !decision.is_cut()))
     }
 
-    async fn acquire(&self, limit: &AppliedLimit) -> Option<InFlightPermit> {
-        let Amount::Concurrency { name, rule } = limit.amount() else { return None };
-        let (key, on_failure) = (limit.key.as_bytes(), limit.rule.on_failure());
-        self.engine.acquire(PermitRequest { name, key, max: rule.max(), on_failure }).await
+    /// Takes a permit of a concurrency limit.
+    async fn acquire(
+        &self,
+        limit: &AppliedLimit,
+        waits: bool,
+    ) -> Result<InFlightPermit, RefusalReason> {
+        let Amount::Concurrency { name, rule } = limit.amount() else {
+            unreachable!("only concurrency limits have permits");
+        };
+        let key = limit.key.as_bytes();
+        if rule.protects_service() {
+            let is_of_all = limit.key.is_of_all();
+            let request = ServicePermitRequest { name, key, is_of_all, rule, waits };
+            return self.engine.acquire_of_service(request).await.map_err(RefusalReason::NoPermit);
+        }
+        let (max, on_failure) = (rule.max(), limit.rule.on_failure());
+        let permit = self.engine.acquire(PermitRequest { name, key, max, on_failure }).await;
+        permit.ok_or(RefusalReason::TooManyInFlight { max })
     }
+}
+
+/// The priority class and the user of a request, if the policy sheds load.
+struct ShedClass {
+    class: Class,
+    index: usize,
+    user_hash: Option<u64>,
+}
+
+impl ShedClass {
+    fn of(policy: &Policy, request: &RequestAttributes<'_>) -> Option<Self> {
+        let of = policy.shed_attributes(request)?;
+        let index = usize::from(of.class.rank());
+        Some(Self { class: of.class, index, user_hash: of.user_hash })
+    }
+}
+
+fn protects_service(limit: &AppliedLimit) -> bool {
+    matches!(limit.amount(), Amount::Concurrency { rule, .. } if rule.protects_service())
+}
+
+/// Returns whether a request can wait for a permit.
+fn has_queue(limit: &AppliedLimit) -> bool {
+    let has = |amount: &Amount| matches!(amount, Amount::Concurrency { rule, .. } if rule.queue.is_some());
+    limit.is_enforced && has(limit.amount())
 }
 
 fn refusal(limit: &AppliedLimit, reason: RefusalReason, is_degraded: bool) -> Box<Refusal> {
     Box::new(Refusal { rule: limit.rule.clone(), reason, is_degraded })
+}
+
+fn rate_limited(limit: &AppliedLimit, decision: Decision, is_degraded: bool) -> Box<Refusal> {
+    let rate = limit.rate().expect("only rates were charged").clone();
+    refusal(limit, RefusalReason::RateLimited { limit: rate, decision }, is_degraded)
 }
 
 fn memory_store(settings: &StoreSettings) -> EngineStore {

@@ -27,15 +27,15 @@ pub(crate) struct PermitSettings {
     #[cfg(feature = "tokio")]
     wait_max: Duration,
     report: Option<Arc<Report>>,
+    counters: Arc<Counters>,
 }
 
-type Report = dyn Fn(Overload) + Send + Sync;
+pub(crate) type Report = dyn Fn(Overload) + Send + Sync;
 
 /// Permits of which each request takes one. Who takes one releases it.
 pub(crate) struct QueuedPermits {
     pool: PermitPool,
     settings: PermitSettings,
-    counters: Counters,
 }
 
 #[derive(Debug, Default)]
@@ -58,7 +58,19 @@ impl PermitSettings {
             #[cfg(feature = "tokio")]
             wait_max: Duration::ZERO,
             report: None,
+            counters: Arc::default(),
         }
+    }
+
+    /// Counts together with those of other settings.
+    #[cfg(feature = "policy")]
+    pub(crate) fn with_counters(self, of: &Self) -> Self {
+        Self { counters: Arc::clone(&of.counters), ..self }
+    }
+
+    /// Counts by itself.
+    pub(crate) fn with_own_counters(self) -> Self {
+        Self { counters: Arc::default(), ..self }
     }
 
     #[cfg(feature = "tokio")]
@@ -75,14 +87,19 @@ impl PermitSettings {
 
     pub(crate) fn with_shedder<C: Clock + 'static>(self, shedder: &Shedder<C>) -> Self {
         let shedder = shedder.clone();
-        Self { report: Some(Arc::new(move |signal| shedder.observe(signal))), ..self }
+        self.with_report(Arc::new(move |signal| shedder.observe(signal)))
+    }
+
+    /// Reports how busy the permits are.
+    pub(crate) fn with_report(self, report: Arc<Report>) -> Self {
+        Self { report: Some(report), ..self }
     }
 
     pub(crate) fn build(self) -> QueuedPermits {
         let pool = PermitPool::new(self.permits_max);
         #[cfg(feature = "tokio")]
         let pool = pool.with_queue(self.queue);
-        QueuedPermits { pool, settings: self, counters: Counters::default() }
+        QueuedPermits { pool, settings: self }
     }
 }
 
@@ -114,14 +131,15 @@ impl QueuedPermits {
             self.report(true, Duration::ZERO);
             return Ok(());
         }
-        let mut cancelled = CountCancelled { counters: &self.counters, is_cancelled: true };
+        let mut cancelled =
+            CountCancelled { counters: &self.settings.counters, is_cancelled: true };
         let began = tokio::time::Instant::now();
         let result = self.pool.wait(timeout.min(self.settings.wait_max)).await;
         let waited = began.elapsed();
         cancelled.is_cancelled = false;
         match result {
             Ok(()) => {
-                self.counters.waits.record(waited, 1);
+                self.settings.counters.waits.record(waited, 1);
                 self.report(true, waited);
                 Ok(())
             }
@@ -157,7 +175,7 @@ impl QueuedPermits {
     /// Returns what happened so far. The caller counts how many requests got a permit.
     pub(crate) fn stats(&self, admitted: u64) -> BulkheadStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.counters;
+        let counters = &self.settings.counters;
         let waits = counters.waits.counts();
         let at_once = admitted.saturating_sub(waits.count);
         BulkheadStats {
@@ -175,7 +193,7 @@ impl QueuedPermits {
 
     #[cold]
     fn reject(&self, error: BulkheadError) -> BulkheadError {
-        let counters = &self.counters;
+        let counters = &self.settings.counters;
         let counter = match error {
             BulkheadError::Full { .. } => &counters.full,
             BulkheadError::TimedOut { .. } => &counters.timed_out,

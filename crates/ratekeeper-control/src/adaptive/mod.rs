@@ -233,6 +233,11 @@ impl<A: LimitAlgorithm> ConcurrencyController<A> {
         Self { algorithm, bounds, limit, guards: Guards::default(), target: None }
     }
 
+    /// Sets the limit to one that was learned before, as far as the bounds allow.
+    pub fn begin_with(&mut self, limit: u32) {
+        self.limit = f64::from(limit.clamp(self.bounds.min, self.bounds.max));
+    }
+
     /// Sets the latency that 90% of the requests should not exceed.
     ///
     /// While they exceed it, the limit shrinks, whatever the algorithm proposes; while they are close

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+#[cfg(feature = "policy")]
+use ratekeeper_core::Decision;
 use ratekeeper_core::{FailureMode, Micros};
 use ratekeeper_stores::{
     Charge, ChargesError, MemoryStats, MemoryStore, Op, ReservationRecord, StoreError,
@@ -12,6 +14,7 @@ use super::applied::{Applied, Receipt};
 use super::hold_table::HoldTable;
 use super::maybe_ready::MaybeReady;
 use super::permits::{LocalHold, LocalPermits};
+use super::service_permits::{EngineClock, ServicePermits};
 use crate::clock::Clock;
 use crate::histogram::{DurationCounts, SampledHistogram};
 
@@ -43,10 +46,12 @@ use {
 /// ```
 pub struct Engine {
     pub(super) store: EngineStore,
-    clock: Box<dyn Clock>,
+    clock: EngineClock,
     /// For charges that say nothing else. Changes with the policy.
     on_failure: AtomicU8,
     pub(super) permits: LocalPermits,
+    /// Permits that are learned or waited for.
+    pub(super) service_permits: ServicePermits,
     /// Permits that callers hold in this process.
     pub(super) held_permits: HoldTable<LocalHold>,
     /// Reservations of the memory store. A shared store keeps its own.
@@ -72,8 +77,10 @@ impl std::fmt::Debug for Engine {
 
 impl Engine {
     pub(crate) fn new(store: EngineStore, clock: Box<dyn Clock>) -> Self {
+        let clock = EngineClock::new(clock);
         Self {
             store,
+            service_permits: ServicePermits::new(clock.clone()),
             clock,
             on_failure: AtomicU8::default(),
             permits: LocalPermits::default(),
@@ -141,6 +148,22 @@ impl Engine {
         }
     }
 
+    /// Does what [`Engine::apply_now`] does for one charge, of which a decision says all.
+    #[cfg(feature = "policy")]
+    #[inline]
+    pub(crate) fn apply_one_now(
+        &self,
+        op: Op,
+        charge: &Charge<'_>,
+        now: Micros,
+    ) -> Option<Decision> {
+        match &self.store {
+            EngineStore::Memory(store) => Some(self.timed(|| store.apply_one(op, charge, now))),
+            #[cfg(feature = "redis")]
+            EngineStore::Shared(_) => None,
+        }
+    }
+
     #[inline]
     fn apply_in_memory(
         &self,
@@ -149,12 +172,18 @@ impl Engine {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Applied, ChargesError> {
+        self.timed(|| store.apply_now(op, charges, now)).map(Applied::by_store)
+    }
+
+    /// Measures a few of the calls of the store.
+    #[inline]
+    fn timed<T>(&self, call: impl FnOnce() -> T) -> T {
         let began = SampledHistogram::is_due().then(|| self.clock.now());
-        let verdict = store.apply_now(op, charges, now);
+        let result = call();
         if let Some(began) = began {
             self.memory_time.record(self.clock.now().since(began));
         }
-        verdict.map(Applied::by_store)
+        result
     }
 
     /// Corrects a charge where it was made: in the store, or in this process if the store was unavailable

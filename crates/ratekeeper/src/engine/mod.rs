@@ -21,6 +21,8 @@ mod pause;
 #[cfg(feature = "policy")]
 mod permits;
 mod reservations;
+#[cfg(feature = "policy")]
+mod service_permits;
 
 pub use applied::{Applied, Degraded, DegradedReason, Receipt};
 #[cfg(feature = "policy")]
@@ -40,3 +42,7 @@ pub(crate) use permits::{InFlightPermit, PermitRequest};
 #[cfg(feature = "redis")]
 pub(crate) use reservations::in_full;
 pub use reservations::{ReservationError, ReserveError, Reserved, Settled};
+#[cfg(feature = "policy")]
+pub use service_permits::ConcurrencyStats;
+#[cfg(feature = "policy")]
+pub(crate) use service_permits::ServicePermitRequest;

@@ -5,13 +5,18 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use ratekeeper_core::FailureMode;
+use ratekeeper_policy::Policy;
 use ratekeeper_stores::StoreError;
 
 use super::apply::Engine;
 use super::hold_id::HoldId;
 use super::hold_table::TooManyHeld;
 use super::reservations::retry_hint;
+use super::service_permits::{ConcurrencyStats, EngineClock, ServicePermitRequest};
+use crate::adaptive_limit::AdaptivePermit;
+use crate::bulkhead::BulkheadError;
 use crate::concurrency::{ConcurrencyLimit, Permit};
+use crate::shedder::{ClassStats, Shedder};
 
 #[cfg(feature = "redis")]
 use {
@@ -33,6 +38,8 @@ pub(crate) struct PermitRequest<'a> {
 #[derive(Debug)]
 pub(crate) enum InFlightPermit {
     Local(#[expect(dead_code, reason = "held for what its drop does")] Permit),
+    /// Of an adaptive limit, which learns from the response.
+    Adaptive(AdaptivePermit<'static, EngineClock>),
     #[cfg(feature = "redis")]
     Fleet(#[expect(dead_code, reason = "held for what its drop does")] SharedPermit),
 }
@@ -94,6 +101,42 @@ impl LocalPermits {
 }
 
 impl Engine {
+    /// Returns a permit of a limit that protects a service. It is released when it is dropped.
+    pub(crate) async fn acquire_of_service(
+        &self,
+        request: ServicePermitRequest<'_>,
+    ) -> Result<InFlightPermit, BulkheadError> {
+        self.service_permits.acquire(request).await
+    }
+
+    /// Takes over what a policy says about permits and load shedding. What was learned stays, by the name of the limit.
+    pub(crate) fn set_protection(&self, policy: &Policy) {
+        self.service_permits.set_shedding(policy.shedding());
+        let is_known = |name: &str| {
+            // Shares of a limit are named after it.
+            let own = name.split('~').next().unwrap_or(name);
+            policy.limits().iter().any(|rule| rule.name() == own)
+        };
+        self.service_permits.retain(is_known);
+    }
+
+    /// Returns what sheds requests, if the policy does.
+    pub(crate) fn shedder(&self) -> Option<Shedder<EngineClock>> {
+        self.service_permits.shedder()
+    }
+
+    /// Returns what happened at each concurrency limit that is adaptive or has a queue, by name.
+    #[must_use]
+    pub fn concurrency_stats(&self) -> Vec<ConcurrencyStats> {
+        self.service_permits.stats()
+    }
+
+    /// Returns what was shed of each priority class, the most important one first. Empty if the policy sheds nothing.
+    #[must_use]
+    pub fn shed_stats(&self) -> Vec<ClassStats> {
+        self.shedder().map(|shedder| shedder.stats()).unwrap_or_default()
+    }
+
     /// Returns a permit, or `None` if all are held. The permit is released when it is dropped.
     pub(crate) async fn acquire(&self, request: PermitRequest<'_>) -> Option<InFlightPermit> {
         #[cfg(feature = "redis")]
@@ -273,8 +316,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::PolicyLimiter;
     use crate::engine::hold_table::HOLDS_MAX;
-    use crate::{Policy, PolicyLimiter};
 
     const MINUTE: Duration = Duration::from_secs(60);
 

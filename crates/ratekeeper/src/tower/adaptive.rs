@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body::Body;
 use ratekeeper_control::adaptive::SampleOutcome;
 use tower_layer::Layer;
@@ -17,7 +17,7 @@ use super::breaker::{Classify, grpc_status};
 use super::layer::is_grpc;
 use super::rejection::{ProtectError, Rejection};
 use super::response::reject;
-use crate::adaptive_limit::{AdaptiveLimit, AdaptivePermit};
+use crate::adaptive_limit::{AdaptiveLimit, AdaptivePermit, load_of};
 use crate::clock::{Clock, SystemClock};
 
 type BoxFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
@@ -34,16 +34,7 @@ pub struct ClassifyLoad;
 impl<B, E> Classify<Response<B>, E, SampleOutcome> for ClassifyLoad {
     fn classify(&self, result: &Result<Response<B>, E>) -> SampleOutcome {
         let Ok(response) = result else { return SampleOutcome::Ignored };
-        match (grpc_status(response), response.status()) {
-            (Some(b"4" | b"14"), _) => SampleOutcome::Overload,
-            (Some(b"2" | b"8" | b"13" | b"15"), _) => SampleOutcome::Ignored,
-            (_, StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT) => {
-                SampleOutcome::Overload
-            }
-            (_, StatusCode::TOO_MANY_REQUESTS) => SampleOutcome::Ignored,
-            (_, status) if status.is_server_error() => SampleOutcome::Ignored,
-            _ => SampleOutcome::Success,
-        }
+        load_of(response.status().as_u16(), grpc_status(response))
     }
 }
 

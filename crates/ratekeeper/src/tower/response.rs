@@ -12,7 +12,7 @@ use ratekeeper_policy::{BodyKind, LimitAction, ResponseSettings};
 use serde_json::json;
 
 use super::rejection::Rejection;
-use crate::admission::{BindingLimit, Refusal, RefusalReason};
+use crate::admission::{BindingLimit, Refusal, RefusalReason, ShedRefusal};
 use crate::dependency::{DependencyRejected, DependencyRejection};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -161,6 +161,11 @@ pub fn refuse(settings: &ResponseSettings, refusal: &Refusal, is_grpc: bool) -> 
         set_limit_headers(settings, binding, headers);
         wait = binding.decision.retry_after();
     }
+    if let RefusalReason::NoPermit(error) = &refusal.reason {
+        let retry_after = Rejection::ConcurrencyLimit(*error).retry_after();
+        set_number(headers, RETRY_AFTER, secs_up(retry_after));
+        wait = Some(retry_after);
+    }
     let message = message(settings, refusal);
     match is_grpc {
         true => refuse_grpc(&mut response, refusal, &message),
@@ -208,6 +213,15 @@ pub(super) fn misconfigured(message: &str, is_grpc: bool) -> Response<Bytes> {
 /// # Ok::<(), ratekeeper::ZeroPermits>(())
 /// ```
 pub fn reject(rejection: &Rejection, is_grpc: bool) -> Response<Bytes> {
+    reject_class(rejection, None, is_grpc)
+}
+
+/// Returns the response to a request that a policy has shed. The body has the name of its class.
+pub fn refuse_shed(refusal: &ShedRefusal, is_grpc: bool) -> Response<Bytes> {
+    reject_class(&Rejection::Shed(refusal.shed), Some(&refusal.class), is_grpc)
+}
+
+fn reject_class(rejection: &Rejection, class: Option<&str>, is_grpc: bool) -> Response<Bytes> {
     let what = match rejection {
         Rejection::Shed(_) => "The service is overloaded.",
         Rejection::Bulkhead(_) | Rejection::ConcurrencyLimit(_) => {
@@ -216,7 +230,8 @@ pub fn reject(rejection: &Rejection, is_grpc: bool) -> Response<Bytes> {
     };
     let (code, retry_after) = (rejection.code(), rejection.retry_after());
     let unavailable = StatusCode::SERVICE_UNAVAILABLE;
-    let mut response = rejected_response(unavailable, code, what, retry_after, json!({}), is_grpc);
+    let fields = class.map_or(json!({}), |class| json!({ "class": class }));
+    let mut response = rejected_response(unavailable, code, what, retry_after, fields, is_grpc);
     response.extensions_mut().insert(*rejection);
     response
 }
@@ -301,6 +316,7 @@ fn error_response(status: StatusCode, code: &str, message: &str) -> Response<Byt
 fn status(settings: &ResponseSettings, refusal: &Refusal) -> StatusCode {
     match &refusal.reason {
         RefusalReason::MissingIdentity { .. } => StatusCode::UNAUTHORIZED,
+        RefusalReason::NoPermit(_) => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::from_u16(settings.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS),
     }
 }
@@ -308,6 +324,7 @@ fn status(settings: &ResponseSettings, refusal: &Refusal) -> StatusCode {
 fn refuse_grpc(response: &mut Response<Bytes>, refusal: &Refusal, message: &str) {
     let code = match &refusal.reason {
         RefusalReason::MissingIdentity { .. } => GRPC_UNAUTHENTICATED,
+        RefusalReason::NoPermit(_) => GRPC_UNAVAILABLE,
         _ => GRPC_RESOURCE_EXHAUSTED,
     };
     set_grpc_status(response, code, message);
@@ -339,6 +356,7 @@ fn code(refusal: &Refusal) -> &'static str {
     match &refusal.reason {
         RefusalReason::RateLimited { .. } => "RATE_LIMITED",
         RefusalReason::TooManyInFlight { .. } => "TOO_MANY_IN_FLIGHT",
+        RefusalReason::NoPermit(_) => "CONCURRENCY_LIMIT",
         RefusalReason::MissingIdentity { .. } => "IDENTITY_REQUIRED",
         RefusalReason::TooManyLimits { .. } => "TOO_MANY_LIMITS",
     }
@@ -353,6 +371,9 @@ fn message(settings: &ResponseSettings, refusal: &Refusal) -> String {
             );
         }
         RefusalReason::TooManyInFlight { max } => (None, *max),
+        RefusalReason::NoPermit(_) => {
+            return "The service is busy. Try again in 1 second.".to_string();
+        }
         RefusalReason::TooManyLimits { max } => {
             return format!("More than {max} limits apply to this request.");
         }
@@ -404,6 +425,14 @@ fn body(
         (BodyKind::Problem, RefusalReason::MissingIdentity { .. }) => {
             json!({ "type": "about:blank", "title": "Unauthorized", "status": 401, "detail": message })
         }
+        (BodyKind::Problem, RefusalReason::NoPermit(_)) => json!({
+            "type": "about:blank",
+            "title": "Service Unavailable",
+            "status": 503,
+            "detail": message,
+            "limit": name,
+            "retry_after_ms": retry_after_ms,
+        }),
         (BodyKind::Problem, _) => json!({
             "type": PROBLEM,
             "title": "Too Many Requests",

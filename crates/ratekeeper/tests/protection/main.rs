@@ -5,5 +5,6 @@ mod adaptive;
 mod bulkhead;
 mod dependencies;
 mod layers;
+mod policy;
 mod shedder;
 mod support;
