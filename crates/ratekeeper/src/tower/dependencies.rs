@@ -6,15 +6,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Extensions, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
+use ratekeeper_control::adaptive::SampleOutcome;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::body::{Held, ResponseBody};
+use super::breaker::{grpc_status, is_failed};
 use super::layer::{LayerConfig, is_grpc};
+use super::rejection::Rejection;
 use super::response::reject_call;
+use crate::adaptive_limit::load_of;
 use crate::dependency::{CallOutcome, Dependency, DependencyPermit, DependencyRejected};
 
 /// A mark in the extensions of a response whose request reached no dependency: it counts neither as success nor as
@@ -175,19 +179,36 @@ fn report_and_hold<R: Body<Data = Bytes>>(
     })
 }
 
-/// Returns what a response says about the dependency that made it.
+/// Returns what a response says about the dependency that made it: overload for 503 and 504, failure for others of 5xx,
+/// and for the corresponding statuses of gRPC; nothing for 429, and for a response with [`NotCalled`] or a rejection.
+///
+/// ```
+/// use http::Response;
+/// use ratekeeper::CallOutcome;
+/// use ratekeeper::tower::{NotCalled, outcome_of};
+///
+/// let mut response = Response::builder().status(503).body(()).unwrap();
+/// assert_eq!(outcome_of(&response), CallOutcome::Overloaded);
+/// response.extensions_mut().insert(NotCalled);
+/// assert_eq!(outcome_of(&response), CallOutcome::Ignored);
+/// ```
 pub fn outcome_of<B>(response: &Response<B>) -> CallOutcome {
-    let extensions = response.extensions();
-    let is_own = extensions.get::<NotCalled>().is_some()
-        || extensions.get::<DependencyRejected>().is_some()
-        || extensions.get::<super::Rejection>().is_some();
-    match response.status() {
-        _ if is_own => CallOutcome::Ignored,
-        StatusCode::TOO_MANY_REQUESTS => CallOutcome::Ignored,
-        StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => CallOutcome::Overloaded,
-        status if status.is_server_error() => CallOutcome::Failure,
-        _ => CallOutcome::Success,
+    if was_not_called(response.extensions()) {
+        return CallOutcome::Ignored;
     }
+    match load_of(response.status().as_u16(), grpc_status(response)) {
+        SampleOutcome::Overload => CallOutcome::Overloaded,
+        SampleOutcome::Success => CallOutcome::Success,
+        SampleOutcome::Ignored if is_failed(response) => CallOutcome::Failure,
+        SampleOutcome::Ignored => CallOutcome::Ignored,
+    }
+}
+
+/// Returns whether the service behind a response was not called.
+pub(super) fn was_not_called(extensions: &Extensions) -> bool {
+    extensions.get::<NotCalled>().is_some()
+        || extensions.get::<DependencyRejected>().is_some()
+        || extensions.get::<Rejection>().is_some()
 }
 
 type BoxFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
