@@ -182,7 +182,8 @@ pub struct Key(smallvec::SmallVec<[u8; 64]>);
 
 impl Key {
     /// Returns the key of a limit with one count for all requests.
-    pub(crate) fn of_all() -> Self {
+    #[must_use]
+    pub fn of_all() -> Self {
         Self(smallvec::smallvec![b'*'])
     }
 

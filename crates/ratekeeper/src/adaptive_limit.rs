@@ -3,28 +3,29 @@
 //! The rules are those of the controller in `ratekeeper-control`, which learns from windows of samples. Each thread
 //! collects the samples of its requests in a shard of its own; now and then one of them merges the shards, and if that
 //! closes a window, sets the next limit. So the lock of a shard is hardly ever waited for.
+//!
+//! With many requests, not all of them are timed: those that are not take and release a permit, and add to a counter.
 
 mod permit;
+mod samples;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
+#[cfg(feature = "tokio")]
 use std::time::Duration;
 
-use ratekeeper_control::adaptive::{
-    AdaptiveConfig, AdaptiveError, ConcurrencyController, LimitAlgorithm, SampleOutcome, Window,
-    WindowAggregator,
-};
-use ratekeeper_core::Micros;
-
-pub use self::permit::AdaptivePermit;
-use crate::bulkhead::{BulkheadError, BulkheadStats};
-use crate::clock::{Clock, SystemClock};
-use crate::padded::Padded;
-use crate::queued_permits::{PermitSettings, QueuedPermits};
-use crate::shedder::Shedder;
 #[cfg(feature = "tokio")]
 use ratekeeper_control::QueueOrder;
+#[cfg(feature = "policy")]
+use ratekeeper_control::adaptive::SampleOutcome;
+use ratekeeper_control::adaptive::{AdaptiveConfig, AdaptiveError};
+
+pub use self::permit::AdaptivePermit;
+use self::samples::{Learner, Shared, shards_max};
+use crate::bulkhead::{BulkheadError, BulkheadStats};
+use crate::clock::{Clock, SystemClock};
+use crate::queued_permits::PermitSettings;
+use crate::shedder::Shedder;
 
 /// Limits how many requests to a service are in flight, to a number that it learns from latency and throughput.
 ///
@@ -81,11 +82,7 @@ impl AdaptiveLimit {
     ///
     /// If the target is zero, or a window is not possible.
     pub fn builder(config: AdaptiveConfig) -> Result<AdaptiveLimitBuilder, AdaptiveError> {
-        let learner = Learner {
-            window: WindowAggregator::new(config.window())?,
-            controller: config.controller()?,
-            target: config.target(),
-        };
+        let learner = Learner::new(config)?;
         let permits = PermitSettings::new(config.bounds().initial() as usize);
         Ok(AdaptiveLimitBuilder { learner, permits, shards: None, clock: SystemClock })
     }
@@ -178,23 +175,7 @@ impl<C> AdaptiveLimit<C> {
     /// Returns what happened so far, and what is in flight and waits now.
     #[must_use]
     pub fn stats(&self) -> AdaptiveStats {
-        let mut stats = AdaptiveStats {
-            algorithm: self.shared.learner().controller.name(),
-            successes: 0,
-            overloads: 0,
-            ignored: 0,
-            permits: self.shared.permits.stats(0),
-        };
-        let mut released = 0;
-        for shard in &self.shared.shards {
-            let shard = lock(shard);
-            stats.successes += shard.successes;
-            stats.overloads += shard.overloads;
-            stats.ignored += shard.ignored;
-            released += shard.released;
-        }
-        stats.permits = self.shared.permits.stats(released + self.in_flight() as u64);
-        stats
+        self.shared.stats()
     }
 }
 
@@ -242,7 +223,7 @@ impl<C: Clock> AdaptiveLimitBuilder<C> {
     /// Begins with a limit that was learned before, as far as the bounds allow.
     #[cfg(feature = "policy")]
     pub(crate) fn begin_with(mut self, limit: usize) -> Self {
-        self.learner.controller.begin_with(u32::try_from(limit).unwrap_or(u32::MAX));
+        self.learner.begin_with(u32::try_from(limit).unwrap_or(u32::MAX));
         self
     }
 
@@ -278,20 +259,8 @@ impl<C: Clock> AdaptiveLimitBuilder<C> {
 
     /// Returns the limit.
     pub fn build(self) -> AdaptiveLimit<C> {
-        let shard = || Shard::new(self.learner.window.clone());
-        let count = self.shards.unwrap_or_else(shards);
-        let shards = (0..count).map(|_| Padded(Mutex::new(shard()))).collect();
-        let permits = self.permits.build();
-        permits.pool().set_permits_max(self.learner.controller.limit() as usize);
-        let given_up_us = self.learner.target.map_or(u64::MAX, micros);
-        let shared = Shared {
-            permits: Padded(permits),
-            clock: self.clock,
-            given_up_us: AtomicU64::new(given_up_us),
-            next_merge_us: AtomicU64::new(0),
-            learner: Mutex::new(self.learner),
-            shards,
-        };
+        let shards = self.shards.unwrap_or_else(shards_max);
+        let shared = Shared::new(self.learner, self.permits.build(), self.clock, shards);
         AdaptiveLimit { shared: Arc::new(shared) }
     }
 }
@@ -331,141 +300,6 @@ pub struct AdaptiveStats {
     pub permits: BulkheadStats,
 }
 
-/// How often the shards are merged, to see whether a window is complete.
-const MERGE_EVERY: Duration = Duration::from_millis(10);
-
-/// A request that is dropped is one whose caller gave up if it took so many times longer than 90% of the others.
-const GIVEN_UP: u64 = 3;
-
-struct Shared<C> {
-    permits: Padded<QueuedPermits>,
-    clock: C,
-    /// When a request that is dropped counts as overload, in microseconds.
-    given_up_us: AtomicU64,
-    next_merge_us: AtomicU64,
-    learner: Mutex<Learner>,
-    shards: Box<[Padded<Mutex<Shard>>]>,
-}
-
-struct Learner {
-    window: WindowAggregator,
-    controller: ConcurrencyController<Box<dyn LimitAlgorithm + Send>>,
-    target: Option<Duration>,
-}
-
-/// What the requests of some threads showed.
-struct Shard {
-    window: WindowAggregator,
-    successes: u64,
-    overloads: u64,
-    ignored: u64,
-    released: u64,
-}
-
-impl Shard {
-    fn new(window: WindowAggregator) -> Self {
-        Self { window, successes: 0, overloads: 0, ignored: 0, released: 0 }
-    }
-
-    #[inline]
-    fn count(&mut self, outcome: SampleOutcome) {
-        match outcome {
-            SampleOutcome::Success => self.successes += 1,
-            SampleOutcome::Overload => self.overloads += 1,
-            SampleOutcome::Ignored => self.ignored += 1,
-        }
-    }
-}
-
-impl<C> Shared<C> {
-    fn learner(&self) -> MutexGuard<'_, Learner> {
-        lock(&self.learner)
-    }
-
-    #[inline]
-    fn shard(&self) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[thread_index() % self.shards.len()])
-    }
-}
-
-impl<C: Clock> Shared<C> {
-    /// Records how a request ended, and releases its permit.
-    #[inline]
-    fn end(&self, began: Micros, outcome: SampleOutcome) {
-        let in_flight = self.permits.release();
-        let now = self.clock.now();
-        let mut shard = self.shard();
-        shard.released += 1;
-        shard.count(outcome);
-        shard.window.record(outcome, now.since(began), in_flight, now);
-        drop(shard);
-        self.merge_if_due(now);
-    }
-
-    /// Records a request that is dropped, and releases its permit.
-    fn abandon(&self, began: Micros) {
-        let took = micros(self.clock.now().since(began));
-        let outcome = match took < self.given_up_us.load(Ordering::Relaxed) {
-            true => SampleOutcome::Ignored,
-            false => SampleOutcome::Overload,
-        };
-        self.end(began, outcome);
-    }
-
-    /// Records a request that stays in flight.
-    fn sample(&self, began: Micros, outcome: SampleOutcome) {
-        let (in_flight, now) = (self.permits.pool().in_flight(), self.clock.now());
-        let mut shard = self.shard();
-        shard.count(outcome);
-        shard.window.record(outcome, now.since(began), in_flight, now);
-        drop(shard);
-        self.merge_if_due(now);
-    }
-
-    /// Releases the permit of a request that was recorded before.
-    fn release(&self) {
-        self.permits.release();
-        self.shard().released += 1;
-    }
-
-    #[inline]
-    fn merge_if_due(&self, now: Micros) {
-        if now.get() >= self.next_merge_us.load(Ordering::Relaxed) {
-            self.merge(now);
-        }
-    }
-
-    /// Merges the shards. If that closes a window, sets the next limit.
-    #[cold]
-    fn merge(&self, now: Micros) {
-        // Another thread that does it does it for all.
-        let Ok(mut learner) = self.learner.try_lock() else { return };
-        self.next_merge_us.store(now.after(MERGE_EVERY).get(), Ordering::Relaxed);
-        for shard in &self.shards {
-            learner.window.merge(&mut lock(shard).window);
-        }
-        let Some(window) = learner.window.try_close(now) else { return };
-        for shard in &self.shards {
-            // They begin where it does.
-            lock(shard).window = learner.window.clone();
-        }
-        self.given_up_us.store(learner.given_up_us(&window), Ordering::Relaxed);
-        let limit = learner.controller.update(&window);
-        self.permits.pool().set_permits_max(limit as usize);
-    }
-}
-
-impl Learner {
-    /// Returns how long a request takes whose caller has given up.
-    fn given_up_us(&self, window: &Window) -> u64 {
-        let usual = match window.samples {
-            0 => u64::MAX,
-            _ => micros(window.latency_p90).saturating_mul(GIVEN_UP),
-        };
-        usual.min(self.target.map_or(u64::MAX, micros))
-    }
-}
-
 /// Returns what a response shows about the load of a service.
 #[cfg(feature = "policy")]
 pub(crate) fn load_of(status: u16, grpc_status: Option<&[u8]>) -> SampleOutcome {
@@ -476,32 +310,4 @@ pub(crate) fn load_of(status: u16, grpc_status: Option<&[u8]>) -> SampleOutcome 
         (_, 429 | 500..) => SampleOutcome::Ignored,
         _ => SampleOutcome::Success,
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns the number of shards: as many as threads can run at once.
-fn shards() -> usize {
-    const SHARDS_MAX: usize = 32;
-    static SHARDS: OnceLock<usize> = OnceLock::new();
-    *SHARDS.get_or_init(|| {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        threads.clamp(1, SHARDS_MAX)
-    })
-}
-
-/// Returns a number of this thread.
-#[inline]
-fn thread_index() -> usize {
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static INDEX: usize = THREADS.fetch_add(1, Ordering::Relaxed);
-    }
-    INDEX.with(|index| *index)
 }

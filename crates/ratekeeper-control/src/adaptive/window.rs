@@ -279,6 +279,17 @@ impl WindowAggregator {
         }
     }
 
+    /// Adds successes whose latency was not measured: with many requests, a part of them is enough.
+    pub fn add_successes(&mut self, successes: u64) {
+        self.successes += successes;
+    }
+
+    /// Returns when the recording of the window begins, if it is known.
+    #[must_use]
+    pub fn begins(&self) -> Option<Micros> {
+        self.begins_us.map(Micros::new)
+    }
+
     fn sample(&mut self, us: u64) {
         self.counts[bucket_of(us)] += 1;
         self.samples += 1;

@@ -2,6 +2,7 @@
 
 mod dependencies;
 mod page;
+mod protection;
 
 use ratekeeper::policy::LimitRule;
 use ratekeeper::shared::{BreakerState, StoreState};
@@ -24,6 +25,7 @@ pub(crate) fn collect(page: &mut Page, limiter: &PolicyLimiter) {
         [(version, 1)],
     );
     decisions(page, limiter);
+    protection::collect(page, limiter);
     policy(page, limiter);
     memory(page, limiter.engine());
     store(page, limiter.engine());

@@ -14,6 +14,7 @@ mod hostile;
 mod http2;
 mod limits;
 mod process;
+mod protection;
 mod streaming;
 mod tls;
 mod upstreams;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ratekeeper_control::adaptive::SampleOutcome;
 use ratekeeper_core::Micros;
 
-use super::Shared;
+use super::samples::Shared;
 use crate::clock::{Clock, SystemClock};
 
 /// A permit of an [`AdaptiveLimit`](crate::AdaptiveLimit). Report to it how the request ended.
@@ -28,7 +28,8 @@ use crate::clock::{Clock, SystemClock};
 #[must_use = "a permit that is dropped has no outcome; call `success`, `overloaded` or `ignore`"]
 pub struct AdaptivePermit<'l, C: Clock = SystemClock> {
     limit: LimitRef<'l, C>,
-    began: Micros,
+    /// If it is timed.
+    began: Option<Micros>,
     phase: Phase,
 }
 
@@ -58,7 +59,7 @@ enum Phase {
 impl<'l, C: Clock> AdaptivePermit<'l, C> {
     #[inline]
     pub(super) fn begin(shared: &'l Arc<Shared<C>>) -> Self {
-        let began = shared.clock.now();
+        let began = shared.begin();
         Self { limit: LimitRef::Borrowed(shared), began, phase: Phase::Unsampled }
     }
 

@@ -112,6 +112,7 @@ impl Engine {
     /// Takes over what a policy says about permits and load shedding. What was learned stays, by the name of the limit.
     pub(crate) fn set_protection(&self, policy: &Policy) {
         self.service_permits.set_shedding(policy.shedding());
+        policy.limits().iter().for_each(|limit| self.service_permits.prepare(limit));
         let is_known = |name: &str| {
             // Shares of a limit are named after it.
             let own = name.split('~').next().unwrap_or(name);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use arc_swap::ArcSwapOption;
 use ratekeeper_control::{Overload, ShedderConfig};
 use ratekeeper_core::Micros;
-use ratekeeper_policy::{ConcurrencyRule, Permits, SheddingRule};
+use ratekeeper_policy::{ConcurrencyRule, Key, LimitRule, Permits, SheddingRule};
 
 use super::permits::InFlightPermit;
 use crate::adaptive_limit::AdaptiveLimit;
@@ -273,6 +273,24 @@ impl ServicePermits {
             .collect();
         stats.sort_by(|one, other| one.name.cmp(&other.name));
         stats
+    }
+
+    /// Prepares the permits of a limit, so that there are metrics of it before its first request.
+    pub(super) fn prepare(&self, limit: &LimitRule) {
+        let Some(rule) = limit.service_permits() else { return };
+        let name = limit.shared_name();
+        let permits = self.of(name);
+        if limit.is_of_all() {
+            let key = Key::of_all();
+            let request = ServicePermitRequest {
+                name,
+                key: key.as_bytes(),
+                is_of_all: true,
+                rule,
+                waits: false,
+            };
+            let _ = permits.of_key(request, self);
+        }
     }
 
     /// Forgets the limits that are in no policy any more.
