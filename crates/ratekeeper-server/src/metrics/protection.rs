@@ -14,7 +14,9 @@ pub(super) fn collect(page: &mut Page, limiter: &PolicyLimiter) {
 }
 
 fn concurrency(page: &mut Page, stats: &[ConcurrencyStats]) {
-    let labels = |stats: &'_ ConcurrencyStats| Labels(vec![("limit", &*stats.name)]);
+    fn labels(stats: &ConcurrencyStats) -> Labels<'_> {
+        Labels(vec![("limit", &*stats.name)])
+    }
     let limit = stats.iter().map(|of| (labels(of), of.permits.permits_max));
     let help = "Requests that a concurrency limit lets be in flight now.";
     page.gauge("ratekeeper_concurrency_limit", help, limit);
