@@ -8,10 +8,13 @@ use ratekeeper_policy::{DependencyRule, Policy};
 use super::{Dependency, UnknownDependency};
 use crate::engine::Engine;
 
-/// All dependencies, by name and upstream.
+/// The name of a dependency and its upstream, which is empty if there is one for all.
+type Identity = (Arc<str>, Arc<str>);
+
+/// All dependencies.
 pub(crate) struct DependencyRegistry {
     engine: Arc<Engine>,
-    known: Mutex<HashMap<(Arc<str>, Arc<str>), Dependency>>,
+    known: Mutex<HashMap<Identity, Dependency>>,
     /// The upstreams of the gateway, once they are known.
     upstreams: OnceLock<Vec<Arc<str>>>,
 }
