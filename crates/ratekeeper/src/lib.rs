@@ -181,11 +181,11 @@ pub use dependency::{
 };
 #[cfg(any(feature = "policy", feature = "redis"))]
 pub use engine::{
-    Applied, Degraded, DegradedReason, HoldId, InvalidHoldId, Receipt, ReservationError,
-    ReserveError, Reserved, Settled, TooManyHeld,
+    Applied, Degraded, DegradedReason, HoldId, InvalidHoldId, PermitError, Receipt,
+    ReservationError, ReserveError, Reserved, Settled, TooManyHeld,
 };
 #[cfg(feature = "policy")]
-pub use engine::{ConcurrencyStats, Engine, MaybeReady, PermitError};
+pub use engine::{ConcurrencyStats, Engine, MaybeReady};
 pub use key_request::KeyRequest;
 pub use limiter::{Limiter, LimiterBuilder};
 #[cfg(feature = "policy")]
@@ -222,8 +222,8 @@ pub use ratekeeper_stores::{
 };
 #[cfg(feature = "redis")]
 pub use ratekeeper_stores::{
-    LeaseStats, LeasedStore, RedisConfig, RedisStore, RedisUrlError, ReservationRecord,
-    ReservationStore, SettledReservation, SharedStore, Store,
+    LeaseStats, LeasedStore, PermitName, PermitReply, PermitStore, RedisConfig, RedisStore,
+    RedisUrlError, ReservationRecord, ReservationStore, SettledReservation, SharedStore, Store,
 };
 pub use reservation::{Reservation, ReservationExpired};
 #[cfg(feature = "redis")]

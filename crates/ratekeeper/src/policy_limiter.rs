@@ -265,7 +265,7 @@ impl Inner {
                         self.telemetry.record_allowed(policy, limit, None, now);
                     }
                 }
-                Err(reason) => {
+                Err((reason, _)) => {
                     self.refund(limits, charged);
                     self.telemetry.record(policy, limit, Outcome::Denied, now);
                     return Err(refusal(limit, reason, charged.is_degraded));
@@ -293,10 +293,14 @@ impl Inner {
             match limit.amount() {
                 Amount::Rate(_) => rates.push(i),
                 Amount::Concurrency { rule, .. } if rule.protects_service() => {}
-                Amount::Concurrency { .. } => match self.acquire(limit, false).await {
-                    Ok(permit) => charged.permits.push(permit),
-                    Err(reason) => return Err((i, refusal(limit, reason, false))),
-                },
+                Amount::Concurrency { .. } => {
+                    let permit = self.acquire(limit, false).await;
+                    let permit = permit.map_err(|(reason, is_degraded)| {
+                        (i, refusal(limit, reason, is_degraded))
+                    })?;
+                    charged.is_degraded |= permit.is_degraded();
+                    charged.permits.push(permit);
+                }
             }
         }
         if !rates.is_empty() {
@@ -348,7 +352,7 @@ impl Inner {
             return Err((rates[0], refusal(&limits[rates[0]], reason, false)));
         };
         let (by, decision) = (rates[applied.binding()], **applied);
-        charged.is_degraded = applied.is_degraded();
+        charged.is_degraded |= applied.is_degraded();
         if !decision.allowed() {
             return Err((by, rate_limited(&limits[by], decision, charged.is_degraded)));
         }
@@ -405,12 +409,13 @@ impl Inner {
         receipt.filter(|_| is_allowed && decision.is_none_or(|decision| !decision.is_cut()))
     }
 
-    /// Takes a permit of a concurrency limit.
+    /// Takes a permit of a concurrency limit. If there is none, returns why, and whether that was decided without the
+    /// store, which is unavailable.
     async fn acquire(
         &self,
         limit: &AppliedLimit,
         waits: bool,
-    ) -> Result<InFlightPermit, RefusalReason> {
+    ) -> Result<InFlightPermit, (RefusalReason, bool)> {
         let Amount::Concurrency { name, rule } = limit.amount() else {
             unreachable!("only concurrency limits have permits");
         };
@@ -418,11 +423,12 @@ impl Inner {
         if rule.protects_service() {
             let is_of_all = limit.key.is_of_all();
             let request = ServicePermitRequest { name, key, is_of_all, rule, waits };
-            return self.engine.acquire_of_service(request).await.map_err(RefusalReason::NoPermit);
+            let permit = self.engine.acquire_of_service(request).await;
+            return permit.map_err(|error| (RefusalReason::NoPermit(error), false));
         }
         let (max, on_failure) = (rule.max(), limit.rule.on_failure());
         let permit = self.engine.acquire(PermitRequest { name, key, max, on_failure }).await;
-        permit.ok_or(RefusalReason::TooManyInFlight { max })
+        permit.map_err(|refused| (RefusalReason::TooManyInFlight { max }, refused.is_degraded))
     }
 }
 

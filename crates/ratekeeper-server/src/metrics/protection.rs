@@ -14,9 +14,6 @@ pub(super) fn collect(page: &mut Page, limiter: &PolicyLimiter) {
 }
 
 fn concurrency(page: &mut Page, stats: &[ConcurrencyStats]) {
-    fn labels(stats: &ConcurrencyStats) -> Labels<'_> {
-        Labels(vec![("limit", &*stats.name)])
-    }
     let limit = stats.iter().map(|of| (labels(of), of.permits.permits_max));
     let help = "Requests that a concurrency limit lets be in flight now.";
     page.gauge("ratekeeper_concurrency_limit", help, limit);
@@ -38,6 +35,10 @@ fn concurrency(page: &mut Page, stats: &[ConcurrencyStats]) {
     });
     let help = "Requests that got no permit of a concurrency limit.";
     page.counter("ratekeeper_concurrency_rejected_total", help, rejected);
+}
+
+fn labels(stats: &ConcurrencyStats) -> Labels<'_> {
+    Labels(vec![("limit", &*stats.name)])
 }
 
 fn shedding(page: &mut Page, limiter: &PolicyLimiter) {

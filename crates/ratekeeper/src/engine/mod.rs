@@ -18,6 +18,7 @@ mod hold_table;
 mod maybe_ready;
 #[cfg(all(feature = "client", feature = "redis"))]
 mod pause;
+mod permit_error;
 #[cfg(feature = "policy")]
 mod permits;
 mod reservations;
@@ -35,8 +36,7 @@ pub use hold_table::TooManyHeld;
 pub use maybe_ready::MaybeReady;
 #[cfg(feature = "policy")]
 pub(crate) use maybe_ready::ready_now;
-#[cfg(feature = "policy")]
-pub use permits::PermitError;
+pub use permit_error::PermitError;
 #[cfg(feature = "policy")]
 pub(crate) use permits::{InFlightPermit, PermitRequest};
 #[cfg(feature = "redis")]
