@@ -122,8 +122,9 @@ impl ServicePermits {
         if let Some(queue) = request.rule.queue {
             settings = settings.with_queue(queue.max, queue.wait).with_order(queue.order);
         }
-        // One client's queue is no overload of the service.
-        if request.is_of_all {
+        // One client's queue is no overload of the service. Without a queue, an adaptive limit that is used up is as it
+        // should be under load.
+        if request.is_of_all && request.rule.queue.is_some() {
             let shedder = Arc::clone(&self.shedder);
             settings = settings.with_report(Arc::new(move |signal: Overload| {
                 if let Some(known) = &*shedder.load() {
