@@ -68,6 +68,8 @@ impl Gateway {
         let admin_tokens =
             Tokens::read_if_named(SecretKind::AdminToken, self.admin_tokens.as_deref())?;
         let gateway = self.gateway(policy)?;
+        let names = gateway.upstreams.iter().map(|upstream| Arc::clone(&upstream.name));
+        gateway.policy.limiter().policy().declare_upstreams(names);
         let listener = self.bind()?;
         let admin = self.admin_listener(&gateway, &admin_tokens, tls.as_ref())?;
         let supervisor = Supervisor::new().map_err(Failure::io)?;
@@ -94,6 +96,7 @@ impl Gateway {
             ejection: EjectionRule {
                 after: self.health.eject_after,
                 lasting: self.health.eject_for,
+                is_off: false,
             },
             health: self.health.clone(),
             timeouts: self.timeouts.clone(),
@@ -121,6 +124,8 @@ impl Gateway {
         let stale = StaleLayer::new(gateway.ticks);
         let limits = RatekeeperLayer::new(limiter.clone());
         let bodies = limits.request_json().with_max_bytes(self.bounds.max_request_json as usize);
+        // What the limits refuse is no call of a dependency.
+        let limits = Stack::new(limits.dependencies(), limits);
         let layers = Stack::new(Stack::new(limits, bodies), stale);
         let (connections, descriptors) = (&gateway.connections, &gateway.descriptors.connections);
         let config = ListenerConfig::new(Arc::clone(connections), descriptors, &gateway.drain);
