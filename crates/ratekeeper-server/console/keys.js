@@ -59,7 +59,7 @@ export function keys(key) {
   return {
     title: "Keys",
     nodes: [element("h1", {}, "Keys"),
-      element("p", { class: "caption" }, "A key is what a limit counts by, as the lists of keys under Limits show it. Looking it up charges nothing."),
+      element("p", { class: "caption" }, "A key is what a limit counts by, as the lists under Limits show it, such as user=ann. Looking it up charges nothing."),
       form, result, dialog],
     update() {},
   };
