@@ -93,7 +93,7 @@ function oneLimit(name) {
       const limit = status.limits.find((one) => one.name === name);
       rule.textContent = limit ? "" : "The policy has no limit of this name.";
       list.replaceChildren(table(limit ? [limit] : []));
-      charts.tick();
+      if (limit?.has_history) charts.tick();
       keys.tick();
     },
   };

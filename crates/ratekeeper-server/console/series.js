@@ -74,11 +74,10 @@ export function historyCharts(makers, limit) {
     charts = all.map((one, i) => makeChart(figures[i], one));
   }
 
-  load();
   const root = element("div", {}, element("label", { class: "span" }, "Time ", choice), holder);
   root.tick = () => {
-    ticks++;
     if (span === "5m" || ticks % 10 === 0) load();
+    ticks++;
   };
   return root;
 }
