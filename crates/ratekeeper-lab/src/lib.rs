@@ -23,16 +23,18 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 mod arrival;
 mod canvas;
 mod chart;
 mod compare;
 mod compare_document;
-mod delay_histogram;
+mod histogram;
 mod json;
 mod peak;
 mod random;
 mod releases;
+pub mod replay;
 pub mod report;
 mod round;
 pub mod service;

@@ -48,6 +48,7 @@ mod policy;
 mod problems;
 mod protection;
 mod read_headers;
+mod reads;
 mod request;
 mod resolve;
 mod response;
@@ -71,8 +72,9 @@ pub use protection::{
     AdaptiveAlgorithm, AdaptiveRule, ConcurrencyRule, DependencyRule, Permits, QueueRule,
     ShedAttributes, SheddingRule,
 };
+pub use reads::{AttributeUse, ReadAttribute, WithoutAttribute};
 pub use request::{Headers, RequestAttributes};
-pub use resolve::{AppliedLimit, AppliedLimits, NotCharged, Resolution};
+pub use resolve::{AppliedLimit, AppliedLimits, LimitVariant, NotCharged, Resolution};
 pub use response::{BodyKind, ResponseSettings};
 pub use rule::{Amount, LimitAction, LimitRule, Mode};
 

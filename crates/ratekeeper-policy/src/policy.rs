@@ -312,6 +312,11 @@ impl Policy {
         }
     }
 
+    /// Returns the names of the tiers.
+    pub fn tiers(&self) -> impl Iterator<Item = &str> {
+        self.tiers.iter().flat_map(|tiers| &tiers.names).map(String::as_str)
+    }
+
     /// Returns the names of all identities, including the client's address.
     pub fn identities(&self) -> impl Iterator<Item = &str> {
         self.identities.iter().map(|identity| identity.name.as_str())

@@ -12,6 +12,7 @@ pub mod conformance;
 #[cfg(feature = "redis")]
 pub mod leased;
 pub mod memory;
+mod permit;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod reservation;
@@ -23,6 +24,7 @@ pub use charge::{CHARGES_MAX, Charge, ChargeKind, ChargesError, OwnedCharge};
 #[cfg(feature = "redis")]
 pub use leased::{LeaseStats, LeasedStore};
 pub use memory::{MemoryStats, MemoryStore};
+pub use permit::{PermitName, PermitReply, PermitStore};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore, RedisUrlError};
 pub use reservation::{ReservationRecord, ReservationStore, SettledReservation};

@@ -10,12 +10,11 @@ use ratekeeper_policy::{
 use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
 use smallvec::SmallVec;
 
-use crate::admission::{
-    Admission, Admitted, Charged, Permits, Refusal, RefusalReason, charge_of, rate_of,
-};
+use crate::admission::{Admission, Admitted, Charged, Permits, Refusal, RefusalReason};
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{
-    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt, ready_now,
+    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRefused, PermitRequest,
+    Receipt, ready_now,
 };
 use crate::policy_handle::{ActivePolicy, PolicyHandle, PolicyLoadError, read_stamped};
 use crate::telemetry::{Outcome, Telemetry};
@@ -173,7 +172,7 @@ impl PolicyLimiter {
 
     /// Returns what a rate limit has left for a key, without charging; `None` for a concurrency limit.
     pub async fn peek(&self, limit: &AppliedLimit) -> Option<Applied> {
-        let charge = charge_of(limit)?;
+        let charge = limit.charge()?;
         self.engine().apply(Op::Peek, &[charge]).await.ok()
     }
 }
@@ -229,10 +228,11 @@ impl Inner {
             match limit.amount() {
                 Amount::Rate(_) => rates.push(i),
                 Amount::Concurrency { rule, .. } => {
-                    let Some(permit) = self.acquire(limit).await else {
+                    let permit = self.acquire(limit).await.map_err(|refused| {
                         let reason = RefusalReason::TooManyInFlight { max: rule.max() };
-                        return Err((i, refusal(limit, reason, false)));
-                    };
+                        (i, refusal(limit, reason, refused.is_degraded))
+                    })?;
+                    charged.is_degraded |= permit.is_degraded();
                     charged.permits.push(permit);
                 }
             }
@@ -258,7 +258,7 @@ impl Inner {
         charged: &mut Charged,
     ) -> Result<(), (usize, Box<Refusal>)> {
         if let [i] = *rates
-            && let Some(charge) = charge_of(&limits[i])
+            && let Some(charge) = limits[i].charge()
             && let Some(decision) = self.engine.apply_one_now(Op::Check, &charge, now)
         {
             if !decision.allowed() {
@@ -271,7 +271,7 @@ impl Inner {
             return Ok(());
         }
         let charges = || -> SmallVec<[Charge<'_>; 2]> {
-            rates.iter().filter_map(|i| charge_of(&limits[*i])).collect()
+            rates.iter().filter_map(|i| limits[*i].charge()).collect()
         };
         let applied = match self.engine.apply_now(Op::Check, &charges(), now) {
             Some(applied) => applied,
@@ -286,7 +286,7 @@ impl Inner {
             return Err((rates[0], refusal(&limits[rates[0]], reason, false)));
         };
         let (by, decision) = (rates[applied.binding()], **applied);
-        charged.is_degraded = applied.is_degraded();
+        charged.is_degraded |= applied.is_degraded();
         if !decision.allowed() {
             return Err((by, rate_limited(&limits[by], decision, charged.is_degraded)));
         }
@@ -322,14 +322,14 @@ impl Inner {
         now: Micros,
         permits: &mut Permits,
     ) -> Option<Receipt> {
-        let (decision, receipt, is_allowed) = match charge_of(limit) {
+        let (decision, receipt, is_allowed) = match limit.charge() {
             Some(charge) => {
                 let applied = self.engine.apply_at(Op::Check, &[charge], now).await.ok()?;
                 let decision = **applied;
                 (Some(decision), Some(applied.receipt().of_charge(&decision)), decision.allowed())
             }
             None => {
-                let permit = self.acquire(limit).await;
+                let permit = self.acquire(limit).await.ok();
                 let is_allowed = permit.is_some();
                 permits.extend(permit);
                 (None, None, is_allowed)
@@ -343,8 +343,10 @@ impl Inner {
         receipt.filter(|_| is_allowed && decision.is_none_or(|decision| !decision.is_cut()))
     }
 
-    async fn acquire(&self, limit: &AppliedLimit) -> Option<InFlightPermit> {
-        let Amount::Concurrency { name, rule } = limit.amount() else { return None };
+    async fn acquire(&self, limit: &AppliedLimit) -> Result<InFlightPermit, PermitRefused> {
+        let Amount::Concurrency { name, rule } = limit.amount() else {
+            return Err(PermitRefused::default());
+        };
         let (key, on_failure) = (limit.key.as_bytes(), limit.rule.on_failure());
         self.engine.acquire(PermitRequest { name, key, max: rule.max(), on_failure }).await
     }
@@ -355,7 +357,7 @@ fn refusal(limit: &AppliedLimit, reason: RefusalReason, is_degraded: bool) -> Bo
 }
 
 fn rate_limited(limit: &AppliedLimit, decision: Decision, is_degraded: bool) -> Box<Refusal> {
-    let rate = rate_of(limit).expect("only rates were charged").clone();
+    let rate = limit.rate().expect("only rates were charged").clone();
     refusal(limit, RefusalReason::RateLimited { limit: rate, decision }, is_degraded)
 }
 

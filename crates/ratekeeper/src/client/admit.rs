@@ -14,7 +14,7 @@ use super::outbound::{Outbound, Shared};
 use super::quota::{Hold, Quota};
 use super::request::{EstimatedCost, OutboundRequest};
 use super::stats::{WaitReason, count};
-use crate::admission::{Admitted, Charged, Refusal, RefusalReason, rate_of};
+use crate::admission::{Admitted, Charged, Refusal, RefusalReason};
 use crate::engine::ready_now;
 use crate::policy_handle::ActivePolicy;
 use crate::tower::InMap;
@@ -516,12 +516,12 @@ fn is_metered(limit: &AppliedLimit) -> bool {
 }
 
 fn is_bucket(limit: &&AppliedLimit) -> bool {
-    rate_of(limit).is_some_and(|limit| limit.algorithm().has_burst())
+    limit.rate().is_some_and(|limit| limit.algorithm().has_burst())
 }
 
 /// Returns how long a limit takes to allow the cost of a request again.
 fn interval_of(limit: &AppliedLimit) -> Option<Duration> {
-    let rate = rate_of(limit).filter(|_| limit.is_enforced)?.rate();
+    let rate = limit.rate().filter(|_| limit.is_enforced)?.rate();
     let micros = rate.period().as_micros() * u128::from(limit.cost.get());
     let micros = micros / u128::from(rate.count()).max(1);
     Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
