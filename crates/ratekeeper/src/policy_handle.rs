@@ -118,6 +118,7 @@ impl std::fmt::Debug for PolicyHandle {
 impl PolicyHandle {
     pub(crate) fn new(policy: Policy, engine: Arc<Engine>, telemetry: Arc<Telemetry>) -> Self {
         engine.set_failure_mode(policy.store().on_failure);
+        engine.set_protection(&policy);
         log_warnings(&policy);
         let counters = telemetry.counters_of(&policy);
         let status = LoadStatus { version: 1, loaded_at: engine.now(), ..LoadStatus::default() };
@@ -195,6 +196,7 @@ impl PolicyHandle {
         }
         self.lock_supplied().iter().try_for_each(|names| check_supplied(&policy, names))?;
         self.engine.set_failure_mode(policy.store().on_failure);
+        self.engine.set_protection(&policy);
         log_warnings(&policy);
         let counters = self.telemetry.counters_of(&policy);
         self.active.store(Arc::new(ActivePolicy { policy, counters }));

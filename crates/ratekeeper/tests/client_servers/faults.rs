@@ -85,7 +85,7 @@ async fn a_post_is_repeated_only_if_it_was_never_sent() {
 
 #[tokio::test]
 async fn a_post_to_a_name_that_is_not_resolved_was_never_sent() {
-    let client = client(&patient("200/s burst 20 per host"));
+    let client = client(&Outbound::new("200/s per host").unwrap());
     let request = Request::post("http://no-such-host.invalid/").body(Body::from("{}")).unwrap();
     let error = client.oneshot(request).await.unwrap_err();
     let OutboundError::Failed { attempts: 3, stop: Some(StopReason::Attempts), .. } = error else {
