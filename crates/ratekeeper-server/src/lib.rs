@@ -6,6 +6,7 @@ mod body;
 mod check;
 mod choices;
 mod command_line;
+mod console;
 mod explain;
 mod failure;
 #[cfg(feature = "fuzzing")]
