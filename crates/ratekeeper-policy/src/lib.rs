@@ -55,10 +55,11 @@ mod response;
 mod rule;
 mod schema;
 pub mod suggest;
+mod summary;
 #[cfg(feature = "jwt")]
 mod token;
 pub mod usage;
-mod yaml;
+pub mod yaml;
 mod yaml_mistakes;
 
 pub use condition::Mismatch;
@@ -68,8 +69,7 @@ pub use identity::{Key, MissingReason};
 pub use policy::{NoSources, Policy, SourceError, Sources, StoreSettings};
 pub use problems::{PolicyErrors, Problem};
 pub use protection::{
-    AdaptiveAlgorithm, AdaptiveRule, ConcurrencyRule, DependencyRule, Permits, QueueRule,
-    ShedAttributes, SheddingRule,
+    AdaptiveRule, ConcurrencyRule, DependencyRule, Permits, QueueRule, ShedAttributes, SheddingRule,
 };
 pub use reads::{AttributeUse, ReadAttribute, WithoutAttribute};
 pub use request::{Headers, RequestAttributes};

@@ -9,7 +9,7 @@
 mod charge;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
-#[cfg(feature = "redis")]
+#[cfg(feature = "leased")]
 pub mod leased;
 pub mod memory;
 mod permit;
@@ -21,7 +21,7 @@ mod store;
 mod verdict;
 
 pub use charge::{CHARGES_MAX, Charge, ChargeKind, ChargesError, OwnedCharge};
-#[cfg(feature = "redis")]
+#[cfg(feature = "leased")]
 pub use leased::{LeaseStats, LeasedStore};
 pub use memory::{MemoryStats, MemoryStore};
 pub use permit::{PermitName, PermitReply, PermitStore};

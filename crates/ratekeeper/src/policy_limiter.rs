@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ratekeeper_control::{Class, Shed};
 use ratekeeper_core::{Decision, Micros};
 use ratekeeper_policy::{
     Amount, AppliedLimit, AppliedLimits, NotCharged, Policy, RequestAttributes, StoreSettings,
@@ -10,11 +11,15 @@ use ratekeeper_policy::{
 use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
 use smallvec::SmallVec;
 
-use crate::admission::{Admission, Admitted, Charged, Permits, Refusal, RefusalReason};
+use crate::admission::{
+    Admission, Admitted, Charged, NotAdmitted, Permits, Refusal, RefusalReason, ShedRefusal,
+    correct,
+};
 use crate::clock::{Clock, SystemClock};
+use crate::dependency::{Dependency, UnknownDependency};
 use crate::engine::{
-    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRefused, PermitRequest,
-    Receipt, ready_now,
+    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt,
+    ServicePermitRequest, ready_now,
 };
 use crate::policy_handle::{ActivePolicy, PolicyHandle, PolicyLoadError, read_stamped};
 use crate::telemetry::{Outcome, Telemetry};
@@ -103,6 +108,15 @@ impl PolicyLimiter {
         &self.inner.engine
     }
 
+    /// Returns a dependency of the active policy, by its name. Its settings follow the policy when that is replaced.
+    ///
+    /// # Errors
+    ///
+    /// If the policy has none of this name.
+    pub fn dependency(&self, name: &str) -> Result<Dependency, UnknownDependency> {
+        self.policy().active().dependency(name).cloned()
+    }
+
     /// Returns the counters of what was decided.
     pub fn telemetry(&self) -> &Telemetry {
         &self.inner.telemetry
@@ -128,12 +142,13 @@ impl PolicyLimiter {
             Ok(Subject::Exempt) => return MaybeReady::ready(Admission::Exempt),
             Err(refusal) => return MaybeReady::ready(Admission::Refused(refusal)),
         }
-        if self.engine().is_memory() {
-            let admission = ready_now(self.inner.admit(&policy, limits, now));
+        let class = ShedClass::of(policy.policy(), request);
+        if self.engine().is_memory() && !limits.iter().any(has_queue) {
+            let admission = ready_now(self.inner.admit(&policy, limits, class, now));
             return MaybeReady::ready(admission.into());
         }
         let inner = Arc::clone(&self.inner);
-        MaybeReady::pending(async move { inner.admit(&policy, limits, now).await.into() })
+        MaybeReady::pending(async move { inner.admit(&policy, limits, class, now).await.into() })
     }
 
     /// Finds the limits of a request, which are added to `limits`.
@@ -158,7 +173,7 @@ impl PolicyLimiter {
         }
     }
 
-    /// Charges these limits, all or none.
+    /// Charges these limits, all or none. It does not wait in their queues.
     #[cfg(feature = "client")]
     pub(crate) async fn charge(
         &self,
@@ -167,7 +182,8 @@ impl PolicyLimiter {
         now: Micros,
         charged: &mut Charged,
     ) -> Result<(), Box<Refusal>> {
-        self.inner.charge(policy, limits, now, charged).await
+        self.inner.charge(policy, limits, now, charged).await?;
+        self.inner.enter(policy, limits, false, charged).await
     }
 
     /// Returns what a rate limit has left for a key, without charging; `None` for a concurrency limit.
@@ -184,19 +200,29 @@ pub(crate) enum Subject {
 }
 
 impl Inner {
+    /// Decides about a request: what its client may do, then what the service can do.
     async fn admit(
         &self,
         policy: &ActivePolicy,
         limits: AppliedLimits,
+        class: Option<ShedClass>,
         now: Micros,
-    ) -> Result<Admitted, Box<Refusal>> {
+    ) -> Result<Admitted, NotAdmitted> {
         let mut charged = Charged::default();
         self.charge(policy, &limits, now, &mut charged).await?;
+        if let Some(class) = class
+            && let Err(shed) = self.shed(&class)
+        {
+            self.refund(&limits, &mut charged);
+            let class = policy.policy().classes()[class.index].clone();
+            return Err(NotAdmitted::Shed(Box::new(ShedRefusal { class, shed })));
+        }
+        self.enter(policy, &limits, true, &mut charged).await?;
         Ok(charged.admitted(limits, Arc::clone(&self.engine)))
     }
 
-    /// Charges a request, or refuses it: permits first, because they can be released; then all rate limits
-    /// or none; then the limits in shadow mode, each by itself.
+    /// Charges the client of a request, or refuses it: permits first, because they can be released; then all rate
+    /// limits or none; then the limits in shadow mode, each by itself.
     async fn charge(
         &self,
         policy: &ActivePolicy,
@@ -215,6 +241,45 @@ impl Inner {
         Ok(())
     }
 
+    fn shed(&self, class: &ShedClass) -> Result<(), Shed> {
+        let shedder = self.engine.shedder();
+        shedder.map_or(Ok(()), |shedder| shedder.admit_hashed(class.class, class.user_hash))
+    }
+
+    /// Takes permits of the limits that protect the service, or refuses the request. Only these are waited for, and
+    /// only after all else has admitted the request.
+    async fn enter(
+        &self,
+        policy: &ActivePolicy,
+        limits: &[AppliedLimit],
+        waits: bool,
+        charged: &mut Charged,
+    ) -> Result<(), Box<Refusal>> {
+        for limit in limits.iter().filter(|limit| limit.is_enforced && protects_service(limit)) {
+            let permit = self.acquire(limit, waits).await;
+            let now = self.engine.now();
+            match permit {
+                Ok(permit) => {
+                    charged.permits.push(permit);
+                    if !limit.is_share() {
+                        self.telemetry.record_allowed(policy, limit, None, now);
+                    }
+                }
+                Err((reason, _)) => {
+                    self.refund(limits, charged);
+                    self.telemetry.record(policy, limit, Outcome::Denied, now);
+                    return Err(refusal(limit, reason, charged.is_degraded));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refunds what was charged for a request that is not served.
+    fn refund(&self, limits: &[AppliedLimit], charged: &mut Charged) {
+        correct(&self.engine, limits, &mut charged.receipts, |_| Some(0));
+    }
+
     /// Charges the limits that are enforced. If one refuses, returns its index too.
     async fn enforce(
         &self,
@@ -227,10 +292,11 @@ impl Inner {
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced) {
             match limit.amount() {
                 Amount::Rate(_) => rates.push(i),
-                Amount::Concurrency { rule, .. } => {
-                    let permit = self.acquire(limit).await.map_err(|refused| {
-                        let reason = RefusalReason::TooManyInFlight { max: rule.max() };
-                        (i, refusal(limit, reason, refused.is_degraded))
+                Amount::Concurrency { rule, .. } if rule.protects_service() => {}
+                Amount::Concurrency { .. } => {
+                    let permit = self.acquire(limit, false).await;
+                    let permit = permit.map_err(|(reason, is_degraded)| {
+                        (i, refusal(limit, reason, is_degraded))
                     })?;
                     charged.is_degraded |= permit.is_degraded();
                     charged.permits.push(permit);
@@ -241,7 +307,7 @@ impl Inner {
             self.charge_rates(policy, limits, &rates, now, charged).await?;
         }
         for limit in limits.iter().filter(|limit| limit.is_enforced && !limit.is_share()) {
-            if matches!(limit.amount(), Amount::Concurrency { .. }) {
+            if matches!(limit.amount(), Amount::Concurrency { .. }) && !protects_service(limit) {
                 self.telemetry.record_allowed(policy, limit, None, now);
             }
         }
@@ -329,7 +395,7 @@ impl Inner {
                 (Some(decision), Some(applied.receipt().of_charge(&decision)), decision.allowed())
             }
             None => {
-                let permit = self.acquire(limit).await.ok();
+                let permit = self.acquire(limit, false).await.ok();
                 let is_allowed = permit.is_some();
                 permits.extend(permit);
                 (None, None, is_allowed)
@@ -343,13 +409,52 @@ impl Inner {
         receipt.filter(|_| is_allowed && decision.is_none_or(|decision| !decision.is_cut()))
     }
 
-    async fn acquire(&self, limit: &AppliedLimit) -> Result<InFlightPermit, PermitRefused> {
+    /// Takes a permit of a concurrency limit. If there is none, returns why, and whether that was decided without the
+    /// store, which is unavailable.
+    async fn acquire(
+        &self,
+        limit: &AppliedLimit,
+        waits: bool,
+    ) -> Result<InFlightPermit, (RefusalReason, bool)> {
         let Amount::Concurrency { name, rule } = limit.amount() else {
-            return Err(PermitRefused::default());
+            unreachable!("only concurrency limits have permits");
         };
-        let (key, on_failure) = (limit.key.as_bytes(), limit.rule.on_failure());
-        self.engine.acquire(PermitRequest { name, key, max: rule.max(), on_failure }).await
+        let key = limit.key.as_bytes();
+        if rule.protects_service() {
+            let is_of_all = limit.key.is_of_all();
+            let request = ServicePermitRequest { name, key, is_of_all, rule, waits };
+            let permit = self.engine.acquire_of_service(request).await;
+            return permit.map_err(|error| (RefusalReason::NoPermit(error), false));
+        }
+        let (max, on_failure) = (rule.max(), limit.rule.on_failure());
+        let permit = self.engine.acquire(PermitRequest { name, key, max, on_failure }).await;
+        permit.map_err(|refused| (RefusalReason::TooManyInFlight { max }, refused.is_degraded))
     }
+}
+
+/// The priority class and the user of a request, if the policy sheds load.
+struct ShedClass {
+    class: Class,
+    index: usize,
+    user_hash: Option<u64>,
+}
+
+impl ShedClass {
+    fn of(policy: &Policy, request: &RequestAttributes<'_>) -> Option<Self> {
+        let of = policy.shed_attributes(request)?;
+        let index = usize::from(of.class.rank());
+        Some(Self { class: of.class, index, user_hash: of.user_hash })
+    }
+}
+
+fn protects_service(limit: &AppliedLimit) -> bool {
+    matches!(limit.amount(), Amount::Concurrency { rule, .. } if rule.protects_service())
+}
+
+/// Returns whether a request can wait for a permit.
+fn has_queue(limit: &AppliedLimit) -> bool {
+    let has = |amount: &Amount| matches!(amount, Amount::Concurrency { rule, .. } if rule.queue.is_some());
+    limit.is_enforced && has(limit.amount())
 }
 
 fn refusal(limit: &AppliedLimit, reason: RefusalReason, is_degraded: bool) -> Box<Refusal> {

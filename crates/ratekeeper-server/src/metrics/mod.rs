@@ -1,6 +1,8 @@
 //! The metrics of a policy limiter and its store. Labels come from the configuration, never from requests.
 
+mod dependencies;
 mod page;
+mod protection;
 
 use ratekeeper::policy::LimitRule;
 use ratekeeper::shared::{BreakerState, StoreState};
@@ -23,10 +25,12 @@ pub(crate) fn collect(page: &mut Page, limiter: &PolicyLimiter) {
         [(version, 1)],
     );
     decisions(page, limiter);
+    protection::collect(page, limiter);
     policy(page, limiter);
     memory(page, limiter.engine());
     store(page, limiter.engine());
     leases(page, limiter.engine());
+    dependencies::collect(page, &limiter.policy().active());
 }
 
 fn decisions(page: &mut Page, limiter: &PolicyLimiter) {

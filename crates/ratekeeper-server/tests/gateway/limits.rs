@@ -14,13 +14,13 @@ use crate::client::{Client, Response};
 use crate::process::Gateway;
 
 /// A policy file, deleted on drop.
-struct PolicyFile {
+pub(crate) struct PolicyFile {
     _folder: TempDir,
     path: PathBuf,
 }
 
 impl PolicyFile {
-    fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = Self { path: folder.path().join("policy.yaml"), _folder: folder };
         file.write(text);
@@ -28,31 +28,31 @@ impl PolicyFile {
     }
 
     /// Replaces the file atomically, as an editor or a deployment does.
-    fn write(&self, text: &str) {
+    pub(crate) fn write(&self, text: &str) {
         let new = self.path.with_extension("new");
         fs::write(&new, format!("version: 1\n{text}\n")).unwrap();
         fs::rename(&new, &self.path).unwrap();
     }
 
-    fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.path.to_str().unwrap()
     }
 }
 
 /// Starts a gateway with this policy and an admin listener in front of an upstream.
-fn gateway(backend: &Backend, policy: &PolicyFile, args: &[&str]) -> Gateway {
+pub(crate) fn gateway(backend: &Backend, policy: &PolicyFile, args: &[&str]) -> Gateway {
     let admin = ["--admin", "127.0.0.1:0", policy.path()];
     Gateway::before(backend, &[&admin, args].concat())
 }
 
-fn admin(gateway: &Gateway, request: &str) -> Response {
+pub(crate) fn admin(gateway: &Gateway, request: &str) -> Response {
     let log = gateway.log();
     let address = log.split("admin: http://").nth(1).and_then(|rest| rest.split('/').next());
     let address: SocketAddr = address.expect("an admin listener").parse().unwrap();
     Client::connect(address).request(&format!("{request} HTTP/1.1\r\nHost: admin\r\n\r\n"))
 }
 
-fn statuses(client: &mut Client, request: &str, times: usize) -> Vec<u16> {
+pub(crate) fn statuses(client: &mut Client, request: &str, times: usize) -> Vec<u16> {
     (0..times).map(|_| client.request(request).status()).collect()
 }
 

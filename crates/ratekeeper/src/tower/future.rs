@@ -13,9 +13,10 @@ use tower_service::Service;
 
 use super::ActualCost;
 use super::body::{Held, ResponseBody};
+use super::dependencies::was_not_called;
 use super::layer::InMap;
 use super::metering::request_plain_response;
-use super::response::{refuse, set_limit_headers};
+use super::response::{refuse, refuse_shed, set_limit_headers};
 use crate::admission::{Admission, Admitted};
 use crate::policy_handle::ActivePolicy;
 
@@ -118,6 +119,10 @@ where
                             let refused = refuse(settings, &refusal, is_grpc);
                             return Poll::Ready(Ok(refused.map(ResponseBody::own)));
                         }
+                        Admission::Shed(refusal) => {
+                            let refused = refuse_shed(&refusal, is_grpc);
+                            return Poll::Ready(Ok(refused.map(ResponseBody::own)));
+                        }
                     };
                     let response = forward(&mut service, request, admitted.as_deref());
                     this.state.set(CallState::Calling { response, admitted });
@@ -149,6 +154,9 @@ fn finish<R: Body<Data = Bytes>>(
     let (Some(mut admitted), Some(policy)) = (admitted, policy) else {
         return Response::from_parts(parts, ResponseBody::of_service(body, Held::Nothing));
     };
+    if was_not_called(&parts.extensions) {
+        admitted.ignore_load();
+    }
     admitted.settle(parts.status.as_u16(), &InMap(&parts.headers));
     if let Some(ActualCost(actual)) = parts.extensions.get() {
         admitted.settle_as(*actual);

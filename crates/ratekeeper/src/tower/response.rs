@@ -12,7 +12,8 @@ use ratekeeper_policy::{BodyKind, LimitAction, ResponseSettings};
 use serde_json::json;
 
 use super::rejection::Rejection;
-use crate::admission::{BindingLimit, Refusal, RefusalReason};
+use crate::admission::{BindingLimit, Refusal, RefusalReason, ShedRefusal};
+use crate::dependency::{DependencyRejected, DependencyRejection};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -160,6 +161,11 @@ pub fn refuse(settings: &ResponseSettings, refusal: &Refusal, is_grpc: bool) -> 
         set_limit_headers(settings, binding, headers);
         wait = binding.decision.retry_after();
     }
+    if let RefusalReason::NoPermit(error) = &refusal.reason {
+        let retry_after = Rejection::ConcurrencyLimit(*error).retry_after();
+        set_number(headers, RETRY_AFTER, secs_up(retry_after));
+        wait = Some(retry_after);
+    }
     let message = message(settings, refusal);
     match is_grpc {
         true => refuse_grpc(&mut response, refusal, &message),
@@ -207,31 +213,94 @@ pub(super) fn misconfigured(message: &str, is_grpc: bool) -> Response<Bytes> {
 /// # Ok::<(), ratekeeper::ZeroPermits>(())
 /// ```
 pub fn reject(rejection: &Rejection, is_grpc: bool) -> Response<Bytes> {
-    let retry_after = rejection.retry_after();
-    let secs = secs_up(retry_after);
+    reject_class(rejection, None, is_grpc)
+}
+
+/// Returns the response to a request that a policy has shed. The body has the name of its class.
+pub fn refuse_shed(refusal: &ShedRefusal, is_grpc: bool) -> Response<Bytes> {
+    reject_class(&Rejection::Shed(refusal.shed), Some(&refusal.class), is_grpc)
+}
+
+fn reject_class(rejection: &Rejection, class: Option<&str>, is_grpc: bool) -> Response<Bytes> {
     let what = match rejection {
         Rejection::Shed(_) => "The service is overloaded.",
-        Rejection::Bulkhead(_) => "Too many requests are in flight.",
+        Rejection::Bulkhead(_) | Rejection::ConcurrencyLimit(_) => {
+            "Too many requests are in flight."
+        }
     };
+    let (code, retry_after) = (rejection.code(), rejection.retry_after());
+    let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+    let fields = class.map_or(json!({}), |class| json!({ "class": class }));
+    let mut response = rejected_response(unavailable, code, what, retry_after, fields, is_grpc);
+    response.extensions_mut().insert(*rejection);
+    response
+}
+
+/// Returns the response to a request that a dependency rejected, whose name is in the body: 503 with `Retry-After`; 429
+/// if its rate is used up; the status `UNAVAILABLE` or `RESOURCE_EXHAUSTED` if it is a gRPC request. Its extensions
+/// have the [`DependencyRejected`].
+///
+/// ```
+/// # use ratekeeper::policy::NoSources;
+/// use ratekeeper::tower::reject_call;
+/// use ratekeeper::{Policy, PolicyLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let text = "{ version: 1, dependencies: { mail: { rate: 1/minute } }, limits: [] }";
+/// let mail = PolicyLimiter::new(Policy::parse("policy.yaml", text, &NoSources)?)?.dependency("mail")?;
+/// mail.acquire().await?.success();
+/// let response = reject_call(&mail.acquire().await.unwrap_err(), false);
+/// assert_eq!(response.status(), 429);
+/// assert!(response.body().windows(19).any(|part| part == b"\"dependency\":\"mail\""));
+/// # Ok(()) }
+/// ```
+pub fn reject_call(rejected: &DependencyRejected, is_grpc: bool) -> Response<Bytes> {
+    let name = &rejected.dependency;
+    let (status, what) = match &rejected.reason {
+        DependencyRejection::RateLimited { .. } => {
+            (StatusCode::TOO_MANY_REQUESTS, format!("The rate of calls to {name} is used up."))
+        }
+        DependencyRejection::Bulkhead(_) => {
+            (StatusCode::SERVICE_UNAVAILABLE, format!("Too many calls to {name} are in flight."))
+        }
+        DependencyRejection::Open(_) => {
+            (StatusCode::SERVICE_UNAVAILABLE, format!("Calls to {name} fail, so none are made."))
+        }
+    };
+    let (code, retry_after) = (rejected.code(), rejected.retry_after());
+    let fields = json!({ "dependency": **name });
+    let mut response = rejected_response(status, code, &what, retry_after, fields, is_grpc);
+    response.extensions_mut().insert(rejected.clone());
+    response
+}
+
+/// Returns a response that says when to try again.
+fn rejected_response(
+    status: StatusCode,
+    code: &str,
+    what: &str,
+    retry_after: Duration,
+    mut fields: serde_json::Value,
+    is_grpc: bool,
+) -> Response<Bytes> {
+    let secs = secs_up(retry_after);
     let plural = if secs == 1 { "" } else { "s" };
     let message = format!("{what} Try again in {secs} second{plural}.");
     let mut response = Response::new(Bytes::new());
-    match is_grpc {
-        true => set_grpc_status(&mut response, GRPC_UNAVAILABLE, &message),
-        false => {
-            let body = json!({
-                "code": rejection.code(),
-                "message": message,
-                "retry_after_ms": retry_after.as_micros().div_ceil(1_000) as u64,
-            });
-            *response.body_mut() = body.to_string().into();
-            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-            let content_type = HeaderValue::from_static(content_type(BodyKind::Json));
-            response.headers_mut().insert(CONTENT_TYPE, content_type);
-        }
+    if is_grpc {
+        let is_limited = status == StatusCode::TOO_MANY_REQUESTS;
+        let status = if is_limited { GRPC_RESOURCE_EXHAUSTED } else { GRPC_UNAVAILABLE };
+        set_grpc_status(&mut response, status, &message);
+    } else {
+        fields["code"] = code.into();
+        fields["message"] = message.into();
+        fields["retry_after_ms"] = (retry_after.as_micros().div_ceil(1_000) as u64).into();
+        *response.body_mut() = fields.to_string().into();
+        *response.status_mut() = status;
+        let content_type = HeaderValue::from_static(content_type(BodyKind::Json));
+        response.headers_mut().insert(CONTENT_TYPE, content_type);
     }
     set_number(response.headers_mut(), RETRY_AFTER, secs);
-    response.extensions_mut().insert(*rejection);
     response
 }
 
@@ -247,6 +316,7 @@ fn error_response(status: StatusCode, code: &str, message: &str) -> Response<Byt
 fn status(settings: &ResponseSettings, refusal: &Refusal) -> StatusCode {
     match &refusal.reason {
         RefusalReason::MissingIdentity { .. } => StatusCode::UNAUTHORIZED,
+        RefusalReason::NoPermit(_) => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::from_u16(settings.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS),
     }
 }
@@ -254,6 +324,7 @@ fn status(settings: &ResponseSettings, refusal: &Refusal) -> StatusCode {
 fn refuse_grpc(response: &mut Response<Bytes>, refusal: &Refusal, message: &str) {
     let code = match &refusal.reason {
         RefusalReason::MissingIdentity { .. } => GRPC_UNAUTHENTICATED,
+        RefusalReason::NoPermit(_) => GRPC_UNAVAILABLE,
         _ => GRPC_RESOURCE_EXHAUSTED,
     };
     set_grpc_status(response, code, message);
@@ -285,6 +356,7 @@ fn code(refusal: &Refusal) -> &'static str {
     match &refusal.reason {
         RefusalReason::RateLimited { .. } => "RATE_LIMITED",
         RefusalReason::TooManyInFlight { .. } => "TOO_MANY_IN_FLIGHT",
+        RefusalReason::NoPermit(_) => "CONCURRENCY_LIMIT",
         RefusalReason::MissingIdentity { .. } => "IDENTITY_REQUIRED",
         RefusalReason::TooManyLimits { .. } => "TOO_MANY_LIMITS",
     }
@@ -299,6 +371,9 @@ fn message(settings: &ResponseSettings, refusal: &Refusal) -> String {
             );
         }
         RefusalReason::TooManyInFlight { max } => (None, *max),
+        RefusalReason::NoPermit(_) => {
+            return "The service is busy. Try again in 1 second.".to_string();
+        }
         RefusalReason::TooManyLimits { max } => {
             return format!("More than {max} limits apply to this request.");
         }
@@ -350,6 +425,14 @@ fn body(
         (BodyKind::Problem, RefusalReason::MissingIdentity { .. }) => {
             json!({ "type": "about:blank", "title": "Unauthorized", "status": 401, "detail": message })
         }
+        (BodyKind::Problem, RefusalReason::NoPermit(_)) => json!({
+            "type": "about:blank",
+            "title": "Service Unavailable",
+            "status": 503,
+            "detail": message,
+            "limit": name,
+            "retry_after_ms": retry_after_ms,
+        }),
         (BodyKind::Problem, _) => json!({
             "type": PROBLEM,
             "title": "Too Many Requests",
