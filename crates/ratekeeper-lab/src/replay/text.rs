@@ -2,7 +2,7 @@
 
 use super::result::{PolicyResult, ReplayResult};
 use crate::canvas::{Canvas, Ink, cells};
-use crate::chart::{Bars, Chart, Decided, Panel, TextOptions};
+use crate::chart::{Bars, Chart, Decided, Legend, Panel, TextOptions};
 use crate::report::{Block, Section, Table};
 use crate::text::wrap;
 
@@ -45,7 +45,8 @@ impl PolicyResult {
             denied: refused.iter().sum(),
         });
         let panels = vec![Panel { heading, bars: Bars::Decisions(bars.collect()) }];
-        Chart { column_us: series.width_us * factor as u64, panels }.to_text(options)
+        let column_us = series.width_us * factor as u64;
+        Chart { column_us, legend: Legend::DECISIONS, panels }.to_text(options)
     }
 }
 
