@@ -55,6 +55,7 @@ mod response;
 mod rule;
 mod schema;
 pub mod suggest;
+mod summary;
 #[cfg(feature = "jwt")]
 mod token;
 pub mod usage;

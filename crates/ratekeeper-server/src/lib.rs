@@ -6,6 +6,7 @@ mod body;
 mod check;
 mod choices;
 mod command_line;
+mod console;
 mod explain;
 mod failure;
 #[cfg(feature = "fuzzing")]
@@ -18,6 +19,7 @@ mod plan;
 mod policy_input;
 mod reload;
 mod remote;
+mod replay;
 mod scenario;
 mod schema;
 mod serve;
@@ -56,6 +58,7 @@ enum Command {
     /// Print the JSON Schema of policy files, for editors
     Schema,
     Simulate(simulate::Simulate),
+    Replay(replay::Replay),
     Plan(Box<plan::Plan>),
     /// Print a completion script for your shell
     ///
@@ -79,6 +82,7 @@ pub fn run() -> ExitCode {
         Command::Explain(command) => command.run(),
         Command::Schema => schema::run(),
         Command::Simulate(command) => command.run(),
+        Command::Replay(command) => command.run(),
         Command::Plan(command) => command.run(),
         Command::Completions { shell } => completions(shell),
     };

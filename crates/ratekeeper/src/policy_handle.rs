@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use ratekeeper_core::Micros;
 use ratekeeper_policy::{LimitRule, Policy, PolicyErrors, StoreSettings};
 
+use crate::dependency::{Dependency, DependencyRegistry, PolicyDependencies, UnknownDependency};
 use crate::engine::Engine;
 use crate::files::{FileStamps, Reloader};
 use crate::policy_files::{PolicyFiles, read_policy};
@@ -31,12 +32,33 @@ pub struct ActivePolicy {
     policy: Policy,
     /// By the id of the limit.
     counters: Vec<Arc<LimitCounters>>,
+    dependencies: PolicyDependencies,
 }
 
 impl ActivePolicy {
     /// Returns the policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Returns the dependency of this name.
+    ///
+    /// # Errors
+    ///
+    /// If the policy has none, or it is one for each upstream.
+    pub fn dependency(&self, name: &str) -> Result<&Dependency, UnknownDependency> {
+        self.dependencies.get(name)
+    }
+
+    /// Returns the dependencies that protect an upstream of a gateway, by its index in
+    /// [`PolicyHandle::declare_upstreams`].
+    pub fn upstream_dependencies(&self, index: usize) -> &[Dependency] {
+        self.dependencies.of_upstream(index)
+    }
+
+    /// Returns all dependencies, for metrics: those with one for each upstream last.
+    pub fn dependencies(&self) -> impl Iterator<Item = &Dependency> {
+        self.dependencies.all()
     }
 
     pub(crate) fn counters(&self, rule: &LimitRule) -> &LimitCounters {
@@ -64,6 +86,7 @@ pub struct PolicyHandle {
     supplied: Mutex<Vec<Vec<String>>>,
     engine: Arc<Engine>,
     telemetry: Arc<Telemetry>,
+    dependencies: DependencyRegistry,
 }
 
 /// Which configuration is active, and the result of the last attempts to replace it.
@@ -121,14 +144,17 @@ impl PolicyHandle {
         engine.set_protection(&policy);
         log_warnings(&policy);
         let counters = telemetry.counters_of(&policy);
+        let registry = DependencyRegistry::new(Arc::clone(&engine));
+        let dependencies = registry.of_policy(&policy);
         let status = LoadStatus { version: 1, loaded_at: engine.now(), ..LoadStatus::default() };
         Self {
-            active: ArcSwap::from_pointee(ActivePolicy { policy, counters }),
+            active: ArcSwap::from_pointee(ActivePolicy { policy, counters, dependencies }),
             status: Mutex::new(status),
             opened: OnceLock::new(),
             supplied: Mutex::default(),
             engine,
             telemetry,
+            dependencies: registry,
         }
     }
 
@@ -190,6 +216,13 @@ impl PolicyHandle {
         checked
     }
 
+    /// Declares the upstreams of a gateway, by name: each has a dependency of its own for a rule with
+    /// `per: upstream`. Only the first call has an effect.
+    pub fn declare_upstreams(&self, names: impl IntoIterator<Item = Arc<str>>) {
+        self.dependencies.set_upstreams(names.into_iter().collect());
+        self.active().dependencies.set_upstreams(&self.dependencies);
+    }
+
     fn activate(&self, policy: Policy) -> Result<(), PolicyLoadError> {
         if !is_same_store(self.active().policy().store(), policy.store()) {
             return Err(PolicyLoadError::StoreChanged);
@@ -199,7 +232,8 @@ impl PolicyHandle {
         self.engine.set_protection(&policy);
         log_warnings(&policy);
         let counters = self.telemetry.counters_of(&policy);
-        self.active.store(Arc::new(ActivePolicy { policy, counters }));
+        let dependencies = self.dependencies.of_policy(&policy);
+        self.active.store(Arc::new(ActivePolicy { policy, counters, dependencies }));
         Ok(())
     }
 

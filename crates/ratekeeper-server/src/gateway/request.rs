@@ -12,6 +12,7 @@ use http::{HeaderValue, Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
+use ratekeeper::DependencyRejected;
 use ratekeeper::tower::{PeerAddr, RefusedBy};
 use tower_service::Service;
 
@@ -79,7 +80,10 @@ where
     }
     let log = log.map(|mut entry| {
         let by = response.extensions_mut().remove::<ServedBy>();
-        let limit = response.extensions_mut().remove::<RefusedBy>().map(|limited| limited.limit);
+        let extensions = response.extensions_mut();
+        let limit = extensions.remove::<RefusedBy>().map(|limited| limited.limit);
+        let dependency = extensions.remove::<DependencyRejected>().map(|one| one.dependency);
+        let limit = limit.or(dependency);
         entry.respond(response.status(), by.map(|ServedBy(name)| name), limit);
         entry
     });

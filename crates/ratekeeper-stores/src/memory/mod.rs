@@ -196,11 +196,16 @@ impl MemoryStore {
         self.snapshot_of(&locked, charge, address)
     }
 
+    /// Returns how many live keys were evicted, without walking the table.
+    pub fn evictions(&self) -> u64 {
+        self.table.evictions() + self.logs.evictions()
+    }
+
     /// Returns sizes and counters.
     pub fn stats(&self, now: Micros) -> MemoryStats {
         MemoryStats {
             live_keys: self.table.live_keys(now.get()),
-            evictions: self.table.evictions() + self.logs.evictions(),
+            evictions: self.evictions(),
             memory_bytes: self.table.memory_bytes() + self.logs.memory_bytes(),
         }
     }
