@@ -9,6 +9,7 @@
 mod charge;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod decision_inputs;
 #[cfg(feature = "redis")]
 pub mod leased;
 pub mod memory;
@@ -20,6 +21,7 @@ mod store;
 mod verdict;
 
 pub use charge::{CHARGES_MAX, Charge, ChargeKind, ChargesError, OwnedCharge};
+pub use decision_inputs::{DecisionInputs, StateBefore};
 #[cfg(feature = "redis")]
 pub use leased::{LeaseStats, LeasedStore};
 pub use memory::{MemoryStats, MemoryStore};
