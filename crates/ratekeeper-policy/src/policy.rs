@@ -18,6 +18,7 @@ use crate::json_fields::JsonPaths;
 use crate::json_schema::json_schema;
 use crate::problems::{PolicyErrors, Problem, Problems};
 use crate::read_headers::ReadHeaders;
+use crate::refusals::RefusalSettings;
 use crate::response::ResponseSettings;
 use crate::rule::LimitRule;
 use crate::schema::Schema;
@@ -56,6 +57,8 @@ pub struct Policy {
     pub(crate) request_json: JsonPaths,
     pub(crate) serves_stale: bool,
     pub(crate) response_settings: ResponseSettings,
+    pub(crate) refusals: RefusalSettings,
+    pub(crate) file: Arc<str>,
     pub(crate) warnings: Vec<Problem>,
 }
 
@@ -217,6 +220,18 @@ impl Policy {
     #[must_use]
     pub fn response_settings(&self) -> &ResponseSettings {
         &self.response_settings
+    }
+
+    /// Returns the settings of the refusal log.
+    #[must_use]
+    pub fn refusals(&self) -> RefusalSettings {
+        self.refusals
+    }
+
+    /// Returns the name of the file that the policy was parsed from.
+    #[must_use]
+    pub fn file(&self) -> &Arc<str> {
+        &self.file
     }
 
     /// Stores counts elsewhere than the policy says.

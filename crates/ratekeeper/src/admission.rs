@@ -8,7 +8,7 @@ use ratekeeper_policy::{Amount, AppliedLimit, AppliedLimits, Headers, LimitRule,
 use ratekeeper_stores::{Charge, Op};
 use smallvec::SmallVec;
 
-use crate::engine::{Engine, InFlightPermit, Receipt};
+use crate::engine::{Applied, Engine, InFlightPermit, Receipt};
 
 /// The decision about a request.
 ///
@@ -47,15 +47,6 @@ impl Admission {
     }
 }
 
-impl From<Result<Admitted, Box<Refusal>>> for Admission {
-    fn from(result: Result<Admitted, Box<Refusal>>) -> Self {
-        match result {
-            Ok(admitted) => Self::Admitted(Box::new(admitted)),
-            Err(refusal) => Self::Refused(refusal),
-        }
-    }
-}
-
 pub(crate) type Permits = SmallVec<[InFlightPermit; 1]>;
 
 /// A request that may proceed. It is in flight until this is dropped.
@@ -88,6 +79,8 @@ pub struct Admitted {
     /// Whether it was decided without the store, which is unavailable.
     pub is_degraded: bool,
     pub(crate) permits: Permits,
+    /// The limits that would have refused it, but for shadow mode.
+    pub(crate) shadow_denials: Vec<ShadowDenial>,
     /// Dropped after the permits.
     #[cfg(feature = "client")]
     pub(crate) ended: EndSignal,
@@ -103,12 +96,31 @@ pub(crate) struct Charged {
     pub(crate) delay: Duration,
     pub(crate) is_degraded: bool,
     pub(crate) permits: Permits,
+    pub(crate) shadow_denials: Vec<ShadowDenial>,
+}
+
+/// A limit in shadow mode that would have refused a request.
+#[derive(Debug)]
+pub(crate) struct ShadowDenial {
+    /// Its index among the limits of the request.
+    pub(crate) index: usize,
+    /// What was decided, if it is a rate limit.
+    pub(crate) applied: Option<Box<Applied>>,
+}
+
+/// A request that a limit refused.
+pub(crate) struct Denial {
+    /// The index of the limit among those of the request.
+    pub(crate) index: usize,
+    pub(crate) refusal: Box<Refusal>,
+    /// What was decided, if it is a rate limit.
+    pub(crate) applied: Option<Box<Applied>>,
 }
 
 impl Charged {
     /// Returns the admission of the request, which was charged to these limits.
     pub(crate) fn admitted(self, limits: AppliedLimits, engine: Arc<Engine>) -> Admitted {
-        let Self { receipts, binding, delay, is_degraded, permits } = self;
+        let Self { receipts, binding, delay, is_degraded, permits, shadow_denials } = self;
         Admitted {
             limits,
             receipts,
@@ -116,6 +128,7 @@ impl Charged {
             delay,
             is_degraded,
             permits,
+            shadow_denials,
             #[cfg(feature = "client")]
             ended: Default::default(),
             engine,
@@ -183,6 +196,9 @@ pub struct Refusal {
     pub reason: RefusalReason,
     /// Whether it was decided without the store, which is unavailable.
     pub is_degraded: bool,
+    /// The id of the request, by which [`PolicyLimiter::refusals`](crate::PolicyLimiter::refusals) finds the refusal.
+    /// `None` for requests that this program sends.
+    pub request_id: Option<Arc<str>>,
 }
 
 /// Why a request may not proceed.
@@ -242,6 +258,11 @@ impl Admitted {
     /// Returns the limits that apply to the request, those in shadow mode too.
     pub fn limits(&self) -> &[AppliedLimit] {
         &self.limits
+    }
+
+    /// Returns the limits that would have refused the request, but for shadow mode.
+    pub fn shadow_denied(&self) -> impl Iterator<Item = &AppliedLimit> {
+        self.shadow_denials.iter().map(|denial| &self.limits[denial.index])
     }
 
     /// Returns the binding rate limit.

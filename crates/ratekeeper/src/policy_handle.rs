@@ -11,6 +11,7 @@ use ratekeeper_policy::{LimitRule, Policy, PolicyErrors, StoreSettings};
 use crate::engine::Engine;
 use crate::files::{FileStamps, Reloader};
 use crate::policy_files::{PolicyFiles, read_policy};
+use crate::refusals::RefusalLog;
 use crate::telemetry::{LimitCounters, Telemetry};
 
 /// How often a watched policy file is checked for changes.
@@ -31,12 +32,18 @@ pub struct ActivePolicy {
     policy: Policy,
     /// By the id of the limit.
     counters: Vec<Arc<LimitCounters>>,
+    version: u64,
 }
 
 impl ActivePolicy {
     /// Returns the policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Returns how many policies have been active before, and this one.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     pub(crate) fn counters(&self, rule: &LimitRule) -> &LimitCounters {
@@ -64,6 +71,7 @@ pub struct PolicyHandle {
     supplied: Mutex<Vec<Vec<String>>>,
     engine: Arc<Engine>,
     telemetry: Arc<Telemetry>,
+    refusals: Arc<RefusalLog>,
 }
 
 /// Which configuration is active, and the result of the last attempts to replace it.
@@ -116,18 +124,25 @@ impl std::fmt::Debug for PolicyHandle {
 }
 
 impl PolicyHandle {
-    pub(crate) fn new(policy: Policy, engine: Arc<Engine>, telemetry: Arc<Telemetry>) -> Self {
+    pub(crate) fn new(
+        policy: Policy,
+        engine: Arc<Engine>,
+        telemetry: Arc<Telemetry>,
+        refusals: Arc<RefusalLog>,
+    ) -> Self {
+        refusals.configure(policy.refusals());
         engine.set_failure_mode(policy.store().on_failure);
         log_warnings(&policy);
         let counters = telemetry.counters_of(&policy);
         let status = LoadStatus { version: 1, loaded_at: engine.now(), ..LoadStatus::default() };
         Self {
-            active: ArcSwap::from_pointee(ActivePolicy { policy, counters }),
+            active: ArcSwap::from_pointee(ActivePolicy { policy, counters, version: 1 }),
             status: Mutex::new(status),
             opened: OnceLock::new(),
             supplied: Mutex::default(),
             engine,
             telemetry,
+            refusals,
         }
     }
 
@@ -189,9 +204,11 @@ impl PolicyHandle {
         }
         self.lock_supplied().iter().try_for_each(|names| check_supplied(&policy, names))?;
         self.engine.set_failure_mode(policy.store().on_failure);
+        self.refusals.configure(policy.refusals());
         log_warnings(&policy);
         let counters = self.telemetry.counters_of(&policy);
-        self.active.store(Arc::new(ActivePolicy { policy, counters }));
+        let version = self.lock_status().version + 1;
+        self.active.store(Arc::new(ActivePolicy { policy, counters, version }));
         Ok(())
     }
 

@@ -5,20 +5,25 @@ use std::sync::Arc;
 
 use ratekeeper_core::Micros;
 use ratekeeper_policy::{
-    Amount, AppliedLimit, AppliedLimits, NotCharged, Policy, RequestAttributes, StoreSettings,
+    Amount, AppliedLimit, AppliedLimits, LimitRule, NotCharged, Policy, RequestAttributes, StoreSettings,
 };
 use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
 use smallvec::SmallVec;
 
 use crate::admission::{
-    Admission, Admitted, Charged, Permits, Refusal, RefusalReason, charge_of, rate_of,
+    Admission, Admitted, Charged, Denial, Refusal, RefusalReason, ShadowDenial, charge_of, rate_of,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{
     Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt, ready_now,
 };
 use crate::policy_handle::{ActivePolicy, PolicyHandle, PolicyLoadError, read_stamped};
+use crate::refusals::{Decided, Details, RecordedReason, RefusalLog, RulePlace};
+use crate::request_id::RequestIds;
 use crate::telemetry::{Outcome, Telemetry};
+
+/// The usual header of a request's id.
+const REQUEST_ID: &str = "x-request-id";
 
 /// Decides about requests by a policy.
 ///
@@ -42,12 +47,17 @@ use crate::telemetry::{Outcome, Telemetry};
 #[derive(Clone)]
 pub struct PolicyLimiter {
     inner: Arc<Inner>,
+    /// How the requests come that this clone decides about.
+    protocol: &'static str,
+    /// The header that has the id of a request.
+    request_id_header: Arc<str>,
 }
 
 struct Inner {
     policy: Arc<PolicyHandle>,
     engine: Arc<Engine>,
     telemetry: Arc<Telemetry>,
+    refusals: Arc<RefusalLog>,
 }
 
 impl std::fmt::Debug for PolicyLimiter {
@@ -77,8 +87,10 @@ impl PolicyLimiter {
     ) -> Result<Self, PolicyLoadError> {
         let engine = Arc::new(Engine::new(open_store(policy.store())?, Box::new(clock)));
         let telemetry = Arc::<Telemetry>::default();
-        let policy = Arc::new(PolicyHandle::new(policy, engine.clone(), telemetry.clone()));
-        Ok(Self { inner: Arc::new(Inner { policy, engine, telemetry }) })
+        let refusals = Arc::<RefusalLog>::default();
+        let policy = PolicyHandle::new(policy, engine.clone(), telemetry.clone(), refusals.clone());
+        let inner = Arc::new(Inner { policy: Arc::new(policy), engine, telemetry, refusals });
+        Ok(Self { inner, protocol: "library", request_id_header: REQUEST_ID.into() })
     }
 
     /// Returns a limiter for the policy in this file.
@@ -109,6 +121,27 @@ impl PolicyLimiter {
         &self.inner.telemetry
     }
 
+    /// Returns the log of recent refusals.
+    pub fn refusals(&self) -> &Arc<RefusalLog> {
+        &self.inner.refusals
+    }
+
+    /// Returns a clone for requests that come in another way, and whose id is in another header than `x-request-id`.
+    /// Both are shown in the refusal log.
+    ///
+    /// ```
+    /// use ratekeeper::{Policy, PolicyLimiter};
+    ///
+    /// let limiter = PolicyLimiter::new(Policy::one_line("100/minute per ip")?)?;
+    /// let of_queue = limiter.for_requests("queue", "x-message-id");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn for_requests(&self, protocol: &'static str, request_id_header: &str) -> Self {
+        let request_id_header = request_id_header.to_ascii_lowercase().into();
+        Self { inner: Arc::clone(&self.inner), protocol, request_id_header }
+    }
+
     /// Decides about a request by the active policy. The request is read before this returns; only a shared
     /// store is waited for.
     pub fn decide(&self, request: &RequestAttributes<'_>) -> MaybeReady<Admission> {
@@ -124,17 +157,37 @@ impl PolicyLimiter {
         now: Micros,
     ) -> MaybeReady<Admission> {
         let mut limits = AppliedLimits::new();
+        let request_id = || RequestIds::of_headers(&self.request_id_header, request.headers);
         match self.resolve(&policy, request, &mut limits) {
             Ok(Subject::Limited) => {}
             Ok(Subject::Exempt) => return MaybeReady::ready(Admission::Exempt),
-            Err(refusal) => return MaybeReady::ready(Admission::Refused(refusal)),
+            Err(refusal) => {
+                let recorder = self.recorder(&policy, request_id(), now);
+                return MaybeReady::ready(recorder.missing_identity(refusal));
+            }
         }
         if self.engine().is_memory() {
-            let admission = ready_now(self.inner.admit(&policy, limits, now));
-            return MaybeReady::ready(admission.into());
+            let result = ready_now(self.inner.admit(&policy, limits, now));
+            let is_quiet = matches!(&result, Ok(admitted) if admitted.shadow_denials.is_empty());
+            let request_id = if is_quiet { None } else { request_id() };
+            let recorder = self.recorder(&policy, request_id, now);
+            return MaybeReady::ready(recorder.admission(result));
         }
-        let inner = Arc::clone(&self.inner);
-        MaybeReady::pending(async move { inner.admit(&policy, limits, now).await.into() })
+        let (limiter, request_id) = (self.clone(), request_id());
+        MaybeReady::pending(async move {
+            let result = limiter.inner.admit(&policy, limits, now).await;
+            limiter.recorder(&policy, request_id, now).admission(result)
+        })
+    }
+
+    fn recorder<'r>(
+        &'r self,
+        policy: &'r ActivePolicy,
+        request_id: Option<Arc<str>>,
+        now: Micros,
+    ) -> Recorder<'r> {
+        let Inner { engine, refusals, .. } = &*self.inner;
+        Recorder { engine, refusals, policy, request_id, protocol: self.protocol, now }
     }
 
     /// Finds the limits of a request, which are added to `limits`.
@@ -154,7 +207,7 @@ impl PolicyLimiter {
                 policy.counters(rule).count_denied();
                 let identity = missing.identity.to_string();
                 let reason = RefusalReason::MissingIdentity { identity, why: missing.why };
-                Err(Box::new(Refusal { rule: rule.clone(), reason, is_degraded: false }))
+                Err(refusal_by(rule, reason, false))
             }
         }
     }
@@ -168,7 +221,7 @@ impl PolicyLimiter {
         now: Micros,
         charged: &mut Charged,
     ) -> Result<(), Box<Refusal>> {
-        self.inner.charge(policy, limits, now, charged).await
+        self.inner.charge(policy, limits, now, charged).await.map_err(|denial| denial.refusal)
     }
 
     /// Returns what a rate limit has left for a key, without charging; `None` for a concurrency limit.
@@ -190,10 +243,12 @@ impl Inner {
         policy: &ActivePolicy,
         limits: AppliedLimits,
         now: Micros,
-    ) -> Result<Admitted, Box<Refusal>> {
+    ) -> Result<Admitted, (AppliedLimits, Denial)> {
         let mut charged = Charged::default();
-        self.charge(policy, &limits, now, &mut charged).await?;
-        Ok(charged.admitted(limits, Arc::clone(&self.engine)))
+        match self.charge(policy, &limits, now, &mut charged).await {
+            Ok(()) => Ok(charged.admitted(limits, Arc::clone(&self.engine))),
+            Err(denial) => Err((limits, denial)),
+        }
     }
 
     /// Charges a request, or refuses it: permits first, because they can be released; then all rate limits
@@ -204,26 +259,26 @@ impl Inner {
         limits: &[AppliedLimit],
         now: Micros,
         charged: &mut Charged,
-    ) -> Result<(), Box<Refusal>> {
+    ) -> Result<(), Denial> {
         charged.receipts.resize_with(limits.len(), || None);
-        if let Err((by, refusal)) = self.enforce(policy, limits, now, charged).await {
-            self.telemetry.record(policy, &limits[by], Outcome::Denied, now);
-            return Err(refusal);
+        if let Err(denial) = self.enforce(policy, limits, now, charged).await {
+            self.telemetry.record(policy, &limits[denial.index], Outcome::Denied, now);
+            return Err(denial);
         }
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| !limit.is_enforced) {
-            charged.receipts[i] = self.shadow(policy, limit, now, &mut charged.permits).await;
+            charged.receipts[i] = self.shadow(policy, (i, limit), now, charged).await;
         }
         Ok(())
     }
 
-    /// Charges the limits that are enforced. If one refuses, returns its index too.
+    /// Charges the limits that are enforced.
     async fn enforce(
         &self,
         policy: &ActivePolicy,
         limits: &[AppliedLimit],
         now: Micros,
         charged: &mut Charged,
-    ) -> Result<(), (usize, Box<Refusal>)> {
+    ) -> Result<(), Denial> {
         let mut rates: SmallVec<[usize; 4]> = SmallVec::new();
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced) {
             match limit.amount() {
@@ -231,7 +286,8 @@ impl Inner {
                 Amount::Concurrency { max, .. } => {
                     let Some(permit) = self.acquire(limit).await else {
                         let reason = RefusalReason::TooManyInFlight { max: *max };
-                        return Err((i, refusal(limit, reason, false)));
+                        let refusal = refusal_by(&limit.rule, reason, false);
+                        return Err(Denial { index: i, refusal, applied: None });
                     };
                     charged.permits.push(permit);
                 }
@@ -256,7 +312,7 @@ impl Inner {
         rates: &[usize],
         now: Micros,
         charged: &mut Charged,
-    ) -> Result<(), (usize, Box<Refusal>)> {
+    ) -> Result<(), Denial> {
         let charges = || -> SmallVec<[Charge<'_>; 2]> {
             rates.iter().filter_map(|i| charge_of(&limits[*i])).collect()
         };
@@ -270,14 +326,16 @@ impl Inner {
         let Ok(applied) = applied else {
             // Limits of a policy differ in name, so there are too many of them.
             let reason = RefusalReason::TooManyLimits { max: CHARGES_MAX };
-            return Err((rates[0], refusal(&limits[rates[0]], reason, false)));
+            let refusal = refusal_by(&limits[rates[0]].rule, reason, false);
+            return Err(Denial { index: rates[0], refusal, applied: None });
         };
         let (by, decision) = (rates[applied.binding()], **applied);
         charged.is_degraded = applied.is_degraded();
         if !decision.allowed() {
             let limit = rate_of(&limits[by]).expect("only rates were charged").clone();
             let reason = RefusalReason::RateLimited { limit, decision };
-            return Err((by, refusal(&limits[by], reason, charged.is_degraded)));
+            let refusal = refusal_by(&limits[by].rule, reason, charged.is_degraded);
+            return Err(Denial { index: by, refusal, applied: Some(Box::new(applied)) });
         }
         charged.binding = Some((by, decision));
         charged.delay = applied.delay();
@@ -296,27 +354,36 @@ impl Inner {
     async fn shadow(
         &self,
         policy: &ActivePolicy,
-        limit: &AppliedLimit,
+        (index, limit): (usize, &AppliedLimit),
         now: Micros,
-        permits: &mut Permits,
+        charged: &mut Charged,
     ) -> Option<Receipt> {
-        let (decision, receipt, is_allowed) = match charge_of(limit) {
+        let applied = match charge_of(limit) {
             Some(charge) => {
-                let applied = self.engine.apply_at(Op::Check, &[charge], now).await.ok()?;
-                let decision = **applied;
-                (Some(decision), Some(applied.receipt().of_charge(&decision)), decision.allowed())
+                Some(self.engine.apply_at(Op::Check, &[charge], now).await.ok()?)
             }
+            None => None,
+        };
+        let decision = applied.as_ref().map(|applied| ***applied);
+        let receipt = applied.as_ref().zip(decision);
+        let receipt = receipt.map(|(applied, decision)| applied.receipt().of_charge(&decision));
+        let is_allowed = match &decision {
+            Some(decision) => decision.allowed(),
             None => {
                 let permit = self.acquire(limit).await;
                 let is_allowed = permit.is_some();
-                permits.extend(permit);
-                (None, None, is_allowed)
+                charged.permits.extend(permit);
+                is_allowed
             }
         };
         match is_allowed {
             true if limit.is_share() => {}
             true => self.telemetry.record_allowed(policy, limit, decision.as_ref(), now),
-            false => self.telemetry.record(policy, limit, Outcome::ShadowDenied, now),
+            false => {
+                self.telemetry.record(policy, limit, Outcome::ShadowDenied, now);
+                let applied = applied.map(Box::new);
+                charged.shadow_denials.push(ShadowDenial { index, applied });
+            }
         }
         receipt.filter(|_| is_allowed && decision.is_none_or(|decision| !decision.is_cut()))
     }
@@ -328,8 +395,108 @@ impl Inner {
     }
 }
 
-fn refusal(limit: &AppliedLimit, reason: RefusalReason, is_degraded: bool) -> Box<Refusal> {
-    Box::new(Refusal { rule: limit.rule.clone(), reason, is_degraded })
+fn refusal_by(rule: &Arc<LimitRule>, reason: RefusalReason, is_degraded: bool) -> Box<Refusal> {
+    Box::new(Refusal { rule: rule.clone(), reason, is_degraded, request_id: None })
+}
+
+/// Adds the decisions on a request to the refusal log.
+struct Recorder<'r> {
+    engine: &'r Engine,
+    refusals: &'r RefusalLog,
+    policy: &'r ActivePolicy,
+    request_id: Option<Arc<str>>,
+    protocol: &'static str,
+    now: Micros,
+}
+
+impl Recorder<'_> {
+    /// Records what was decided. A refusal gets an id if the request has none.
+    fn admission(mut self, result: Result<Admitted, (AppliedLimits, Denial)>) -> Admission {
+        match result {
+            Ok(admitted) => {
+                for ShadowDenial { index, applied } in &admitted.shadow_denials {
+                    let limit = &admitted.limits[*index];
+                    self.refused(limit, applied.as_deref(), Outcome::ShadowDenied);
+                }
+                self.sample(&admitted);
+                Admission::Admitted(Box::new(admitted))
+            }
+            Err((limits, Denial { index, mut refusal, applied })) => {
+                refusal.request_id = Some(self.own_id());
+                match refusal.reason {
+                    RefusalReason::TooManyLimits { .. } => {
+                        let reason = || RecordedReason::TooManyLimits;
+                        self.record(&refusal.rule, limits[index].key.as_bytes(), reason);
+                    }
+                    _ => self.refused(&limits[index], applied.as_deref(), Outcome::Denied),
+                }
+                Admission::Refused(refusal)
+            }
+        }
+    }
+
+    fn missing_identity(mut self, mut refusal: Box<Refusal>) -> Admission {
+        refusal.request_id = Some(self.own_id());
+        if let RefusalReason::MissingIdentity { identity, why } = &refusal.reason {
+            let reason = || RecordedReason::MissingIdentity(format!("{identity}: {why}").into());
+            self.record(&refusal.rule, b"", reason);
+        }
+        Admission::Refused(refusal)
+    }
+
+    fn own_id(&mut self) -> Arc<str> {
+        self.request_id.get_or_insert_with(|| self.refusals.new_request_id()).clone()
+    }
+
+    fn record(&self, rule: &LimitRule, key: &[u8], reason: impl FnOnce() -> RecordedReason) {
+        let decided = self.decided(rule, key, Outcome::Denied);
+        self.refusals.record(&decided, || self.details(rule, reason(), false));
+    }
+
+    fn refused(&self, limit: &AppliedLimit, applied: Option<&Applied>, outcome: Outcome) {
+        let decided = self.decided(&limit.rule, limit.key.as_bytes(), outcome);
+        self.refusals.record(&decided, || {
+            let charge = charge_of(limit);
+            let reason = match (limit.amount(), applied.zip(charge)) {
+                (Amount::Concurrency { max, .. }, _) => RecordedReason::InFlight { max: *max },
+                (_, Some((applied, charge))) => RecordedReason::Rate {
+                    decision: ***applied,
+                    inputs: Some(Box::new(self.engine.denial_inputs(&[charge], applied))),
+                    cost: limit.cost.get(),
+                },
+                (_, None) => RecordedReason::TooManyLimits,
+            };
+            let is_degraded = applied.is_some_and(Applied::is_degraded);
+            self.details(&limit.rule, reason, is_degraded)
+        });
+    }
+
+    fn sample(&self, admitted: &Admitted) {
+        let Some((index, decision)) = &admitted.binding else { return };
+        let limit = &admitted.limits[*index];
+        let decided = self.decided(&limit.rule, limit.key.as_bytes(), Outcome::Allowed);
+        self.refusals.sample(&decided, || {
+            let cost = limit.cost.get();
+            let reason = RecordedReason::Rate { decision: *decision, inputs: None, cost };
+            self.details(&limit.rule, reason, admitted.is_degraded)
+        });
+    }
+
+    fn decided<'d>(
+        &'d self,
+        rule: &'d LimitRule,
+        key: &'d [u8],
+        outcome: Outcome,
+    ) -> Decided<'d> {
+        let decided = Decided::new(rule.name(), key, outcome, self.now);
+        decided.by(self.request_id.as_ref(), self.protocol)
+    }
+
+    fn details(&self, rule: &LimitRule, reason: RecordedReason, is_degraded: bool) -> Details {
+        let place = RulePlace::new(Arc::clone(self.policy.policy().file()), rule.line());
+        let version = self.policy.version();
+        Details::new(reason, is_degraded).of_policy(place, version)
+    }
 }
 
 fn memory_store(settings: &StoreSettings) -> EngineStore {
