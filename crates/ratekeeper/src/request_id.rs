@@ -64,7 +64,8 @@ impl RequestIds {
     }
 
     /// Returns the id in the header of this name, if there is one that is plain.
-    pub(crate) fn of_headers(name: &str, headers: &dyn Headers) -> Option<Arc<str>> {
+    #[must_use]
+    pub fn of_headers(name: &str, headers: &dyn Headers) -> Option<Arc<str>> {
         let (mut count, mut first) = (0, None);
         headers.each(name, &mut |value| {
             count += 1;

@@ -119,7 +119,8 @@ impl Gateway {
         let limiter = gateway.policy.limiter();
         // Outside of the limits, because it responds to what they deny.
         let stale = StaleLayer::new(gateway.ticks);
-        let limits = RatekeeperLayer::new(limiter.clone());
+        let limiter = limiter.for_requests("gateway", gateway.request_id_header.as_str());
+        let limits = RatekeeperLayer::new(limiter);
         let bodies = limits.request_json().with_max_bytes(self.bounds.max_request_json as usize);
         let layers = Stack::new(Stack::new(limits, bodies), stale);
         let (connections, descriptors) = (&gateway.connections, &gateway.descriptors.connections);

@@ -15,7 +15,7 @@ use super::ActualCost;
 use super::body::{Held, ResponseBody};
 use super::layer::InMap;
 use super::metering::request_plain_response;
-use super::response::{refuse, set_limit_headers};
+use super::response::{ShadowRefusedBy, refuse, set_limit_headers};
 use crate::admission::{Admission, Admitted};
 use crate::policy_handle::ActivePolicy;
 
@@ -152,6 +152,9 @@ fn finish<R: Body<Data = Bytes>>(
     admitted.settle(parts.status.as_u16(), &InMap(&parts.headers));
     if let Some(ActualCost(actual)) = parts.extensions.get() {
         admitted.settle_as(*actual);
+    }
+    if let Some(refused) = ShadowRefusedBy::of(&admitted) {
+        parts.extensions.insert(refused);
     }
     let settings = policy.policy().response_settings();
     if let Some(binding) = admitted.binding()
