@@ -29,8 +29,16 @@ GET  /metrics           metrics, in Prometheus' format
 GET  /v1/policy         the active policy, and why the last reload failed
 GET  /v1/envoy          the limits for Envoy, and why the last reload failed
 GET  /v1/top?n=20       the most frequent keys, and the most frequently denied
+GET  /v1/refusals       recent refusals: ?key=, limit=, since=5m, outcome=, n=
+GET  /v1/refusals/ID    why a request was refused; ?rate=200/minute: what if
 POST /v1/policy/reload  reload the policy file
 ";
+
+/// The path of a refusal, before its id.
+const REFUSAL: &str = "/v1/refusals/";
+
+const NO_REFUSAL: &str = "the log has no refusal with this id: it is of another server, was admitted, is older than what \
+    the log keeps, or is one of very many of its key or limit; GET /v1/refusals?key= lists those of a key\n";
 
 /// What the admin listener shows.
 pub(crate) struct Admin {
@@ -123,13 +131,17 @@ async fn respond<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>
             true => json(StatusCode::OK, &policy(admin)),
             false => json(StatusCode::UNPROCESSABLE_ENTITY, &policy(admin)),
         },
+        (&Method::GET, "/v1/refusals") => refusals(admin, request.uri().query()),
+        (&Method::GET, path) if path.starts_with(REFUSAL) => {
+            refusal(admin, &path[REFUSAL.len()..], request.uri().query())
+        }
         (&Method::GET, "/v1/top") => top(admin, request.uri().query()),
         (&Method::GET, "/v1/envoy") => match &admin.envoy {
             Some(envoy) => json(StatusCode::OK, &envoy()),
             None => text(StatusCode::NOT_FOUND, "there are no limits for Envoy\n".into()),
         },
         (_, "/healthz" | "/readyz" | "/metrics" | "/v1/policy" | "/v1/policy/reload")
-        | (_, "/v1/top" | "/v1/envoy") => text(StatusCode::METHOD_NOT_ALLOWED, HELP.into()),
+        | (_, "/v1/top" | "/v1/envoy" | "/v1/refusals") => text(StatusCode::METHOD_NOT_ALLOWED, HELP.into()),
         _ => text(StatusCode::NOT_FOUND, HELP.into()),
     }
 }
@@ -137,6 +149,22 @@ async fn respond<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>
 fn top(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {
     match admin.policy.top().to_json(query, admin.policy.limiter().engine().now()) {
         Ok(top) => json(StatusCode::OK, &top),
+        Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+    }
+}
+
+fn refusals(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {
+    let limiter = admin.policy.limiter();
+    match crate::refusals::list(limiter.refusals(), query, limiter.engine().now()) {
+        Ok(refusals) => json(StatusCode::OK, &refusals),
+        Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+    }
+}
+
+fn refusal(admin: &Admin, id: &str, query: Option<&str>) -> Response<Full<Bytes>> {
+    match crate::refusals::explain(admin.policy.limiter().refusals(), id, query) {
+        Ok(Some(refusal)) => json(StatusCode::OK, &refusal),
+        Ok(None) => text(StatusCode::NOT_FOUND, NO_REFUSAL.into()),
         Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     }
 }

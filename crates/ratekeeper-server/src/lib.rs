@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod admin_client;
 mod body;
 mod check;
 mod choices;
@@ -14,6 +15,7 @@ mod listener;
 mod log;
 mod metrics;
 mod policy_input;
+mod refusals;
 mod reload;
 mod remote;
 mod schema;
@@ -24,6 +26,7 @@ mod terminal;
 mod tokens;
 mod top;
 mod trace;
+mod why;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -53,6 +56,7 @@ enum Command {
     /// Print the JSON Schema of policy files, for editors
     Schema,
     Simulate(simulate::Simulate),
+    Why(why::Why),
     /// Print a completion script for your shell
     ///
     /// For bash: source <(ratekeeper completions bash)
@@ -75,6 +79,7 @@ pub fn run() -> ExitCode {
         Command::Explain(command) => command.run(),
         Command::Schema => schema::run(),
         Command::Simulate(command) => command.run(),
+        Command::Why(command) => command.run(),
         Command::Completions { shell } => completions(shell),
     };
     done.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)

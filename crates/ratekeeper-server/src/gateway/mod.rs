@@ -55,7 +55,8 @@ pub(crate) use options::Gateway;
 use proxy::Proxy;
 use stale::StaleLayer;
 use state::{GatewayState, Overloads, Upstream, WorkerState};
-use upstream::{EjectionRule, UPSTREAMS_MAX, UpstreamAddress, UpstreamHealth};
+pub(crate) use upstream::UpstreamAddress;
+use upstream::{EjectionRule, UPSTREAMS_MAX, UpstreamHealth};
 
 impl Gateway {
     pub(crate) fn run(self) -> Result<(), Failure> {
