@@ -114,6 +114,12 @@ impl LearnedQuota {
         }
     }
 
+    /// Whether a response has stated what remains. Otherwise no request waits.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        !matches!(self.model, Model::Unknown)
+    }
+
     /// Returns how long to wait until a request of this cost may be sent; `None` if it may be sent
     /// now.
     ///

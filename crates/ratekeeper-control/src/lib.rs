@@ -45,6 +45,7 @@ pub mod adaptive;
 mod backoff;
 mod breaker;
 mod learned_quota;
+mod queue_order;
 mod response_hints;
 mod retry;
 mod retry_budget;
@@ -59,6 +60,7 @@ pub use breaker::{
     Probes, SlidingWindow,
 };
 pub use learned_quota::LearnedQuota;
+pub use queue_order::QueueOrder;
 pub use ratekeeper_core::Micros;
 pub use response_hints::{Pushback, QuotaHint, ResponseHints};
 pub use retry::{AttemptState, Failure, NextStep, RetryRules, StopReason};

@@ -23,15 +23,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 mod arrival;
 mod canvas;
 mod chart;
 mod compare;
-mod delay_histogram;
+mod compare_document;
+mod histogram;
 mod json;
 mod peak;
 mod random;
 mod releases;
+pub mod replay;
+pub mod report;
 mod round;
 pub mod service;
 mod simulate;

@@ -3,7 +3,7 @@
 use ratekeeper_core::{Decision, Limit, Wait};
 
 use crate::arrival::Arrival;
-use crate::delay_histogram::DelayHistogram;
+use crate::histogram::Histogram;
 use crate::peak::Peak;
 
 /// Counts and extremes over all decisions of one limit.
@@ -17,7 +17,7 @@ pub struct Summary {
     first_denied_at_us: Option<u64>,
     longest_retry_us: Option<u64>,
     peak: Peak,
-    delays: DelayHistogram,
+    delays: Histogram,
 }
 
 impl Summary {
@@ -32,7 +32,7 @@ impl Summary {
             first_denied_at_us: None,
             longest_retry_us: None,
             peak: Peak::new(period_us),
-            delays: DelayHistogram::default(),
+            delays: Histogram::default(),
         }
     }
 
@@ -118,13 +118,13 @@ impl Summary {
     /// Returns the delay that `percent` of the admitted requests did not exceed, at most 0.1% too long.
     #[must_use]
     pub fn delay_quantile_us(&self, percent: u64) -> u64 {
-        self.delays.quantile_us(percent)
+        self.delays.quantile(percent)
     }
 
     /// Returns the longest delay of an admitted request.
     #[must_use]
     pub fn delay_max_us(&self) -> u64 {
-        self.delays.max_us()
+        self.delays.max()
     }
 }
 

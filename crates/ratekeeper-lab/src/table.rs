@@ -16,14 +16,14 @@ impl Report {
     #[must_use]
     pub fn to_text(&self, options: TextOptions) -> String {
         let numbers = match self.runs() {
-            [run] => self.facts(run),
-            _ => self.comparison(options.width()),
+            [run] => facts_text(&self.facts(run)),
+            _ => self.comparison_text(options.width()),
         };
         format!("{numbers}\n{}", self.chart(options))
     }
 
-    /// Returns a line for each number of one limit.
-    fn facts(&self, run: &Run) -> String {
+    /// Returns the numbers of one limit with their labels.
+    pub(crate) fn facts(&self, run: &Run) -> Vec<(String, String)> {
         let summary = run.summary();
         let after =
             |at_us: u64| format!("after {}", span_text(at_us.saturating_sub(self.start_us)));
@@ -47,24 +47,29 @@ impl Report {
             (format!("most in any {}", period_text(run)), peak_text(run)),
             ("max delay".to_string(), span_text(summary.delay_max_us())),
         ]);
-        facts.iter().fold(String::new(), |mut text, (label, value)| {
-            writeln!(text, "{label:LABEL_WIDTH$}{value}").expect("a string takes all");
-            text
-        })
+        facts
     }
 
-    /// Returns a line for each of several limits, in tables below each other if one would be too wide.
-    fn comparison(&self, width: usize) -> String {
-        let Some(first) = self.runs.first() else { return String::new() };
-        let period = period_text(first);
-        let peak = format!("most in {period}");
-        let header = ["algorithm", "admitted", "denied", &peak, "delay p50", "p99", "max"];
-        let mut rows = vec![header.map(str::to_string)];
-        rows.extend(self.runs.iter().map(comparison_row));
-        let note =
-            format!("{peak}: by one key in any span of {period}, and how many times the rate");
+    /// Returns several limits in tables below each other if one would be too wide.
+    fn comparison_text(&self, width: usize) -> String {
+        let Some(Comparison { header, mut rows, note }) = self.comparison() else {
+            return String::new();
+        };
+        rows.insert(0, header);
         let lines = tables(&rows, width).into_iter().chain(wrap(&note, width));
         lines.map(|line| line + "\n").collect()
+    }
+
+    /// Returns a row for each of several limits.
+    pub(crate) fn comparison(&self) -> Option<Comparison> {
+        let period = period_text(self.runs.first()?);
+        let peak = format!("most in {period}");
+        let header = ["algorithm", "admitted", "denied", &peak, "delay p50", "p99", "max"];
+        let header = header.map(str::to_string);
+        let rows = self.runs.iter().map(comparison_row).collect();
+        let note =
+            format!("{peak}: by one key in any span of {period}, and how many times the rate");
+        Some(Comparison { header, rows, note })
     }
 
     fn chart(&self, options: TextOptions) -> String {
@@ -88,7 +93,7 @@ impl Report {
         Panel { heading: self.arrivals_heading(runs), bars: Bars::Decisions(bars) }
     }
 
-    fn arrivals_heading(&self, runs: &[&Run]) -> String {
+    pub(crate) fn arrivals_heading(&self, runs: &[&Run]) -> String {
         if self.runs.len() == 1 {
             return String::new();
         }
@@ -111,9 +116,26 @@ impl Report {
             return None;
         }
         let bars = Bars::Released(self.released(run, bars_max)?);
-        let heading = format!("{}: when admitted requests are released", run.limit().algorithm());
-        Some(Panel { heading, bars })
+        Some(Panel { heading: releases_heading(run), bars })
     }
+}
+
+pub(crate) fn releases_heading(run: &Run) -> String {
+    format!("{}: when admitted requests are released", run.limit().algorithm())
+}
+
+/// The numbers of several limits, one in each row.
+pub(crate) struct Comparison {
+    pub(crate) header: [String; 7],
+    pub(crate) rows: Vec<[String; 7]>,
+    pub(crate) note: String,
+}
+
+fn facts_text(facts: &[(String, String)]) -> String {
+    facts.iter().fold(String::new(), |mut text, (label, value)| {
+        writeln!(text, "{label:LABEL_WIDTH$}{value}").expect("a string takes all");
+        text
+    })
 }
 
 /// Returns the lines of tables that together have all columns. Each begins with the first column and has

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::context::{MissingIdentity, RequestContext};
 use crate::identity::{MissingReason, Source, WhenMissing};
 use crate::policy::Policy;
+use crate::protection::DependencyRule;
 use crate::request::RequestAttributes;
 use crate::resolve::{AppliedLimit, AppliedLimits};
 use crate::rule::{LimitRule, Mode};
@@ -24,6 +25,11 @@ pub struct Explanation<'p> {
     pub tier: Option<&'p str>,
     /// The request's priority class, if any.
     pub class: Option<&'p str>,
+    /// If the policy sheds requests under overload: the position of the request's class in the order of
+    /// importance, counted from 1, and the number of classes. The last one is shed first.
+    pub shed_order: Option<(usize, usize)>,
+    /// The dependencies that the gateway protects the request by.
+    pub dependencies: Vec<&'p DependencyRule>,
     /// The index of the `exempt` entry that matches, if any.
     pub exempt: Option<usize>,
     /// Every limit, in file order.
@@ -83,6 +89,10 @@ impl Policy {
             identities: identities.map(|(id, of)| (of.name.as_str(), shown(id))).collect(),
             tier: tiers.zip(context.tier()).map(|(tiers, tier)| tiers.names[tier].as_str()),
             class: self.class(&context).map(|class| self.classes[class].as_str()),
+            shed_order: self
+                .shed_attributes(request)
+                .map(|of| (usize::from(of.class.rank()) + 1, self.classes.len())),
+            dependencies: self.dependencies_in(&context).into_iter().map(Arc::as_ref).collect(),
             exempt: self.exemption(&context),
             limits,
         }

@@ -48,6 +48,9 @@ fn schema_json(schema: &Schema, definitions: &mut Map<String, Json>) -> Json {
             json!({ "type": "object", "minProperties": 1, "additionalProperties": of })
         }
         Schema::Section(section) => reference(section, definitions),
+        Schema::SectionOrMap { section, map } => {
+            json!({ "anyOf": [reference(section, definitions), schema_json(map, definitions)] })
+        }
         Schema::Tagged { tagged, plain, .. } => {
             json!({ "anyOf": [reference(plain, definitions), reference(tagged, definitions)] })
         }

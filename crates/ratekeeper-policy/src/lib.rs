@@ -46,7 +46,9 @@ mod lines;
 pub mod path;
 mod policy;
 mod problems;
+mod protection;
 mod read_headers;
+mod reads;
 mod refusals;
 mod request;
 mod resolve;
@@ -66,9 +68,14 @@ pub use explain::{Explanation, LimitExplanation, LimitOutcome};
 pub use identity::{Key, MissingReason};
 pub use policy::{NoSources, Policy, SourceError, Sources, StoreSettings};
 pub use problems::{PolicyErrors, Problem};
+pub use protection::{
+    AdaptiveAlgorithm, AdaptiveRule, ConcurrencyRule, DependencyRule, Permits, QueueRule,
+    ShedAttributes, SheddingRule,
+};
+pub use reads::{AttributeUse, ReadAttribute, WithoutAttribute};
 pub use refusals::{RefusalKeys, RefusalSettings};
 pub use request::{Headers, RequestAttributes};
-pub use resolve::{AppliedLimit, AppliedLimits, NotCharged, Resolution};
+pub use resolve::{AppliedLimit, AppliedLimits, LimitVariant, NotCharged, Resolution};
 pub use response::{BodyKind, ResponseSettings};
 pub use rule::{Amount, LimitAction, LimitRule, Mode};
 

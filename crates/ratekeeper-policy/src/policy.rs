@@ -17,6 +17,7 @@ use crate::index::Index;
 use crate::json_fields::JsonPaths;
 use crate::json_schema::json_schema;
 use crate::problems::{PolicyErrors, Problem, Problems};
+use crate::protection::{DependencyRule, SheddingRule};
 use crate::read_headers::ReadHeaders;
 use crate::refusals::RefusalSettings;
 use crate::response::ResponseSettings;
@@ -50,6 +51,10 @@ pub struct Policy {
     pub(crate) tiers: Option<Tiers>,
     pub(crate) classes: Vec<String>,
     pub(crate) priorities: Vec<(usize, Condition)>,
+    /// The class of requests that match no condition.
+    pub(crate) other_class: Option<usize>,
+    pub(crate) shedding: Option<SheddingRule>,
+    pub(crate) dependencies: Vec<Arc<DependencyRule>>,
     pub(crate) exempt: Vec<Condition>,
     pub(crate) limits: Vec<Arc<LimitRule>>,
     pub(crate) index: Index,
@@ -320,6 +325,11 @@ impl Policy {
                 Err(PolicyErrors::plain(&format!("limit \"{}\"", limit.name()), why))
             }
         }
+    }
+
+    /// Returns the names of the tiers.
+    pub fn tiers(&self) -> impl Iterator<Item = &str> {
+        self.tiers.iter().flat_map(|tiers| &tiers.names).map(String::as_str)
     }
 
     /// Returns the names of all identities, including the client's address.

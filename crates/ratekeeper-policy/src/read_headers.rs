@@ -32,6 +32,8 @@ impl ReadHeaders {
         }
         policy.exempt.iter().for_each(|on| read.add_condition(on));
         policy.priorities.iter().for_each(|(_, on)| read.add_condition(on));
+        let of_dependencies = policy.dependencies.iter().filter_map(|one| one.on.as_ref());
+        of_dependencies.for_each(|on| read.add_condition(on));
         for limit in &policy.limits {
             limit.conditions.iter().for_each(|on| read.add_condition(on));
             match &limit.cost {
@@ -67,6 +69,8 @@ pub(crate) fn read_fields(policy: &Policy) -> Vec<JsonPath> {
     let mut paths: Vec<&JsonPath> = of_identities.collect();
     policy.exempt.iter().for_each(|on| add_fields(on, &mut paths));
     policy.priorities.iter().for_each(|(_, on)| add_fields(on, &mut paths));
+    let of_dependencies = policy.dependencies.iter().filter_map(|one| one.on.as_ref());
+    of_dependencies.for_each(|on| add_fields(on, &mut paths));
     for limit in &policy.limits {
         limit.conditions.iter().for_each(|on| add_fields(on, &mut paths));
         match &limit.cost {

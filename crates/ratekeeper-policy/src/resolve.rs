@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ratekeeper_core::{Cost, GuaranteedLimit};
+use ratekeeper_core::{Cost, GuaranteedLimit, Limit};
+use ratekeeper_stores::Charge;
 use smallvec::SmallVec;
 
 use crate::condition::Mismatch;
@@ -50,6 +51,16 @@ pub enum NotCharged<'p> {
 /// The limits that apply to a request. Two fit without an allocation.
 pub type AppliedLimits = SmallVec<[AppliedLimit; 2]>;
 
+/// Which amount of which limit applies to a request: that of a tier, a class, a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LimitVariant {
+    rule: usize,
+    tier: Option<usize>,
+    share_of: Option<usize>,
+    guaranteed_class: Option<usize>,
+    is_enforced: bool,
+}
+
 /// A limit that applies to a request.
 #[derive(Clone, Debug)]
 pub struct AppliedLimit {
@@ -83,6 +94,53 @@ impl AppliedLimit {
         let bound = self.rule.bounds.of(self.tier).filter(|_| !self.is_share())?;
         let guarantees = bound.guarantees.as_ref()?;
         Some(guarantees.of(self.guaranteed_class, self.tier))
+    }
+
+    /// Returns the rate limit; `None` for a concurrency limit.
+    #[must_use]
+    pub fn rate(&self) -> Option<&Limit> {
+        match self.amount() {
+            Amount::Rate(rate) => Some(rate),
+            Amount::Concurrency { .. } => None,
+        }
+    }
+
+    /// Returns what the request is charged; `None` for a concurrency limit.
+    #[must_use]
+    pub fn charge(&self) -> Option<Charge<'_>> {
+        self.charge_to(self.key.as_bytes(), self.cost)
+    }
+
+    /// Returns the charge of a request of the same [variant](Self::variant) with this key and cost.
+    #[must_use]
+    pub fn charge_to<'a>(&'a self, key: &'a [u8], cost: Cost) -> Option<Charge<'a>> {
+        let charge = match self.guaranteed_limit() {
+            Some(guaranteed) => Charge::guaranteed(guaranteed, key),
+            None => Charge::new(self.rate()?, key),
+        };
+        let charge = charge.cost(cost).on_failure(self.rule.on_failure());
+        Some(match self.rule.overdraft() {
+            Some(max_debt) => charge.overdraft(max_debt),
+            None => charge,
+        })
+    }
+
+    /// Returns which amount of which limit applies. Requests of one variant differ only in key and cost.
+    #[must_use]
+    pub fn variant(&self) -> LimitVariant {
+        LimitVariant {
+            rule: self.rule.id(),
+            tier: self.tier,
+            share_of: self.share_of,
+            guaranteed_class: self.guaranteed_class,
+            is_enforced: self.is_enforced,
+        }
+    }
+
+    /// Returns the index of the client's tier in [`Policy::tiers`], if the policy has tiers.
+    #[must_use]
+    pub fn tier(&self) -> Option<usize> {
+        self.tier
     }
 
     /// Whether this is a class's share of the limit rather than the limit itself.
@@ -207,13 +265,16 @@ impl Policy {
 
     pub(crate) fn class(&self, context: &RequestContext<'_, '_>) -> Option<usize> {
         let first = self.priorities.iter().find(|(_, on)| on.mismatch(context).is_none());
-        first.map(|(class, _)| *class)
+        first.map_or(self.other_class, |(class, _)| Some(*class))
     }
 
     /// Returns the request's class if all readings of its path agree: otherwise a client could choose it.
     fn guaranteed_class(&self, context: &RequestContext<'_, '_>) -> Option<usize> {
         let first = self.priorities.iter().find(|(_, on)| on.mismatch(context).is_none());
-        first.filter(|(_, on)| on.holds_by_all_readings(context)).map(|(class, _)| *class)
+        match first {
+            None => self.other_class,
+            Some((class, on)) => on.holds_by_all_readings(context).then_some(*class),
+        }
     }
 }
 

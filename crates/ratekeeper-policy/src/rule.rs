@@ -8,6 +8,7 @@ use ratekeeper_core::{Cost, FailureMode, GuaranteedLimit, Limit, MaxDebt};
 
 use crate::condition::Condition;
 use crate::context::RequestContext;
+use crate::protection::ConcurrencyRule;
 use crate::request::Headers;
 use crate::usage::{TokenUsage, UsageCost, UsageFormat};
 
@@ -231,8 +232,8 @@ pub enum Amount {
     Concurrency {
         /// The name of the limit.
         name: Arc<str>,
-        /// The maximum.
-        max: u64,
+        /// How many, and which requests wait.
+        rule: ConcurrencyRule,
     },
 }
 
@@ -240,7 +241,7 @@ impl std::fmt::Display for Amount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Rate(limit) => limit.fmt(f),
-            Self::Concurrency { max, .. } => write!(f, "{max} at a time"),
+            Self::Concurrency { rule, .. } => rule.fmt(f),
         }
     }
 }

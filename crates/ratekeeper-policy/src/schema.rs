@@ -26,6 +26,11 @@ pub(crate) enum Schema {
     /// A map with arbitrary names.
     Map(&'static Schema),
     Section(&'static Section),
+    /// A map that is the section if it has any of its fields, else a map with arbitrary names.
+    SectionOrMap {
+        section: &'static Section,
+        map: &'static Schema,
+    },
     /// `tagged` if the map has one of the fields in `by`, else `plain`.
     Tagged {
         by: &'static [&'static str],
@@ -121,6 +126,12 @@ impl Schema {
             (Self::Section(section), Value::Map(entries)) => {
                 section.check(node, entries, root, problems);
             }
+            (Self::SectionOrMap { section, map }, Value::Map(entries)) => {
+                match section.is_meant(node) {
+                    true => section.check(node, entries, root, problems),
+                    false => map.check_part(node, root, problems),
+                }
+            }
             (Self::Tagged { by, tagged, plain }, Value::Map(entries)) => {
                 let is_tagged = entries.iter().any(|(key, _)| plain.is_misspelling_of(key, by));
                 (if is_tagged { tagged } else { plain }).check(node, entries, root, problems);
@@ -155,7 +166,7 @@ impl Schema {
     fn is_of_kind(&self, node: &Node) -> bool {
         match self {
             Self::Anything(_) => true,
-            Self::Map(_) | Self::Section(_) | Self::Tagged { .. } => {
+            Self::Map(_) | Self::Section(_) | Self::SectionOrMap { .. } | Self::Tagged { .. } => {
                 matches!(node.value, Value::Map(_))
             }
             Self::List(_) => matches!(node.value, Value::List(_)),
@@ -239,6 +250,10 @@ impl Schema {
     fn collect_sections(&self, sections: &mut Vec<&'static Section>) {
         match self {
             Self::Section(section) => section.collect(sections),
+            Self::SectionOrMap { section, map } => {
+                section.collect(sections);
+                map.collect_sections(sections);
+            }
             Self::Tagged { tagged, plain, .. } => {
                 plain.collect(sections);
                 tagged.collect(sections);
@@ -289,6 +304,9 @@ impl Schema {
             Self::OneOrMany(item) => format!("{}, or a list of such", item.expected()),
             Self::Map(of) => format!("names, each with {}", of.expected()),
             Self::Section(section) | Self::Tagged { plain: section, .. } => section.expected(),
+            Self::SectionOrMap { section, map } => {
+                format!("{}, or {}", section.expected(), map.expected())
+            }
             Self::Either(schemas) => {
                 let each: Vec<_> = schemas.iter().map(Schema::expected).collect();
                 each.join(", or ")
@@ -298,6 +316,11 @@ impl Schema {
 }
 
 impl Section {
+    /// Whether a map where there could be one with arbitrary names is this section.
+    pub(crate) fn is_meant(&self, node: &Node) -> bool {
+        node.entries().iter().any(|(key, _)| key.text().is_some_and(|name| self.has(name)))
+    }
+
     fn check(&self, node: &Node, entries: &[(Node, Node)], root: &Schema, problems: &mut Problems) {
         let mut meant = Vec::new();
         for (key, value) in entries {

@@ -96,6 +96,8 @@ const BEYOND_SCHEMA: &[&str] = &[
     "store-kind",
     "tabs",
     "tiers",
+    "shedding-classes",
+    "shedding-others",
     "twice",
     "two-documents",
     "unicode",

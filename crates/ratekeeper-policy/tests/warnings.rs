@@ -35,6 +35,44 @@ fn a_policy_without_limits_allows_everything() {
 }
 
 #[test]
+fn a_queue_that_the_rate_never_fills_is_reported() {
+    let of = |queue: &str| {
+        format!(
+            "dependencies: {{ a: {{ rate: 10/s, concurrency: {{ max: 5, queue: {queue} }} }} }}\nlimits: [{{ name: l, rate: 1/s }}]"
+        )
+    };
+    warns(
+        &of("{ max: 100, wait: 1s }"),
+        &["2:71: a queue of 100 is never full: the rate admits at most 20 calls within 1s"],
+    );
+    is_silent(&of("{ max: 20, wait: 1s }"));
+}
+
+#[test]
+fn an_adaptive_limit_that_cannot_adapt_is_reported() {
+    warns(
+        "limits: [{ name: l, concurrency: { adaptive: { min: 5, max: 5 } } }]",
+        &[
+            "2:46: the limit cannot adapt between 5 and 5; use \"max: 5\" instead of \"adaptive\", or other bounds",
+        ],
+    );
+}
+
+#[test]
+fn a_reserved_share_without_shedding_is_reported() {
+    warns(
+        "priorities: [{ class: a, match: { path: /a }, reserved: 5% }]\nlimits: [{ name: l, rate: 1/s }]",
+        &["2:57: this has no effect without a \"shedding\" section: nothing is shed"],
+    );
+    warns(
+        "priorities: [{ class: a }]\nshedding: {}\nlimits: [{ name: l, rate: 1/s }]",
+        &[
+            "3:11: all requests are in the class a, so no request is shed before another; add a class",
+        ],
+    );
+}
+
+#[test]
 fn a_cost_above_the_quota_is_always_denied() {
     let denied = "such a request is always denied";
     warns(

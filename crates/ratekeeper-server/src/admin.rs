@@ -141,7 +141,9 @@ async fn respond<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>
             None => text(StatusCode::NOT_FOUND, "there are no limits for Envoy\n".into()),
         },
         (_, "/healthz" | "/readyz" | "/metrics" | "/v1/policy" | "/v1/policy/reload")
-        | (_, "/v1/top" | "/v1/envoy" | "/v1/refusals") => text(StatusCode::METHOD_NOT_ALLOWED, HELP.into()),
+        | (_, "/v1/top" | "/v1/envoy" | "/v1/refusals") => {
+            text(StatusCode::METHOD_NOT_ALLOWED, HELP.into())
+        }
         _ => text(StatusCode::NOT_FOUND, HELP.into()),
     }
 }

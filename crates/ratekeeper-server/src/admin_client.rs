@@ -146,7 +146,9 @@ impl AdminClient {
         connection.abort();
         let body = body.to_bytes();
         match parts.status {
-            StatusCode::OK => serde_json::from_slice(&body).map(Some).map_err(|_| AdminError::NotJson),
+            StatusCode::OK => {
+                serde_json::from_slice(&body).map(Some).map_err(|_| AdminError::NotJson)
+            }
             StatusCode::NOT_FOUND => Ok(None),
             StatusCode::UNAUTHORIZED => Err(AdminError::Unauthorized),
             _ => Err(AdminError::Refused(String::from_utf8_lossy(&body).trim().to_string())),

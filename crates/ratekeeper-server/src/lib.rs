@@ -6,6 +6,7 @@ mod admin_client;
 mod body;
 mod check;
 mod choices;
+mod command_line;
 mod explain;
 mod failure;
 #[cfg(feature = "fuzzing")]

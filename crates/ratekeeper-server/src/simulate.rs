@@ -10,10 +10,11 @@ use clap::{Args, ValueEnum};
 use ratekeeper_core::{Algorithm, Limit, Micros, Rate};
 use ratekeeper_lab::{
     AllAlgorithms, Arrival, Pattern, Report, Simulation, Trace, TraceError, Traffic,
-    compare_simulations, span_text, write_decisions,
+    compare_simulations, report::Document, span_text, write_decisions,
 };
 
 use crate::choices::{self, AlgorithmChoice, AlgorithmChoiceParser};
+use crate::command_line::command_line;
 use crate::failure::Failure;
 use crate::remote::RemoteDecider;
 use crate::terminal;
@@ -31,6 +32,9 @@ Examples:
 
   Print every decision for recorded traffic, one JSON object per line:
     ratekeeper simulate '5/s burst 10' --trace trace.csv --format jsonl
+
+  A report to attach to a design review, as one HTML file:
+    ratekeeper simulate 10/s --algorithm all --format html > report.html
 
   Make the same decisions in Redis; the output is identical:
     ratekeeper simulate 100/minute --trace trace.csv --format jsonl --store redis://127.0.0.1:6379
@@ -117,6 +121,12 @@ enum OutputFormat {
     Json,
     /// One JSON object per line for each decision
     Jsonl,
+    /// A report with interactive charts, as one file that needs no network
+    Html,
+    /// The charts as a picture
+    Svg,
+    /// A report in Markdown
+    Md,
 }
 
 /// Why a trace cannot be opened.
@@ -222,14 +232,23 @@ impl Simulate {
     }
 
     fn print(&self, report: &Report, notes: &[String], mut out: impl Write) -> io::Result<()> {
-        if self.format == OutputFormat::Json {
-            writeln!(out, "{}", report.to_json())?;
-            return out.flush();
+        match self.format {
+            OutputFormat::Table => {
+                writeln!(out, "{}", self.title(report))?;
+                notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))?;
+                write!(out, "\n{}", report.to_text(terminal::text_options()))?;
+            }
+            OutputFormat::Json | OutputFormat::Jsonl => writeln!(out, "{}", report.to_json())?,
+            OutputFormat::Html => write!(out, "{}", self.document(report, notes).to_html())?,
+            OutputFormat::Svg => write!(out, "{}", self.document(report, notes).to_svg())?,
+            OutputFormat::Md => write!(out, "{}", self.document(report, notes).to_markdown())?,
         }
-        writeln!(out, "{}", self.title(report))?;
-        notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))?;
-        write!(out, "\n{}", report.to_text(terminal::text_options()))?;
         out.flush()
+    }
+
+    fn document(&self, report: &Report, notes: &[String]) -> Document {
+        let document = report.to_document(&self.title(report)).command(command_line());
+        notes.iter().fold(document, Document::note)
     }
 
     fn title(&self, report: &Report) -> String {

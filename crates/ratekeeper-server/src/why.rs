@@ -144,7 +144,14 @@ fn explained(refusal: &Value, out: &mut String) {
         row("what if", message.unwrap_or("-").into());
     }
     let degraded = if refusal["degraded"] == true { ", decided without the store" } else { "" };
-    row("by", format!("{}, policy version {}{degraded}", text(&refusal["protocol"]), refusal["policy_version"]));
+    row(
+        "by",
+        format!(
+            "{}, policy version {}{degraded}",
+            text(&refusal["protocol"]),
+            refusal["policy_version"]
+        ),
+    );
 }
 
 fn limit_text(refusal: &Value) -> String {

@@ -1,5 +1,5 @@
 //! Servers for tests: the `ratekeeper` binary, the real servers and proxies that it works with, and HTTP
-//! servers with quotas, for clients that have to stay under them.
+//! servers with quotas, for clients that have to stay under them. A browser for what they show to people.
 //!
 //! Each is started by its constructor, ready when that returns, and killed when it is dropped or
 //! when the test's process ends in any way. Everything blocks and needs no runtime. A server that
@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 
 mod bounded_log;
+mod browser;
 mod caddy;
 mod cluster;
 mod envoy;
@@ -33,6 +34,7 @@ mod traefik;
 pub mod upstream;
 mod wait;
 
+pub use browser::{ARROW_RIGHT, Browser, ENTER, ESCAPE, TAB};
 pub use caddy::Caddy;
 pub use cluster::RedisCluster;
 pub use envoy::{Envoy, EnvoySetup};

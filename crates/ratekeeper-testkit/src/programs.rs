@@ -12,6 +12,14 @@ pub(crate) fn redis_cli() -> PathBuf {
     installed("redis-cli")
 }
 
+pub(crate) fn chromium() -> PathBuf {
+    installed("chromium")
+}
+
+pub(crate) fn chromedriver() -> PathBuf {
+    installed("chromedriver")
+}
+
 pub(crate) fn prometheus() -> PathBuf {
     installed("prometheus")
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ratekeeper_core::{Decision, Limit};
-use ratekeeper_policy::{Amount, AppliedLimit, AppliedLimits, Headers, LimitRule, MissingReason};
-use ratekeeper_stores::{Charge, Op};
+use ratekeeper_policy::{AppliedLimit, AppliedLimits, Headers, LimitRule, MissingReason};
+use ratekeeper_stores::Op;
 use smallvec::SmallVec;
 
 use crate::engine::{Applied, Engine, InFlightPermit, Receipt};
@@ -118,6 +118,14 @@ pub(crate) struct Denial {
 }
 
 impl Charged {
+    /// Keeps what is needed to correct the charge of a limit, if it can be corrected.
+    #[inline]
+    pub(crate) fn keep(&mut self, index: usize, receipt: &Receipt, decision: &Decision) {
+        if !decision.is_cut() {
+            self.receipts[index] = Some(receipt.of_charge(decision));
+        }
+    }
+
     /// Returns the admission of the request, which was charged to these limits.
     pub(crate) fn admitted(self, limits: AppliedLimits, engine: Arc<Engine>) -> Admitted {
         let Self { receipts, binding, delay, is_degraded, permits, shadow_denials } = self;
@@ -269,7 +277,7 @@ impl Admitted {
     pub fn binding(&self) -> Option<BindingLimit<'_>> {
         let (index, decision) = self.binding.as_ref()?;
         let limit = &self.limits[*index];
-        Some(BindingLimit { rule: &limit.rule, limit: rate_of(limit)?, decision })
+        Some(BindingLimit { rule: &limit.rule, limit: limit.rate()?, decision })
     }
 
     /// Notifies this when the request has released its permits.
@@ -318,33 +326,11 @@ impl Admitted {
     pub(crate) fn correct(&mut self, actual: impl Fn(&AppliedLimit) -> Option<u64>) {
         for (limit, slot) in self.limits.iter().zip(&mut self.receipts) {
             let Some(actual) = slot.as_ref().and_then(|_| actual(limit)) else { continue };
-            let (Some(receipt), Some(charge)) = (slot.take(), charge_of(limit)) else { continue };
+            let (Some(receipt), Some(charge)) = (slot.take(), limit.charge()) else { continue };
             if let Some((op, cost)) = Op::correction(limit.cost, actual, receipt.at()) {
                 let charge = charge.cost(cost).borrowed(receipt.is_borrowed());
                 self.engine.correct_in_background(op, &charge, &receipt);
             }
         }
-    }
-}
-
-/// Returns what a request is charged to a limit; `None` for a concurrency limit.
-pub(crate) fn charge_of(limit: &AppliedLimit) -> Option<Charge<'_>> {
-    let (rate, key) = (rate_of(limit)?, limit.key.as_bytes());
-    let charge = match limit.guaranteed_limit() {
-        Some(guaranteed) => Charge::guaranteed(guaranteed, key),
-        None => Charge::new(rate, key),
-    };
-    let charge = charge.cost(limit.cost);
-    let charge = match limit.rule.overdraft() {
-        Some(max_debt) => charge.overdraft(max_debt),
-        None => charge,
-    };
-    Some(charge.on_failure(limit.rule.on_failure()))
-}
-
-pub(crate) fn rate_of(limit: &AppliedLimit) -> Option<&Limit> {
-    match limit.amount() {
-        Amount::Rate(rate) => Some(rate),
-        Amount::Concurrency { .. } => None,
     }
 }

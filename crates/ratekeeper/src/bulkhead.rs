@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ratekeeper_control::Overload;
+#[cfg(feature = "tokio")]
+use ratekeeper_control::QueueOrder;
 
 use crate::clock::Clock;
 use crate::concurrency::{ConcurrencyLimit, Permit, ZeroPermits};
 #[cfg(feature = "tokio")]
-use crate::concurrency::{NoPermit, QueueOrder, QueueSettings};
+use crate::concurrency::{NoPermit, QueueSettings};
 use crate::histogram::{DurationCounts, Histogram};
 use crate::shedder::Shedder;
 

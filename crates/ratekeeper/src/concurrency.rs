@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+#[cfg(feature = "tokio")]
+use ratekeeper_control::QueueOrder;
 use ratekeeper_core::Key;
 
 /// Limits how many requests are in flight per key, for example calls to one dependency (a bulkhead).
@@ -42,32 +44,6 @@ pub(crate) struct QueueSettings {
     /// How many requests can wait, of all keys.
     pub(crate) waiting_max: usize,
     pub(crate) order: QueueOrder,
-}
-
-/// Which of the requests that wait is served next.
-///
-/// ```
-/// use std::time::Duration;
-/// use ratekeeper::{Bulkhead, QueueOrder};
-///
-/// let bulkhead = Bulkhead::new(40)?
-///     .with_queue(100, Duration::from_millis(500))
-///     .with_order(QueueOrder::AdaptiveLifo);
-/// # Ok::<(), ratekeeper::ZeroPermits>(())
-/// ```
-#[cfg(feature = "tokio")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum QueueOrder {
-    /// First come, first served.
-    #[default]
-    Fifo,
-    /// First come, first served, and newest first while the queue has not been empty for 100 ms.
-    ///
-    /// Under overload, those who have waited longest have often given up, and serving them in order makes
-    /// everyone wait for nearly the deadline. While the newest is served first, a request that finds the queue
-    /// full takes the place of the oldest.
-    AdaptiveLifo,
 }
 
 /// How long a queue has to be not empty until it is overloaded.

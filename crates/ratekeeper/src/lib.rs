@@ -169,8 +169,6 @@ pub use breaker::{
 };
 pub use bulkhead::{Bulkhead, BulkheadError, BulkheadStats};
 pub use clock::{Clock, ManualClock, SystemClock};
-#[cfg(feature = "tokio")]
-pub use concurrency::QueueOrder;
 pub use concurrency::{ConcurrencyLimit, Permit, ZeroPermits};
 #[cfg(any(feature = "policy", feature = "redis"))]
 pub use engine::{
@@ -189,6 +187,8 @@ pub use policy_files::{PolicyFiles, read_policy};
 pub use policy_handle::{ActivePolicy, LoadStatus, PolicyHandle, PolicyLoadError};
 #[cfg(feature = "policy")]
 pub use policy_limiter::PolicyLimiter;
+#[cfg(feature = "tokio")]
+pub use ratekeeper_control::QueueOrder;
 pub use ratekeeper_control::{
     Backoff, BreakerConfig, BreakerConfigError, BreakerState, Jitter, Outcome, Probes,
     SlidingWindow,

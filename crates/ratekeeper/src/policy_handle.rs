@@ -151,6 +151,12 @@ impl PolicyHandle {
         self.active.load_full()
     }
 
+    /// Returns the active policy without counting a reference, for as long as a request takes.
+    #[cfg(feature = "client")]
+    pub(crate) fn borrow_active(&self) -> arc_swap::Guard<Arc<ActivePolicy>> {
+        self.active.load()
+    }
+
     /// Returns which policy is active, and the result of the last attempts to replace it.
     pub fn status(&self) -> LoadStatus {
         self.lock_status().clone()

@@ -3,22 +3,23 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ratekeeper_core::Micros;
+use ratekeeper_core::{Decision, Micros};
 use ratekeeper_policy::{
-    Amount, AppliedLimit, AppliedLimits, LimitRule, NotCharged, Policy, RequestAttributes, StoreSettings,
+    Amount, AppliedLimit, AppliedLimits, LimitRule, NotCharged, Policy, RequestAttributes,
+    StoreSettings,
 };
-use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
+use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op, Verdict};
 use smallvec::SmallVec;
 
 use crate::admission::{
-    Admission, Admitted, Charged, Denial, Refusal, RefusalReason, ShadowDenial, charge_of, rate_of,
+    Admission, Admitted, Charged, Denial, Refusal, RefusalReason, ShadowDenial,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{
     Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt, ready_now,
 };
 use crate::policy_handle::{ActivePolicy, PolicyHandle, PolicyLoadError, read_stamped};
-use crate::refusals::{Decided, Details, RecordedReason, RefusalLog, RulePlace};
+use crate::refusals::{Recorder, RefusalLog};
 use crate::request_id::RequestIds;
 use crate::telemetry::{Outcome, Telemetry};
 
@@ -226,7 +227,7 @@ impl PolicyLimiter {
 
     /// Returns what a rate limit has left for a key, without charging; `None` for a concurrency limit.
     pub async fn peek(&self, limit: &AppliedLimit) -> Option<Applied> {
-        let charge = charge_of(limit)?;
+        let charge = limit.charge()?;
         self.engine().apply(Op::Peek, &[charge]).await.ok()
     }
 }
@@ -283,9 +284,9 @@ impl Inner {
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced) {
             match limit.amount() {
                 Amount::Rate(_) => rates.push(i),
-                Amount::Concurrency { max, .. } => {
+                Amount::Concurrency { rule, .. } => {
                     let Some(permit) = self.acquire(limit).await else {
-                        let reason = RefusalReason::TooManyInFlight { max: *max };
+                        let reason = RefusalReason::TooManyInFlight { max: rule.max() };
                         let refusal = refusal_by(&limit.rule, reason, false);
                         return Err(Denial { index: i, refusal, applied: None });
                     };
@@ -313,8 +314,22 @@ impl Inner {
         now: Micros,
         charged: &mut Charged,
     ) -> Result<(), Denial> {
+        if let [i] = *rates
+            && let Some(charge) = limits[i].charge()
+            && let Some(decision) = self.engine.apply_one_now(Op::Check, &charge, now)
+        {
+            if !decision.allowed() {
+                let applied = Applied::by_store(Verdict::single(decision, now));
+                return Err(rate_limited(i, &limits[i], applied));
+            }
+            charged.binding = Some((i, decision));
+            charged.delay = decision.delay();
+            self.record_rate(policy, &limits[i], &decision, now);
+            charged.keep(i, &Receipt::in_memory(now), &decision);
+            return Ok(());
+        }
         let charges = || -> SmallVec<[Charge<'_>; 2]> {
-            rates.iter().filter_map(|i| charge_of(&limits[*i])).collect()
+            rates.iter().filter_map(|i| limits[*i].charge()).collect()
         };
         let applied = match self.engine.apply_now(Op::Check, &charges(), now) {
             Some(applied) => applied,
@@ -332,22 +347,30 @@ impl Inner {
         let (by, decision) = (rates[applied.binding()], **applied);
         charged.is_degraded = applied.is_degraded();
         if !decision.allowed() {
-            let limit = rate_of(&limits[by]).expect("only rates were charged").clone();
-            let reason = RefusalReason::RateLimited { limit, decision };
-            let refusal = refusal_by(&limits[by].rule, reason, charged.is_degraded);
-            return Err(Denial { index: by, refusal, applied: Some(Box::new(applied)) });
+            return Err(rate_limited(by, &limits[by], applied));
         }
         charged.binding = Some((by, decision));
         charged.delay = applied.delay();
+        let receipt = applied.receipt();
         for (i, decision) in rates.iter().zip(applied.decisions()) {
-            if !limits[*i].is_share() {
-                self.telemetry.record_allowed(policy, &limits[*i], Some(decision), now);
-            }
-            if !decision.is_cut() {
-                charged.receipts[*i] = Some(applied.receipt().of_charge(decision));
-            }
+            self.record_rate(policy, &limits[*i], decision, now);
+            charged.keep(*i, &receipt, decision);
         }
         Ok(())
+    }
+
+    /// Counts that a rate limit has allowed a request.
+    #[inline]
+    fn record_rate(
+        &self,
+        policy: &ActivePolicy,
+        limit: &AppliedLimit,
+        decision: &Decision,
+        now: Micros,
+    ) {
+        if !limit.is_share() {
+            self.telemetry.record_allowed(policy, limit, Some(decision), now);
+        }
     }
 
     /// Charges a limit in shadow mode: it counts as if it alone were enforced, and refuses nothing.
@@ -358,10 +381,8 @@ impl Inner {
         now: Micros,
         charged: &mut Charged,
     ) -> Option<Receipt> {
-        let applied = match charge_of(limit) {
-            Some(charge) => {
-                Some(self.engine.apply_at(Op::Check, &[charge], now).await.ok()?)
-            }
+        let applied = match limit.charge() {
+            Some(charge) => Some(self.engine.apply_at(Op::Check, &[charge], now).await.ok()?),
             None => None,
         };
         let decision = applied.as_ref().map(|applied| ***applied);
@@ -389,9 +410,9 @@ impl Inner {
     }
 
     async fn acquire(&self, limit: &AppliedLimit) -> Option<InFlightPermit> {
-        let Amount::Concurrency { name, max } = limit.amount() else { return None };
+        let Amount::Concurrency { name, rule } = limit.amount() else { return None };
         let (key, on_failure) = (limit.key.as_bytes(), limit.rule.on_failure());
-        self.engine.acquire(PermitRequest { name, key, max: *max, on_failure }).await
+        self.engine.acquire(PermitRequest { name, key, max: rule.max(), on_failure }).await
     }
 }
 
@@ -399,104 +420,12 @@ fn refusal_by(rule: &Arc<LimitRule>, reason: RefusalReason, is_degraded: bool) -
     Box::new(Refusal { rule: rule.clone(), reason, is_degraded, request_id: None })
 }
 
-/// Adds the decisions on a request to the refusal log.
-struct Recorder<'r> {
-    engine: &'r Engine,
-    refusals: &'r RefusalLog,
-    policy: &'r ActivePolicy,
-    request_id: Option<Arc<str>>,
-    protocol: &'static str,
-    now: Micros,
-}
-
-impl Recorder<'_> {
-    /// Records what was decided. A refusal gets an id if the request has none.
-    fn admission(mut self, result: Result<Admitted, (AppliedLimits, Denial)>) -> Admission {
-        match result {
-            Ok(admitted) => {
-                for ShadowDenial { index, applied } in &admitted.shadow_denials {
-                    let limit = &admitted.limits[*index];
-                    self.refused(limit, applied.as_deref(), Outcome::ShadowDenied);
-                }
-                self.sample(&admitted);
-                Admission::Admitted(Box::new(admitted))
-            }
-            Err((limits, Denial { index, mut refusal, applied })) => {
-                refusal.request_id = Some(self.own_id());
-                match refusal.reason {
-                    RefusalReason::TooManyLimits { .. } => {
-                        let reason = || RecordedReason::TooManyLimits;
-                        self.record(&refusal.rule, limits[index].key.as_bytes(), reason);
-                    }
-                    _ => self.refused(&limits[index], applied.as_deref(), Outcome::Denied),
-                }
-                Admission::Refused(refusal)
-            }
-        }
-    }
-
-    fn missing_identity(mut self, mut refusal: Box<Refusal>) -> Admission {
-        refusal.request_id = Some(self.own_id());
-        if let RefusalReason::MissingIdentity { identity, why } = &refusal.reason {
-            let reason = || RecordedReason::MissingIdentity(format!("{identity}: {why}").into());
-            self.record(&refusal.rule, b"", reason);
-        }
-        Admission::Refused(refusal)
-    }
-
-    fn own_id(&mut self) -> Arc<str> {
-        self.request_id.get_or_insert_with(|| self.refusals.new_request_id()).clone()
-    }
-
-    fn record(&self, rule: &LimitRule, key: &[u8], reason: impl FnOnce() -> RecordedReason) {
-        let decided = self.decided(rule, key, Outcome::Denied);
-        self.refusals.record(&decided, || self.details(rule, reason(), false));
-    }
-
-    fn refused(&self, limit: &AppliedLimit, applied: Option<&Applied>, outcome: Outcome) {
-        let decided = self.decided(&limit.rule, limit.key.as_bytes(), outcome);
-        self.refusals.record(&decided, || {
-            let charge = charge_of(limit);
-            let reason = match (limit.amount(), applied.zip(charge)) {
-                (Amount::Concurrency { max, .. }, _) => RecordedReason::InFlight { max: *max },
-                (_, Some((applied, charge))) => RecordedReason::Rate {
-                    decision: ***applied,
-                    inputs: Some(Box::new(self.engine.denial_inputs(&[charge], applied))),
-                    cost: limit.cost.get(),
-                },
-                (_, None) => RecordedReason::TooManyLimits,
-            };
-            let is_degraded = applied.is_some_and(Applied::is_degraded);
-            self.details(&limit.rule, reason, is_degraded)
-        });
-    }
-
-    fn sample(&self, admitted: &Admitted) {
-        let Some((index, decision)) = &admitted.binding else { return };
-        let limit = &admitted.limits[*index];
-        let decided = self.decided(&limit.rule, limit.key.as_bytes(), Outcome::Allowed);
-        self.refusals.sample(&decided, || {
-            let cost = limit.cost.get();
-            let reason = RecordedReason::Rate { decision: *decision, inputs: None, cost };
-            self.details(&limit.rule, reason, admitted.is_degraded)
-        });
-    }
-
-    fn decided<'d>(
-        &'d self,
-        rule: &'d LimitRule,
-        key: &'d [u8],
-        outcome: Outcome,
-    ) -> Decided<'d> {
-        let decided = Decided::new(rule.name(), key, outcome, self.now);
-        decided.by(self.request_id.as_ref(), self.protocol)
-    }
-
-    fn details(&self, rule: &LimitRule, reason: RecordedReason, is_degraded: bool) -> Details {
-        let place = RulePlace::new(Arc::clone(self.policy.policy().file()), rule.line());
-        let version = self.policy.version();
-        Details::new(reason, is_degraded).of_policy(place, version)
-    }
+/// Returns the denial of the limit at this index, which was applied.
+fn rate_limited(index: usize, limit: &AppliedLimit, applied: Applied) -> Denial {
+    let rate = limit.rate().expect("only rates were charged").clone();
+    let reason = RefusalReason::RateLimited { limit: rate, decision: **applied };
+    let refusal = refusal_by(&limit.rule, reason, applied.is_degraded());
+    Denial { index, refusal, applied: Some(Box::new(applied)) }
 }
 
 fn memory_store(settings: &StoreSettings) -> EngineStore {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Scenario, Slow, micros};
-use crate::delay_histogram::DelayHistogram;
+use crate::histogram::Histogram;
 
 const SECOND_US: u64 = 1_000_000;
 
@@ -24,7 +24,7 @@ const SECOND_US: u64 = 1_000_000;
 pub struct Measures {
     seconds: Vec<Second>,
     /// Latencies since the overload began.
-    overload_latencies: DelayHistogram,
+    overload_latencies: Histogram,
     overload_from_us: u64,
     overload_until_us: Option<u64>,
     unloaded_p99_us: u64,
@@ -68,7 +68,7 @@ impl Measures {
         let overload = scenario.overload.as_ref();
         Self {
             seconds: (0..seconds).map(second).collect(),
-            overload_latencies: DelayHistogram::default(),
+            overload_latencies: Histogram::default(),
             overload_from_us: overload.map_or(0, |span| micros(span.start)),
             overload_until_us: overload.map(|span| micros(span.end)),
             unloaded_p99_us: micros(scenario.service_time.p99()),
@@ -154,13 +154,13 @@ impl Measures {
     /// long, latencies are divided by that.
     #[must_use]
     pub fn p99(&self) -> Duration {
-        Duration::from_micros(self.overload_latencies.quantile_us(99))
+        Duration::from_micros(self.overload_latencies.quantile(99))
     }
 
     /// Returns how many times longer that is than the p99 without load.
     #[must_use]
     pub fn p99_over_unloaded(&self) -> f64 {
-        self.overload_latencies.quantile_us(99) as f64 / self.unloaded_p99_us as f64
+        self.overload_latencies.quantile(99) as f64 / self.unloaded_p99_us as f64
     }
 
     /// Returns how long after the begin of the overload the last second was that was not good: goodput

@@ -6,6 +6,7 @@ use ratekeeper_core::{Algorithm, Limit, LimitError, Rate, RateError};
 
 use super::values::boolean;
 use crate::problems::Problems;
+use crate::protection::{ConcurrencyRule, Permits};
 use crate::rule::Amount;
 use crate::yaml::Node;
 
@@ -88,13 +89,26 @@ fn queue_of(rate: Rate, up_to: Duration) -> Result<Rate, QueueError> {
     }
 }
 
+/// Why a class cannot have a share of an amount.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ShareError {
+    #[error(
+        "an adaptive limit has no shares; use \"shedding\", which rejects by class, or a fixed \"max\""
+    )]
+    Adaptive,
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+}
+
 /// Returns the share of a class in an amount, at least one.
-pub(super) fn share(amount: &Amount, class: &str, parts: u16) -> Result<Amount, LimitError> {
+pub(super) fn share(amount: &Amount, class: &str, parts: u16) -> Result<Amount, ShareError> {
     let part = |n: u64| (u128::from(n) * u128::from(parts) / 10_000).try_into().unwrap_or(u64::MAX);
     match amount {
-        Amount::Concurrency { name, max } => {
+        Amount::Concurrency { name, rule } => {
+            let Permits::Fixed(max) = rule.permits else { return Err(ShareError::Adaptive) };
             let name = format!("{name}~{class}").into();
-            Ok(Amount::Concurrency { name, max: part(*max).max(1) })
+            let rule = ConcurrencyRule { permits: Permits::Fixed(part(max).max(1)), ..*rule };
+            Ok(Amount::Concurrency { name, rule })
         }
         Amount::Rate(limit) => {
             let made = Limit::new(share_rate(limit, parts)?, limit.algorithm())?;

@@ -188,6 +188,14 @@ impl Callers {
         ids.flat_map(parts).collect()
     }
 
+    /// Returns the identities that are the user; the address of the client if absent.
+    pub(super) fn user(&self, node: Option<&Node>, problems: &mut Problems) -> Vec<usize> {
+        match node {
+            Some(_) => self.per(node, problems),
+            None => self.names().position(|name| name == IP).into_iter().collect(),
+        }
+    }
+
     fn names(&self) -> impl Iterator<Item = &str> {
         self.identities.iter().map(|identity| identity.name.as_str())
     }

@@ -2,7 +2,9 @@
 
 use super::callers::Callers;
 use super::report_unknown;
-use super::values::{bare_boolean, is_token, json_path, matched_header, name, network};
+use super::values::{
+    bare_boolean, is_token, json_path, matched_header, name, network, whole_percentage,
+};
 use crate::attributes::{header, host_pattern};
 use crate::condition::{Condition, FieldTest};
 use crate::json_fields::JsonPath;
@@ -143,28 +145,76 @@ fn json_tests(node: Option<&Node>, problems: &mut Problems) -> Vec<(JsonPath, Fi
         .collect()
 }
 
+/// The priority classes, the most important one first.
+#[derive(Default)]
+pub(super) struct Priorities {
+    pub(super) names: Vec<String>,
+    /// Which requests are of a class; the first condition that holds decides.
+    pub(super) conditions: Vec<(usize, Condition)>,
+    /// The class of all other requests.
+    pub(super) other: Option<usize>,
+    /// The percentage that is reserved for each class.
+    pub(super) reserved: Vec<Option<u8>>,
+}
+
 /// Builds the priority classes, and the conditions of each.
-pub(super) fn priorities(
-    root: &Node,
-    callers: &Callers,
-    problems: &mut Problems,
-) -> (Vec<String>, Vec<(usize, Condition)>) {
-    let (mut classes, mut priorities) = (Vec::<String>::new(), Vec::new());
+pub(super) fn priorities(root: &Node, callers: &Callers, problems: &mut Problems) -> Priorities {
+    let mut priorities = Priorities::default();
     for node in root.get("priorities").map_or(&[][..], Node::items) {
-        let (Some(class), Some(on)) = (node.get("class"), node.get("match")) else { continue };
-        let Some(class) = name(class, "a class", problems) else { continue };
-        let known = classes.iter().position(|known| known == class);
-        let class = known.unwrap_or_else(|| {
-            classes.push(class.to_string());
-            classes.len() - 1
-        });
-        priorities.push((class, condition(on, callers, problems)));
-        if classes.len() > CLASSES_MAX {
+        let Some(class) = node.get("class").and_then(|class| name(class, "a class", problems))
+        else {
+            continue;
+        };
+        let class = priorities.class(class);
+        match node.get("match") {
+            Some(on) => priorities.conditions.push((class, condition(on, callers, problems))),
+            None => priorities.set_other(class, node, problems),
+        }
+        if let Some(reserved) = node.get("reserved") {
+            priorities.reserve(class, reserved, problems);
+        }
+        if priorities.names.len() > CLASSES_MAX {
             problems.report(node.span, format!("a policy has at most {CLASSES_MAX} classes"));
             break;
         }
     }
-    (classes, priorities)
+    priorities
+}
+
+impl Priorities {
+    /// Returns the index of a class, which is added if it is new.
+    fn class(&mut self, class: &str) -> usize {
+        let known = self.names.iter().position(|known| known == class);
+        known.unwrap_or_else(|| {
+            self.names.push(class.to_string());
+            self.reserved.push(None);
+            self.names.len() - 1
+        })
+    }
+
+    fn set_other(&mut self, class: usize, node: &Node, problems: &mut Problems) {
+        if let Some(other) = self.other.replace(class) {
+            let other = &self.names[other];
+            let why = format!(
+                "{other} already has all requests that match no other class; give this one a match"
+            );
+            problems.report(node.span, why);
+        }
+    }
+
+    fn reserve(&mut self, class: usize, node: &Node, problems: &mut Problems) {
+        let Some(percent) = whole_percentage(node, problems) else { return };
+        if self.reserved[class].replace(percent).is_some() {
+            let name = &self.names[class];
+            problems
+                .report(node.span, format!("a share is already reserved for {name}; remove one"));
+        }
+        let sum: u32 = self.reserved.iter().flatten().map(|percent| u32::from(*percent)).sum();
+        if sum > 100 {
+            let why = format!("{sum}% are reserved for all classes together; use at most 100%");
+            problems.report(node.span, why);
+        }
+    }
 }
 
 /// Returns the index of a class.

@@ -10,8 +10,9 @@ use super::amounts::{rate, share};
 use super::callers::Callers;
 use super::conditions::{class, condition};
 use super::costs::cost_rule;
+use super::protection::{concurrency, is_concurrency};
 use super::response;
-use super::values::{duration, failure_mode, integer, name, overdraft, percentage};
+use super::values::{duration, failure_mode, name, overdraft, percentage};
 use crate::condition::Condition;
 use crate::problems::{Problems, quoted};
 use crate::rule::{
@@ -138,9 +139,14 @@ impl<'a> LimitsBuilder<'a> {
             Some(_) => {
                 rate(node, limit, queue, problems).map(|limit| Amount::Rate(limit.named(own)))
             }
-            None => integer(node).map(|max| Amount::Concurrency { name: own.into(), max }),
+            None => concurrency(node, problems)
+                .map(|rule| Amount::Concurrency { name: own.into(), rule }),
         };
-        let Value::Map(entries) = &node.value else {
+        let by_tier = match &node.value {
+            Value::Map(entries) if !is_concurrency(node) => Some(entries),
+            _ => None,
+        };
+        let Some(entries) = by_tier else {
             if node.text() == Some("unlimited") {
                 let why =
                     "a limit cannot be unlimited for all tiers; remove it, or set \"mode: off\"";
@@ -297,7 +303,12 @@ fn report_inapplicable(limit: &Node, problems: &mut Problems) {
         .chain(queue);
     for (key, _) in limit.entries() {
         if let Some(name) = unfit.clone().find(|name| key.text() == Some(name)) {
-            let why = "a concurrency limit counts each request as 1 while it is in flight";
+            let why = match name {
+                "when_limited" => {
+                    "for requests that wait, use concurrency: { max: 40, queue: { max: 100, wait: 500ms } }"
+                }
+                _ => "a concurrency limit counts each request as 1 while it is in flight",
+            };
             problems.report(key.span, format!("\"{name}\" requires \"rate\": {why}"));
         }
     }

@@ -5,7 +5,9 @@ mod amounts;
 mod callers;
 mod conditions;
 mod costs;
+mod dependencies;
 mod limits;
+mod protection;
 mod response;
 pub(crate) mod values;
 mod warnings;
@@ -40,19 +42,23 @@ const SCHEMES: [&str; 12] = [
 
 pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems) -> Policy {
     let callers = Callers::read(root, sources, problems);
-    let (classes, priorities) = conditions::priorities(root, &callers, problems);
+    let priorities = conditions::priorities(root, &callers, problems);
+    let shedding = protection::shedding(root, &priorities, &callers, problems);
     let store = store(root, sources, problems);
     let exempt = root.get("exempt").map_or(&[][..], Node::items);
     let exempt: Vec<_> =
         exempt.iter().map(|node| conditions::condition(node, &callers, problems)).collect();
-    let written = limits::limits(root, &callers, &classes, store.on_failure, problems);
+    let written = limits::limits(root, &callers, &priorities.names, store.on_failure, problems);
+    let dependencies = dependencies::dependencies(root, &callers, &written, problems);
     // Warnings assume that each limit is as it is written, which it is not after an error.
     if problems.is_empty() {
         warnings::warn(root, &written, &exempt, &callers, problems);
     }
     let limits: Vec<_> = written.into_iter().map(|limit| limit.rule).collect();
     let index = Index::new(&limits);
-    let conditions = exempt.iter().chain(priorities.iter().map(|(_, on)| on));
+    let of_dependencies = dependencies.iter().filter_map(|dependency| dependency.on.as_ref());
+    let conditions = exempt.iter().chain(priorities.conditions.iter().map(|(_, on)| on));
+    let conditions = conditions.chain(of_dependencies);
     let searches = index.searches_max(&limits) + conditions.map(searches_of).sum::<usize>();
     check_searches(root, searches, problems);
     let Callers { identities, client_ip, tiers, .. } = callers;
@@ -63,8 +69,11 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
         tokens: crate::token::Tokens::read(root.get("jwt"), sources, problems),
         identities,
         tiers,
-        classes,
-        priorities,
+        classes: priorities.names,
+        priorities: priorities.conditions,
+        other_class: priorities.other,
+        shedding,
+        dependencies,
         exempt,
         index,
         serves_stale: limits
@@ -166,6 +175,9 @@ fn check_scheme(node: &Node, address: &str, problems: &mut Problems) {
 pub(crate) fn hide_secrets(root: &Node, problems: &mut Problems) {
     if let Some(secret) = root.get("jwt").and_then(|jwt| jwt.get("secret")) {
         problems.hide(secret.span);
+    }
+    if let Some(seed) = root.get("shedding").and_then(|shedding| shedding.get("seed")) {
+        problems.hide(seed.span);
     }
     let Some(url) = root.get("store").and_then(|store| store.get("url")) else { return };
     let text = url.text().unwrap_or_default();

@@ -74,6 +74,17 @@ pub(super) fn percentage(node: &Node, problems: &mut Problems) -> Option<u16> {
     parts
 }
 
+/// Parses a percentage without a fraction.
+pub(super) fn whole_percentage(node: &Node, problems: &mut Problems) -> Option<u8> {
+    let parts = percentage(node, problems)?;
+    if parts % 100 != 0 {
+        let text = quoted(node.text()?);
+        problems.report(node.span, format!("{text} has a fraction; use a whole percentage"));
+        return None;
+    }
+    u8::try_from(parts / 100).ok()
+}
+
 fn parse_percentage(text: &str) -> Option<u16> {
     let (whole, fraction) = match text.strip_suffix('%')?.trim().split_once('.') {
         Some((whole, fraction)) => (whole, fraction),

@@ -9,6 +9,7 @@ use super::limits::WrittenLimit;
 use crate::condition::Condition;
 use crate::coverage::Coverage;
 use crate::problems::{Problems, quoted};
+use crate::protection::Permits;
 use crate::rule::{Amount, Bounds, CostRule, LimitAction, LimitRule, Mode};
 use crate::yaml::{Node, Span};
 
@@ -273,8 +274,13 @@ fn greatest_cost(rule: &CostRule) -> u64 {
 
 fn amount_is_at_most(strict: &Amount, loose: &Amount) -> bool {
     match (strict, loose) {
-        (Amount::Concurrency { max: strict, .. }, Amount::Concurrency { max: loose, .. }) => {
-            strict <= loose
+        (Amount::Concurrency { rule: strict, .. }, Amount::Concurrency { rule: loose, .. }) => {
+            match (strict.permits, loose.permits) {
+                (Permits::Fixed(strict_max), Permits::Fixed(loose_max)) => {
+                    strict_max <= loose_max && strict.queue.is_none() && loose.queue.is_none()
+                }
+                _ => false,
+            }
         }
         (Amount::Rate(strict), Amount::Rate(loose)) => limit_is_at_most(strict, loose),
         _ => false,

@@ -1,5 +1,6 @@
 //! The fields of limits.
 
+use super::protection::CONCURRENCY_BY_TIER;
 use super::{
     DURATION, FAILURE_MODE, HEADER, JSON_FIELD, MATCH, NAME, OVERDRAFT, PERCENT, RATE, STATUS,
     WEIGHT, field, required,
@@ -38,14 +39,8 @@ pub(super) static LIMIT: Section = Section {
         ),
         field(
             "concurrency",
-            Schema::Either(&[
-                Schema::Integer(1, 1 << 32),
-                Schema::Map(&Schema::Either(&[
-                    Schema::Integer(1, 1 << 32),
-                    Schema::Choice(&[("unlimited", "")]),
-                ])),
-            ]),
-            "Maximum number of requests in flight, or one for each tier.",
+            CONCURRENCY_BY_TIER,
+            "Maximum number of requests in flight, fixed or adaptive, with or without a queue; or one for each tier.",
         ),
         field(
             "algorithm",

@@ -1,11 +1,14 @@
 //! The format of policy files: every section and field, with the description shown by editors.
 
 mod limit;
+mod protection;
 
 use crate::refusals::RefusalSettings;
 use crate::schema::{Field, Schema, Section};
 
 use limit::{GROUP, LIMIT, OVERDRAFT_SECTION};
+pub(crate) use protection::CONCURRENCY_SECTION;
+use protection::{DEPENDENCY, PRIORITY, SHEDDING};
 
 pub(crate) const fn field(name: &'static str, schema: Schema, doc: &'static str) -> Field {
     Field { name, is_required: false, may_be_empty: false, schema, doc }
@@ -57,7 +60,17 @@ pub(crate) static POLICY: Section = Section {
         part(
             "priorities",
             Schema::List(&Schema::Section(&PRIORITY)),
-            "Priority classes of requests; the first that matches. Limits give them shares.",
+            "Priority classes of requests, the most important first. Limits give them shares.",
+        ),
+        field(
+            "shedding",
+            Schema::Section(&SHEDDING),
+            "Rejects requests under overload, the least important class first.",
+        ),
+        part(
+            "dependencies",
+            Schema::Map(&Schema::Section(&DEPENDENCY)),
+            "What the service calls: how often, how much at a time, and when to stop.",
         ),
         part(
             "exempt",
@@ -275,15 +288,6 @@ static TIERS: Section = Section {
             "The value is the name of a tier: one of these. For a claim or a trusted header.",
         ),
         required("default", NAME, "The tier of all other clients."),
-    ],
-};
-
-static PRIORITY: Section = Section {
-    what: "a priority",
-    one_of: &[],
-    fields: &[
-        required("class", NAME, "The class of these requests."),
-        required("match", Schema::Section(&MATCH), "Which requests."),
     ],
 };
 

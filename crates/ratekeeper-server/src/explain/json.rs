@@ -33,6 +33,10 @@ pub(super) fn show(
             }
         }
     }
+    let dependencies = explanation
+        .dependencies
+        .iter()
+        .map(|one| json!({ "name": one.name(), "protection": one.to_string() }));
     json!({
         "method": request.method,
         "path": explanation.path,
@@ -43,6 +47,8 @@ pub(super) fn show(
         "identities": identities.collect::<Vec<_>>(),
         "tier": explanation.tier,
         "class": explanation.class,
+        "shed_order": explanation.shed_order.map(|(rank, of)| json!({ "rank": rank, "of": of })),
+        "dependencies": dependencies.collect::<Vec<_>>(),
         "exempt": explanation.exempt.map(|entry| entry + 1),
         "limits": limits,
     })

@@ -30,6 +30,12 @@ pub(super) fn show(
         out += &section(heading, &applied_rows(&rows, states));
         out += &section("What is counted", &counted_rows(explanation));
     }
+    let dependencies = explanation.dependencies.iter();
+    let dependencies: Vec<_> =
+        dependencies.map(|one| vec![one.name().to_string(), one.to_string()]).collect();
+    if !dependencies.is_empty() {
+        out += &section("Dependencies", &dependencies);
+    }
     let others: Vec<_> = explanation
         .limits
         .iter()
@@ -75,8 +81,21 @@ fn about_request(
     let client = explanation.client.map_or("unknown; use --peer".into(), |ip| ip.to_string());
     add("client", Some(client));
     add("tier", explanation.tier.map(Into::into));
-    add("class", explanation.class.map(Into::into));
+    add("class", explanation.class.map(|class| class_row(class, explanation.shed_order)));
     rows
+}
+
+/// Returns the class, and when it is shed.
+fn class_row(class: &str, shed_order: Option<(usize, usize)>) -> String {
+    match shed_order {
+        None => class.into(),
+        Some((1, 1)) => format!("{class}, the only one: it is shed under overload"),
+        Some((1, of)) => format!("{class}, 1 of {of}: under overload it is shed last"),
+        Some((rank, of)) if rank == of => {
+            format!("{class}, {rank} of {of}: under overload it is shed first")
+        }
+        Some((rank, of)) => format!("{class}, {rank} of {of} in the order of importance"),
+    }
 }
 
 fn conclusion(explanation: &Explanation<'_>) -> String {

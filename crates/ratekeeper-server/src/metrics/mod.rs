@@ -116,8 +116,11 @@ fn policy(page: &mut Page, limiter: &PolicyLimiter) {
 /// Adds the metrics of the refusal log.
 fn refusals(page: &mut Page, limiter: &PolicyLimiter) {
     let stats = limiter.refusals().stats();
-    let counts =
-        [("recorded", stats.recorded), ("sampled_out", stats.sampled_out), ("dropped", stats.dropped)];
+    let counts = [
+        ("recorded", stats.recorded),
+        ("sampled_out", stats.sampled_out),
+        ("dropped", stats.dropped),
+    ];
     let counts = counts.map(|(result, n)| (Labels(vec![("result", result)]), n));
     let help = "Refusals and samples of admissions, by whether the refusal log recorded them.";
     page.counter("ratekeeper_refusal_log_total", help, counts);

@@ -10,8 +10,8 @@ use ratekeeper::{Decision, DecisionInputs, Limit, Micros, Rate, Snapshot, StateB
 use serde_json::{Value, json};
 
 pub(crate) use query::{InvalidQuery, encoded};
-pub(crate) use words::span;
 use query::{Parameters, since};
+pub(crate) use words::span;
 
 /// How many refusals are returned by default, and at most.
 const LISTED: usize = 50;
@@ -192,9 +192,10 @@ fn again(record: &RefusalRecord) -> Value {
     let RecordedReason::Rate { decision, inputs: Some(inputs), .. } = &record.reason else {
         return Value::Null;
     };
-    inputs.decide().map_or(Value::Null, |again| {
-        json!({ "decision": decision_json(&again), "same": again == *decision })
-    })
+    inputs.decide().map_or(
+        Value::Null,
+        |again| json!({ "decision": decision_json(&again), "same": again == *decision }),
+    )
 }
 
 /// Returns the decision that another rate would have led to in the recorded state.

@@ -21,8 +21,8 @@ pub(super) fn record_check(
 #[cold]
 fn details(limiter: &PolicyLimiter, charges: &[Charge<'_>], applied: &Applied) -> Details {
     let cost = charges.get(applied.binding()).map_or(0, |charge| charge.amount().get());
-    let inputs = (!applied.allowed())
-        .then(|| Box::new(limiter.engine().denial_inputs(charges, applied)));
+    let inputs =
+        (!applied.allowed()).then(|| Box::new(limiter.engine().denial_inputs(charges, applied)));
     let reason = RecordedReason::Rate { decision: ***applied, inputs, cost };
     Details::new(reason, applied.is_degraded())
 }

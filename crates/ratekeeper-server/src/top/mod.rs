@@ -72,7 +72,8 @@ impl Top {
     pub(crate) fn count(&self, limit: &str, key: &[u8], outcome: Outcome, now: Micros) {
         let now_us = now.get();
         let times = SAMPLERS.with(|[of_all, of_denials, of_shadow]| {
-            let weight = |sampler: &Sampler, counts| if counts { sampler.weight(now_us) } else { 0 };
+            let weight =
+                |sampler: &Sampler, counts| if counts { sampler.weight(now_us) } else { 0 };
             [
                 of_all.weight(now_us),
                 weight(of_denials, outcome == Outcome::Denied),

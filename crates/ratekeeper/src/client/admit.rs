@@ -14,7 +14,7 @@ use super::outbound::{Outbound, Shared};
 use super::quota::{Hold, Quota};
 use super::request::{EstimatedCost, OutboundRequest};
 use super::stats::{WaitReason, count};
-use crate::admission::{Admitted, Charged, Refusal, RefusalReason, rate_of};
+use crate::admission::{Admitted, Charged, Refusal, RefusalReason};
 use crate::engine::ready_now;
 use crate::policy_handle::ActivePolicy;
 use crate::tower::InMap;
@@ -82,7 +82,7 @@ impl Ticket<'_> {
     /// Notes that there is a response, or will be none.
     pub(super) fn end(&mut self) {
         if !std::mem::replace(&mut self.has_ended, true) {
-            self.quota.state().end(self.tokens);
+            self.quota.end(self.tokens);
             if self.quota.waiting() > 0 {
                 self.shared.ended.notify_waiters();
             }
@@ -203,14 +203,15 @@ impl Outbound {
     }
 
     /// Waits until the request may be sent, no longer than `wait_until`, and charges it.
+    #[inline]
     pub(super) fn admit<'a>(
         &'a self,
         mut candidate: Candidate<'a>,
         now: Micros,
-        wait_until: Micros,
+        wait_until: impl FnOnce() -> Micros,
     ) -> Admitting<'a> {
         if !self.limiter.engine().is_memory() {
-            return Admitting::Later(Box::pin(self.admit_shared(candidate, wait_until)));
+            return Admitting::Later(Box::pin(self.admit_shared(candidate, wait_until())));
         }
         let blocked = match candidate.quota.waiting() {
             0 => match ready_now(self.try_admit(&mut candidate, 0, now)) {
@@ -218,14 +219,14 @@ impl Outbound {
                     let ticket = self.ticket(charge, candidate.quota);
                     return match ticket.delay().is_zero() {
                         true => Admitting::Now(Ok(ticket)),
-                        false => Admitting::Later(Box::pin(self.delayed(ticket, wait_until))),
+                        false => Admitting::Later(Box::pin(self.delayed(ticket, wait_until()))),
                     };
                 }
                 Err(blocked) => Some(blocked),
             },
             _ => None,
         };
-        Admitting::Later(Box::pin(self.admit_later(candidate, blocked, wait_until)))
+        Admitting::Later(Box::pin(self.admit_later(candidate, blocked, wait_until())))
     }
 
     /// Does what [`Outbound::admit`] does, by a shared store.
@@ -371,13 +372,12 @@ impl Outbound {
         let tokens = tokens.max().unwrap_or(0);
         let mut interval = Duration::ZERO;
         if self.config.is_learning {
-            let state = quota.state();
-            if let Err(hold) = state.check(tokens, now) {
-                let is_in_flight = state.is_in_flight();
-                let ends_with_others = hold.reason == WaitReason::ServerQuota && is_in_flight;
-                return Err(Blocked::Wait(Wait { ends_with_others, ..Wait::new(hold) }));
-            }
-            if let Some(sent) = state.sent_since_pause() {
+            let sent_since_pause = quota.check(tokens, now).map_err(|hold| {
+                let ends_with_others =
+                    hold.reason == WaitReason::ServerQuota && quota.is_in_flight();
+                Blocked::Wait(Wait { ends_with_others, ..Wait::new(hold) })
+            })?;
+            if let Some(sent) = sent_since_pause {
                 interval = self.recovery_interval(limits, sent);
             }
         }
@@ -392,16 +392,11 @@ impl Outbound {
                 admitted = Some(Box::new(charged.notifying(&self.shared.ended)));
             }
         }
-        let is_last = quota.waiting() <= waiting;
-        let (is_counted, has_budget) = (self.config.is_learning, self.config.retry.is_some());
-        if is_counted || has_budget {
-            let mut state = quota.state();
-            if is_counted {
-                state.send(tokens, now, interval, is_last);
-            }
-            if has_budget && *is_first {
-                state.budget.deposit(now);
-            }
+        if self.config.is_learning {
+            quota.send(tokens, now, interval, quota.waiting() <= waiting);
+        }
+        if *is_first && self.config.retry.is_some() {
+            quota.state().budget.deposit(now);
         }
         count(&self.shared.counters.attempts);
         Ok(Charge { admitted, tokens })
@@ -476,7 +471,7 @@ impl Outbound {
     #[cfg(feature = "redis")]
     async fn learn_of_pause(&self, quota: &Quota, key: &[u8]) {
         let wait = self.limiter.engine().paused_for(key).await;
-        if !wait.is_zero() && quota.state().pause(wait, self.now(), fastrand::u64(..)) {
+        if !wait.is_zero() && quota.pause(wait, self.now(), fastrand::u64(..)) {
             count(&self.shared.counters.pauses_shared);
         }
     }
@@ -521,12 +516,12 @@ fn is_metered(limit: &AppliedLimit) -> bool {
 }
 
 fn is_bucket(limit: &&AppliedLimit) -> bool {
-    rate_of(limit).is_some_and(|limit| limit.algorithm().has_burst())
+    limit.rate().is_some_and(|limit| limit.algorithm().has_burst())
 }
 
 /// Returns how long a limit takes to allow the cost of a request again.
 fn interval_of(limit: &AppliedLimit) -> Option<Duration> {
-    let rate = rate_of(limit).filter(|_| limit.is_enforced)?.rate();
+    let rate = limit.rate().filter(|_| limit.is_enforced)?.rate();
     let micros = rate.period().as_micros() * u128::from(limit.cost.get());
     let micros = micros / u128::from(rate.count()).max(1);
     Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))

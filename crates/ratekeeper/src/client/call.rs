@@ -115,7 +115,7 @@ impl Outbound {
         if let Some(why) = self.setup_error() {
             return Err(OutboundError::Misconfigured(why.clone()));
         }
-        let policy = self.limiter.policy().active();
+        let policy = self.limiter.policy().borrow_active();
         let json = self.json_of(&policy, || exchange.content(head));
         let mut now = self.now();
         let call = self.call::<X>(head, now);
@@ -140,7 +140,7 @@ impl Outbound {
             };
             let failed = match self.observe::<X>(sent, &mut ticket, &call, &span) {
                 Ok((response, admitted)) => {
-                    let admitted = admitted.map(|admitted| (admitted, Arc::clone(&policy)));
+                    let admitted = admitted.map(|admitted| (admitted, Arc::clone(&*policy)));
                     return Ok(X::finish(response, admitted, attempt));
                 }
                 Err(failed) => failed,
@@ -196,7 +196,7 @@ impl Outbound {
             return Admitting::Now(Err(not_sent));
         }
         let candidate = Candidate { policy, quota, limits, is_first };
-        self.admit(candidate, now, self.wait_until(call, now))
+        self.admit(candidate, now, || self.wait_until(call, now))
     }
 
     fn call<X: Exchange>(&self, head: &X::Head, began: Micros) -> Call {
@@ -312,19 +312,20 @@ impl Outbound {
         if is_refusal {
             count(&self.shared.counters.refused);
         }
-        let mut state = ticket.quota.state();
-        if let Some(throttle) = state.throttle.as_mut().filter(|_| !is_refusal) {
+        let quota = &ticket.quota;
+        if self.config.throttle.is_some()
+            && !is_refusal
+            && let Some(throttle) = &mut quota.state().throttle
+        {
             throttle.on_accept(now);
         }
         if !self.config.is_learning {
             return;
         }
-        state.learn(hints, now);
+        quota.learn(hints, now);
         let Some(wait) = hints.wait().filter(|wait| is_refusal && !wait.is_zero()) else { return };
         let wait = wait.min(self.config.max_pause);
-        let is_longer = state.pause(wait, now, fastrand::u64(..));
-        drop(state);
-        if is_longer {
+        if quota.pause(wait, now, fastrand::u64(..)) {
             count(&self.shared.counters.pauses);
             tracing::debug!(
                 status = hints.status,
@@ -444,8 +445,10 @@ fn refund_usage(admitted: &mut Admitted) {
 
 /// Whether a request of this method can be repeated.
 fn is_idempotent(method: &Method) -> bool {
-    [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::PUT, Method::DELETE]
-        .contains(method)
+    matches!(
+        *method,
+        Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::PUT | Method::DELETE
+    )
 }
 
 /// Whether the server has not received the request: the connection could not be made.

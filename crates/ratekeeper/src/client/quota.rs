@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -30,6 +30,11 @@ pub(super) struct Quota {
     /// Held by the request that waits longest. It is fair, and a request that is cancelled leaves it.
     pub(super) turn: tokio::sync::Mutex<()>,
     waiting: AtomicUsize,
+    /// Whether requests may have to wait for the server. If not, they do not take the lock. It changes only under the lock.
+    is_constrained: AtomicBool,
+    /// What was sent and has no response yet.
+    requests_in_flight: AtomicU64,
+    tokens_in_flight: AtomicU64,
 }
 
 /// What changes with requests and responses.
@@ -38,9 +43,6 @@ pub(super) struct QuotaState {
     recovery: Option<Recovery>,
     requests: LearnedQuota,
     tokens: LearnedQuota,
-    /// What was sent and has no response yet.
-    requests_in_flight: u64,
-    tokens_in_flight: u64,
     pub(super) budget: RetryBudget,
     pub(super) throttle: Option<Throttle>,
     /// When pauses of other processes were last looked for.
@@ -78,16 +80,21 @@ impl Quota {
             recovery: None,
             requests: LearnedQuota::default(),
             tokens: LearnedQuota::default(),
-            requests_in_flight: 0,
-            tokens_in_flight: 0,
             budget,
             throttle,
             looked_at: None,
             next_at: Micros::new(0),
             next_interval: Duration::ZERO,
         };
-        let turn = tokio::sync::Mutex::new(());
-        Self { state: Mutex::new(state), shared_key, turn, waiting: AtomicUsize::new(0) }
+        Self {
+            state: Mutex::new(state),
+            shared_key,
+            turn: tokio::sync::Mutex::new(()),
+            waiting: AtomicUsize::new(0),
+            is_constrained: AtomicBool::new(false),
+            requests_in_flight: AtomicU64::new(0),
+            tokens_in_flight: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, QuotaState> {
@@ -103,6 +110,72 @@ impl Quota {
     pub(super) fn wait(self: &Arc<Self>) -> Waiting {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting { quota: Arc::clone(self) }
+    }
+
+    /// Returns why a request that is expected to use this many tokens cannot be sent now; if it can be, how many were
+    /// sent since a pause, as long as they are sent one by one.
+    pub(super) fn check(&self, tokens: u64, now: Micros) -> Result<Option<u32>, Hold> {
+        if !self.is_constrained.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let state = self.state();
+        state.check(tokens, now)?;
+        self.is_constrained.store(state.is_constrained(), Ordering::Relaxed);
+        Ok(state.recovery.as_ref().map(|recovery| recovery.sent))
+    }
+
+    /// Whether a request has no response yet.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.requests_in_flight.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts a request that is sent. While the quota recovers, the next one follows after `interval`; `is_last` says
+    /// that no other waits.
+    pub(super) fn send(&self, tokens: u64, now: Micros, interval: Duration, is_last: bool) {
+        self.requests_in_flight.fetch_add(1, Ordering::Relaxed);
+        if tokens > 0 {
+            self.tokens_in_flight.fetch_add(tokens, Ordering::Relaxed);
+        }
+        if self.is_constrained.load(Ordering::Relaxed) {
+            self.state().send(tokens, now, interval, is_last);
+        }
+    }
+
+    /// Counts that a request has its response, or will have none.
+    pub(super) fn end(&self, tokens: u64) {
+        self.requests_in_flight.fetch_sub(1, Ordering::Relaxed);
+        if tokens > 0 {
+            self.tokens_in_flight.fetch_sub(tokens, Ordering::Relaxed);
+        }
+    }
+
+    /// Learns what a response says remains.
+    pub(super) fn learn(&self, hints: &ResponseHints, now: Micros) {
+        let hints =
+            [(&hints.requests, &self.requests_in_flight), (&hints.tokens, &self.tokens_in_flight)];
+        let [requests, tokens] = hints.map(|(hint, in_flight)| {
+            hint.as_ref().map(|hint| (hint, in_flight.load(Ordering::Relaxed)))
+        });
+        if requests.is_none() && tokens.is_none() {
+            return;
+        }
+        let mut state = self.state();
+        if let Some((hint, in_flight)) = requests {
+            state.requests.observe(hint, in_flight, now);
+        }
+        if let Some((hint, in_flight)) = tokens {
+            state.tokens.observe(hint, in_flight, now);
+        }
+        self.is_constrained.store(state.is_constrained(), Ordering::Relaxed);
+    }
+
+    /// Pauses the quota for this long, and a little longer, so that processes do not come back together. Returns
+    /// whether it is paused for longer than before.
+    pub(super) fn pause(&self, wait: Duration, now: Micros, random: u64) -> bool {
+        let mut state = self.state();
+        let is_longer = state.pause(wait, now, random);
+        self.is_constrained.store(true, Ordering::Relaxed);
+        is_longer
     }
 
     /// Whether nothing is known that has to be remembered.
@@ -127,7 +200,7 @@ impl Drop for Waiting {
 
 impl QuotaState {
     /// Returns why a request that is expected to use this many tokens cannot be sent now.
-    pub(super) fn check(&self, tokens: u64, now: Micros) -> Result<(), Hold> {
+    fn check(&self, tokens: u64, now: Micros) -> Result<(), Hold> {
         let hold = |until, reason| Err(Hold { until, reason });
         if now < self.paused_until {
             return hold(self.paused_until, WaitReason::Paused);
@@ -144,23 +217,14 @@ impl QuotaState {
         }
     }
 
-    /// Whether a request has no response yet.
-    pub(super) fn is_in_flight(&self) -> bool {
-        self.requests_in_flight > 0
+    /// Whether requests may have to wait. A quota recovers after each pause, so it is not paused if it does not recover.
+    fn is_constrained(&self) -> bool {
+        self.recovery.is_some() || self.requests.is_known() || self.tokens.is_known()
     }
 
-    /// Returns how many requests were sent since a pause; `None` if they are not sent one by one.
-    pub(super) fn sent_since_pause(&self) -> Option<u32> {
-        self.recovery.as_ref().map(|recovery| recovery.sent)
-    }
-
-    /// Notes that a request is sent. While the quota recovers, the next one follows after `interval`; `is_last` says
-    /// that no other waits.
-    pub(super) fn send(&mut self, tokens: u64, now: Micros, interval: Duration, is_last: bool) {
+    fn send(&mut self, tokens: u64, now: Micros, interval: Duration, is_last: bool) {
         self.requests.charge(1, now);
         self.tokens.charge(tokens, now);
-        self.requests_in_flight += 1;
-        self.tokens_in_flight += tokens;
         match &mut self.recovery {
             Some(recovery) if is_last && now >= recovery.until => self.recovery = None,
             Some(recovery) => {
@@ -171,25 +235,7 @@ impl QuotaState {
         }
     }
 
-    /// Notes that a request has its response, or will have none.
-    pub(super) fn end(&mut self, tokens: u64) {
-        self.requests_in_flight = self.requests_in_flight.saturating_sub(1);
-        self.tokens_in_flight = self.tokens_in_flight.saturating_sub(tokens);
-    }
-
-    /// Learns what a response says remains.
-    pub(super) fn learn(&mut self, hints: &ResponseHints, now: Micros) {
-        if let Some(hint) = &hints.requests {
-            self.requests.observe(hint, self.requests_in_flight, now);
-        }
-        if let Some(hint) = &hints.tokens {
-            self.tokens.observe(hint, self.tokens_in_flight, now);
-        }
-    }
-
-    /// Pauses the quota for this long, and a little longer, so that processes do not come back together. Returns
-    /// whether it is paused for longer than before.
-    pub(super) fn pause(&mut self, wait: Duration, now: Micros, random: u64) -> bool {
+    fn pause(&mut self, wait: Duration, now: Micros, random: u64) -> bool {
         let until = now.after(wait);
         if until <= self.paused_until {
             return false;
@@ -284,7 +330,7 @@ mod tests {
         let table = QuotaTable::default();
         let now = Micros::new(1_000_000);
         let paused = table.get(7, now, quota);
-        assert!(paused.state().pause(Duration::from_secs(60), now, 0));
+        assert!(paused.pause(Duration::from_secs(60), now, 0));
         for hash in 100..100 + 2 * QUOTAS_MAX as u64 {
             table.get(hash, now, quota);
         }
@@ -298,7 +344,7 @@ mod tests {
         let now = Micros::new(1_000_000);
         let in_use: Vec<_> =
             (0..QUOTAS_MAX as u64).map(|hash| table.get(hash, now, quota)).collect();
-        in_use.iter().for_each(|quota| quota.state().send(1, now, Duration::ZERO, true));
+        in_use.iter().for_each(|quota| quota.send(1, now, Duration::ZERO, true));
         table.get(1 << 40, now, quota);
         assert_eq!(table.len(), QUOTAS_MAX);
     }
@@ -306,24 +352,23 @@ mod tests {
     #[test]
     fn after_a_pause_requests_are_sent_one_by_one_until_all_are_back() {
         let quota = quota();
-        let mut state = quota.state();
         let (now, wait) = (Micros::new(1_000_000), Duration::from_secs(10));
-        assert!(state.pause(wait, now, u64::MAX));
-        assert!(!state.pause(wait / 2, now, 0), "it is paused for longer already");
-        let hold = state.check(1, now).unwrap_err();
+        assert!(quota.pause(wait, now, u64::MAX));
+        assert!(!quota.pause(wait / 2, now, 0), "it is paused for longer already");
+        let hold = quota.check(1, now).unwrap_err();
         assert_eq!((hold.reason, hold.until), (WaitReason::Paused, now.after(wait)));
-        let hold = state.check(1, now.after(wait)).unwrap_err();
+        let hold = quota.check(1, now.after(wait)).unwrap_err();
         assert_eq!(hold.reason, WaitReason::Recovery);
         assert!(hold.until.since(now.after(wait)) <= SPREAD_MAX);
         let first = hold.until;
         let interval = Duration::from_millis(10);
-        assert!(state.check(1, first).is_ok());
-        state.send(1, first, interval, false);
-        assert_eq!(state.check(1, first).unwrap_err().until, first.after(interval));
-        state.send(1, first.after(interval), interval, true);
-        assert!(state.check(1, first.after(interval)).is_err(), "others may come back");
+        assert!(quota.check(1, first).is_ok());
+        quota.send(1, first, interval, false);
+        assert_eq!(quota.check(1, first).unwrap_err().until, first.after(interval));
+        quota.send(1, first.after(interval), interval, true);
+        assert!(quota.check(1, first.after(interval)).is_err(), "others may come back");
         let later = now.after(wait + 2 * SPREAD_MAX);
-        state.send(1, later, interval, true);
-        assert!(state.check(1, later).is_ok(), "none waits");
+        quota.send(1, later, interval, true);
+        assert!(quota.check(1, later).is_ok(), "none waits");
     }
 }

@@ -96,6 +96,12 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    /// Returns the receipt of a charge that a store in memory has made.
+    #[cfg(feature = "policy")]
+    pub(crate) fn in_memory(at: Micros) -> Self {
+        Self { at, degraded: None, is_borrowed: false }
+    }
+
     /// Returns when the charge was made, by the clock of where it was made.
     pub fn at(&self) -> Micros {
         self.at

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+#[cfg(feature = "policy")]
+use ratekeeper_core::Decision;
 use ratekeeper_core::{FailureMode, Micros};
 use ratekeeper_stores::{
     Charge, ChargesError, DecisionInputs, MemoryStats, MemoryStore, Op, ReservationRecord,
@@ -142,6 +144,22 @@ impl Engine {
         }
     }
 
+    /// Does what [`Engine::apply_now`] does for one charge, of which a decision says all.
+    #[cfg(feature = "policy")]
+    #[inline]
+    pub(crate) fn apply_one_now(
+        &self,
+        op: Op,
+        charge: &Charge<'_>,
+        now: Micros,
+    ) -> Option<Decision> {
+        match &self.store {
+            EngineStore::Memory(store) => Some(self.timed(|| store.apply_one(op, charge, now))),
+            #[cfg(feature = "redis")]
+            EngineStore::Shared(_) => None,
+        }
+    }
+
     #[inline]
     fn apply_in_memory(
         &self,
@@ -150,12 +168,18 @@ impl Engine {
         charges: &[Charge<'_>],
         now: Micros,
     ) -> Result<Applied, ChargesError> {
+        self.timed(|| store.apply_now(op, charges, now)).map(Applied::by_store)
+    }
+
+    /// Measures a few of the calls of the store.
+    #[inline]
+    fn timed<T>(&self, call: impl FnOnce() -> T) -> T {
         let began = SampledHistogram::is_due().then(|| self.clock.now());
-        let verdict = store.apply_now(op, charges, now);
+        let result = call();
         if let Some(began) = began {
             self.memory_time.record(self.clock.now().since(began));
         }
-        verdict.map(Applied::by_store)
+        result
     }
 
     /// Returns what a denial was computed from. The state is missing if the store did not decide, or if another

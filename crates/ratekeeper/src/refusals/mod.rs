@@ -24,6 +24,7 @@
 //! ```
 
 mod record;
+mod recorder;
 mod ring;
 mod sampler;
 
@@ -40,6 +41,7 @@ use ring::Ring;
 use sampler::Sampler;
 
 pub use record::{Decided, Details, RecordedKey, RecordedReason, RefusalRecord, RulePlace};
+pub(crate) use recorder::Recorder;
 
 /// The number of parts, each with a lock of its own. A key belongs to one of them.
 const PARTS: usize = 16;

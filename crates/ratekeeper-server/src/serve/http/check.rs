@@ -6,7 +6,6 @@ use http::{HeaderMap, StatusCode};
 use ratekeeper::{ActivePolicy, Admission, Admitted, Charge, Op, RefusalReason};
 use smallvec::SmallVec;
 
-use super::{Checked, HttpApi};
 use super::described_request::DescribedRequest;
 use super::error::RequestError;
 use super::peek;
@@ -14,6 +13,7 @@ use super::request::{ApiRequest, RateCheck};
 use super::response::{
     ApiResponse, DecisionBody, with_binding_headers, with_limit_headers, with_request_id,
 };
+use super::{Checked, HttpApi};
 
 /// Handles `/v1/check`, and `/v1/peek` with [`Op::Peek`].
 pub(super) async fn check(

@@ -4,7 +4,6 @@
 use http::{HeaderMap, StatusCode};
 use ratekeeper::{ReservationError, ReserveError};
 
-use super::{Checked, HttpApi};
 use super::error::RequestError;
 use super::json_fields;
 use super::request::RateCheck;
@@ -12,6 +11,7 @@ use super::response::{
     ApiResponse, DecisionBody, error_response, not_held_response, store_error_response,
     with_limit_headers, with_request_id,
 };
+use super::{Checked, HttpApi};
 
 pub(super) async fn reserve(
     api: &HttpApi,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ratekeeper::refusals::{Decided, Details, RecordedReason};
 use ratekeeper::{
-    Charge, Cost, HoldId, Limit, MaxDebt, Micros, PermitError, ReservationError, ReserveError, Reserved,
-    Settled, TooManyHeld,
+    Charge, Cost, HoldId, Limit, MaxDebt, Micros, PermitError, ReservationError, ReserveError,
+    Reserved, Settled, TooManyHeld,
 };
 
 use super::RespServer;

@@ -42,8 +42,7 @@ impl InFlight {
             let finished = running.finish().await;
             let mut bytes = Vec::new();
             let now = server.limiter.engine().now();
-            let command =
-                RateCommand { action, limit: &limit, key: &key, cost, overdraft, format };
+            let command = RateCommand { action, limit: &limit, key: &key, cost, overdraft, format };
             let mut reply = ReplyWriter::new(&mut bytes, protocol);
             let outcome = command.reply(&finished, &server, now, &mut reply);
             server.metrics.record(&Tally::one(outcome), now.since(began));

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use ratekeeper::refusals::Decided;
 use ratekeeper::{Applied, Charge, ChargesError, Cost, Decision, Engine, HoldId, Limit, MaxDebt};
 use ratekeeper::{MaybeReady, Micros, Op, StoreError, Wait};
-use ratekeeper::refusals::Decided;
 
 use super::RespServer;
 use super::codec::ReplyWriter;

@@ -5,7 +5,8 @@ use ratekeeper::policy::envoy::{
     Descriptor, DescriptorLimit, DescriptorQuota, MatchedLimits, Unit,
 };
 use ratekeeper::{
-    CHARGES_MAX, Charge, ChargeKind, ChargesError, Cost, Decision, DecisionInputs, Limit, Op, PolicyLimiter, Wait,
+    CHARGES_MAX, Charge, ChargeKind, ChargesError, Cost, Decision, DecisionInputs, Limit, Op,
+    PolicyLimiter, Wait,
 };
 use smallvec::SmallVec;
 

@@ -1,0 +1,3 @@
+//! What people see in a browser: a real one, Chromium.
+
+mod reports;
