@@ -51,7 +51,7 @@ fn a_refusal_by_the_policy_is_explained_with_its_rule() {
     let found = &json(&found)["refusals"][0];
     assert_eq!(status, 200);
     assert_eq!(found["rule"], json!({ "file": path(file.path()), "line": 3 }));
-    assert_eq!((&found["key"], &found["protocol"]), (&json!("192.0.2.1"), &json!("http")));
+    assert_eq!((&found["key"], &found["protocol"]), (&json!("ip=192.0.2.1"), &json!("http")));
     assert_eq!(found["state"]["words"], "2 of 2 in the last hour, 1 asked");
     assert_eq!(found["again"]["same"], true);
     assert_eq!(found["again"]["decision"], found["decision"]);
@@ -98,7 +98,9 @@ fn every_protocol_records_its_refusals_under_the_id_that_the_client_got() {
         assert_eq!((&found["protocol"], &found["again"]["same"]), (&json!(protocol), &json!(true)));
     }
     let metrics = server.metrics();
-    assert!(metrics.contains("ratekeeper_refusal_log_total{result=\"recorded\"} 3"), "{metrics}");
+    let (_, all) = admin(&server, "/v1/refusals");
+    assert_eq!(json(&all)["matching"], 3);
+    assert!(metrics.contains("ratekeeper_refusal_log_total{result=\"dropped\"} 0"), "{metrics}");
 }
 
 #[test]
@@ -145,7 +147,7 @@ fn shadow_mode_says_who_would_have_been_refused() {
     );
     let (_, top) = admin(&server, "/v1/top");
     let key = &json(&top)["most_shadow_denied"]["keys"][0];
-    assert_eq!((&key["key"], &key["count"]), (&json!("192.0.2.1"), &json!(2)));
+    assert_eq!((&key["key"], &key["count"]), (&json!("ip=192.0.2.1"), &json!(2)));
 }
 
 #[test]
@@ -154,7 +156,7 @@ fn keys_are_hashed_if_the_policy_says_so() {
         policy("refusals: { keys: hashed }\nlimits:\n  - { name: api, per: ip, rate: 1/hour }");
     let server = Server::start(&[path(file.path())]);
     refused(&server, "", DESCRIBED);
-    let (_, all) = admin(&server, "/v1/refusals?key=192.0.2.1");
+    let (_, all) = admin(&server, "/v1/refusals?key=ip%3D192.0.2.1");
     assert!(!all.contains("192.0.2.1"), "{all}");
     assert_eq!(json(&all)["refusals"][0]["key_hashed"], true);
 }

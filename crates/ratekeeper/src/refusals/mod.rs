@@ -16,7 +16,7 @@
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 //! while limiter.decide(&request).await.is_admitted() {}
 //! let refusal = &limiter.refusals().recent(&RefusalFilter::default())[0];
-//! assert_eq!(refusal.key.to_string(), "192.0.2.1");
+//! assert_eq!(refusal.key.to_string(), "ip=192.0.2.1");
 //! let RecordedReason::Rate { decision, inputs: Some(inputs), .. } = &refusal.reason else { panic!() };
 //! assert_eq!(inputs.decide(), Some(*decision), "the same decision again");
 //! # });
@@ -82,7 +82,7 @@ pub struct RefusalLogStats {
 /// Which refusals to return. The default is all of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RefusalFilter<'a> {
-    /// Only of this key.
+    /// Only of this key. Where keys are plain, the value in a key such as `ip=192.0.2.1` will do.
     pub key: Option<&'a [u8]>,
     /// Only of this limit.
     pub limit: Option<&'a str>,
@@ -247,9 +247,7 @@ impl RefusalLog {
 
     /// Returns the records that match, the latest first.
     pub fn recent(&self, filter: &RefusalFilter<'_>) -> Vec<Arc<RefusalRecord>> {
-        let forms = filter.key.map(|key| {
-            [RecordedKey::plain(key), RecordedKey::Hashed(self.key_hasher.hash_one(key))]
-        });
+        let key = filter.key.map(|key| (key, self.key_hasher.hash_one(key)));
         self.select(|record| {
             let has_outcome = match filter.outcome {
                 Some(outcome) => record.outcome == outcome,
@@ -258,7 +256,7 @@ impl RefusalLog {
             has_outcome
                 && record.at >= filter.since
                 && filter.limit.is_none_or(|limit| *record.limit == *limit)
-                && forms.as_ref().is_none_or(|forms| forms.contains(&record.key))
+                && key.is_none_or(|(key, hash)| record.key.is_of(key, hash))
         })
     }
 

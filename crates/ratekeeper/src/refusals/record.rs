@@ -84,6 +84,22 @@ impl RecordedKey {
         let bytes = key[..key.len().min(KEY_MAX)].into();
         Self::Plain { bytes, is_truncated: key.len() > KEY_MAX }
     }
+
+    /// Returns whether this is the key, or one of a policy that has it as its value, such as `ip=192.0.2.1`.
+    pub(crate) fn is_of(&self, key: &[u8], hash: u64) -> bool {
+        match self {
+            Self::Plain { bytes, .. } => {
+                let key = &key[..key.len().min(KEY_MAX)];
+                let name = bytes.strip_suffix(key);
+                name.is_some_and(|name| match name.split_last() {
+                    None => true,
+                    Some((last, name)) => *last == b'=' && !name.contains(&b'='),
+                })
+            }
+            Self::Hashed(own) => *own == hash,
+            Self::Off => false,
+        }
+    }
 }
 
 impl std::fmt::Display for RecordedKey {

@@ -33,6 +33,9 @@ fn the_latest_refusals_of_a_key_are_found() {
     assert!(found.iter().all(|record| &*record.limit == "api"));
     assert_eq!(log.find(&found[0].request_id).len(), 1);
     assert_eq!(log.recent(&of_limit("login")).len(), 3);
+    refuse(&log, "api", "user=ann", 5 * SECOND);
+    refuse(&log, "api", "user=mary-ann", 5 * SECOND);
+    assert_eq!(log.recent(&filter).len(), 4, "also a key that names what it is");
 }
 
 #[test]
