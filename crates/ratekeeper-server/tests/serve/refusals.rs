@@ -76,7 +76,7 @@ fn every_protocol_records_its_refusals_under_the_id_that_the_client_got() {
     assert_eq!((id.as_str(), &body["request_id"]), ("abc-1", &json!("abc-1")));
 
     let mut resp = TcpStream::connect(server.resp()).unwrap();
-    resp.write_all(b"RK.CHECK k 1/day\r\nRK.CHECK k 1/day\r\nQUIT\r\n").unwrap();
+    resp.write_all(b"RK.CHECK r 1/day\r\nRK.CHECK r 1/day\r\nQUIT\r\n").unwrap();
     let mut replies = String::new();
     resp.read_to_string(&mut replies).unwrap();
     let of_resp = replies.split("request_id\r\n$32\r\n").nth(1).expect(&replies)[..32].to_string();
