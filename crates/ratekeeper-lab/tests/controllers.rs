@@ -1,16 +1,20 @@
 //! The conformance suite for concurrency controllers: scenarios of overload in virtual time.
 //!
-//! The default controller is held to bars. The others, and models of other projects, are measured; the table
-//! is in `docs/adaptive-concurrency.md`. To accept what has changed:
+//! The default controller is held to bars. The others, models of other projects, and the code of
+//! tower-resilience are measured; the table is in `docs/adaptive-concurrency.md`. To accept what has changed:
 //! `SNAPSHOTS=overwrite cargo test -p ratekeeper-lab --test controllers`.
 
 use std::path::Path;
 use std::time::Duration;
 use std::{env, fs};
 
+use ratekeeper_control::Micros;
+use ratekeeper_control::adaptive::SampleOutcome;
 use ratekeeper_lab::service::{
-    Load, Measures, PROTECTIONS, Protection, Scenario, ServiceTime, scenarios, simulate, step,
+    ConcurrencyLimiter, Load, Measures, PROTECTIONS, Protection, Scenario, ServiceTime, scenarios,
+    simulate, simulate_behind, step,
 };
+use tower_resilience_adaptive::{self as resilience, ConcurrencyAlgorithm};
 
 const DEFAULT: Protection = Protection::Knee;
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
@@ -173,13 +177,59 @@ fn the_table_in_the_docs_is_the_measured_one() {
     }
 }
 
+/// The code of tower-resilience's adaptive limiter, which has neither a clock nor a task. A request that times
+/// out is an error, as with a timeout layer inside of it.
+struct TowerResilience(resilience::Algorithm);
+
+impl ConcurrencyLimiter for TowerResilience {
+    fn limit(&self) -> u32 {
+        self.0.limit() as u32
+    }
+
+    fn record(&mut self, outcome: SampleOutcome, latency: Duration, in_flight: u32, _: Micros) {
+        match outcome {
+            SampleOutcome::Success => self.0.record_success_with_load(latency, in_flight as usize),
+            _ => self.0.record_failure(),
+        }
+    }
+
+    /// Its permit is released when the response begins.
+    fn holds_streams(&self) -> bool {
+        false
+    }
+}
+
+/// The algorithms of tower-resilience by name, with their default settings but for one: the latency above which
+/// AIMD shrinks is 250 ms, a little more than the p99 without load, instead of 100 ms.
+fn tower_resilience() -> [(&'static str, TowerResilience); 3] {
+    let aimd = resilience::Aimd::builder().latency_threshold(Duration::from_millis(250));
+    let algorithms = [
+        ("Aimd", resilience::Algorithm::Aimd(aimd.build().unwrap())),
+        ("Vegas", resilience::Algorithm::Vegas(resilience::Vegas::builder().build().unwrap())),
+        (
+            "Gradient2",
+            resilience::Algorithm::Gradient2(resilience::Gradient2::builder().build().unwrap()),
+        ),
+    ];
+    algorithms.map(|(name, algorithm)| (name, TowerResilience(algorithm)))
+}
+
+fn names() -> Vec<String> {
+    let theirs = tower_resilience().map(|(name, _)| format!("tower-resilience {name}"));
+    PROTECTIONS.iter().map(|protection| protection.name()).chain(theirs).collect()
+}
+
+fn measure_all(scenario: &Scenario) -> Vec<Measures> {
+    let ours = PROTECTIONS.iter().map(|protection| simulate(scenario, *protection, 1));
+    let theirs = tower_resilience();
+    let theirs = theirs.into_iter().map(|(_, mut one)| simulate_behind(scenario, &mut one, 1));
+    ours.chain(theirs).collect()
+}
+
 fn tables() -> String {
     let runs: Vec<(String, Vec<Measures>)> = scenarios()
         .iter()
-        .map(|scenario| {
-            let measures = PROTECTIONS.iter().map(|protection| simulate(scenario, *protection, 1));
-            (scenario.name().to_string(), measures.collect())
-        })
+        .map(|scenario| (scenario.name().to_string(), measure_all(scenario)))
         .collect();
     let p99 = |measures: &Measures| {
         format!("{:.2} · {:.1}×", measures.goodput(), measures.p99_over_unloaded())
@@ -199,7 +249,7 @@ fn tables() -> String {
 }
 
 fn table(runs: &[(String, Vec<Measures>)], cell: impl Fn(&Measures) -> String) -> String {
-    let names: Vec<_> = PROTECTIONS.iter().map(|protection| protection.name()).collect();
+    let names = names();
     let mut text = format!("| | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
     for (name, measures) in runs {
         let cells: Vec<_> = measures.iter().map(&cell).collect();

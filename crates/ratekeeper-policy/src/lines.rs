@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::build::is_standard_method;
 use crate::policy::{NoSources, Policy};
 use crate::problems::PolicyErrors;
 
@@ -10,6 +11,8 @@ const FOR: &str = " for ";
 const AND: &str = " and ";
 const IN_FLIGHT: &str = " in flight";
 const KINDS: [&str; 4] = ["header", "cookie", "query", "custom"];
+const IDENTITIES: &str = "ip or host, or header, cookie, query or custom and a name";
+const ROUTE: &str = "write a route as POST /v1/chat/**";
 
 impl Policy {
     /// Parses a policy with one limit, called `default`: a rate, and optionally `per` and what to count by:
@@ -89,6 +92,11 @@ struct LineLimit {
 
 impl Lines {
     fn add(&mut self, line: &str) -> Result<(), PolicyErrors> {
+        self.add_limit(line).map_err(|Mistake(why)| PolicyErrors::plain(line, &why))
+    }
+
+    fn add_limit(&mut self, line: &str) -> Result<(), Mistake> {
+        check_end(line)?;
         let (rest, route) = match split_last(line, FOR) {
             Some((rest, route)) => (rest, Some(route)),
             None => (line, None),
@@ -105,14 +113,12 @@ impl Lines {
             Some(count) => limit.field("concurrency", count),
             None => limit.field("rate", &quoted(amount.trim())),
         }
-        self.add_per(&mut limit, per).map_err(|Mistake(why)| PolicyErrors::plain(line, &why))?;
+        self.add_per(&mut limit, per)?;
         if in_flight(amount).is_some() {
             limit.name_part("in-flight");
         }
         if let Some(route) = route {
-            limit
-                .add_route(route.trim())
-                .map_err(|Mistake(why)| PolicyErrors::plain(line, &why))?;
+            limit.add_route(route.trim())?;
         }
         self.limits.push(limit);
         Ok(())
@@ -144,9 +150,13 @@ impl Lines {
         let (kind, name) = match text.split_once(' ') {
             Some((kind, name)) if KINDS.contains(&kind) => (kind, name.trim()),
             _ => {
-                return Err(Mistake(format!(
-                    "cannot count by \"{text}\"; use ip or host, or header, cookie, query or custom and a name"
-                )));
+                let remedy = match text.split_once(" burst ") {
+                    Some((name, burst)) => {
+                        format!("the burst is part of the rate: 5/s burst {burst} per {name}")
+                    }
+                    None => format!("use {IDENTITIES}"),
+                };
+                return Err(Mistake(format!("cannot count by \"{text}\"; {remedy}")));
             }
         };
         limit.name_part(name);
@@ -212,8 +222,11 @@ impl LineLimit {
             None => (Some(route), None),
         };
         if path.is_some_and(|path| !path.starts_with('/')) {
-            let why = format!("cannot match \"{route}\"; write a route as POST /v1/chat/**");
-            return Err(Mistake(why));
+            return Err(Mistake(format!("cannot match \"{route}\"; {ROUTE}")));
+        }
+        // Where a policy file has a warning, a line has nothing to show it.
+        if let Some(method) = method.filter(|method| !is_standard_method(method)) {
+            return Err(Mistake(format!("\"{method}\" is not a method of HTTP; {ROUTE}")));
         }
         let parts = [("method", method), ("path", path)];
         let given = parts.into_iter().filter_map(|(field, value)| Some((field, value?)));
@@ -243,6 +256,20 @@ fn distinct_names(limits: &[LineLimit]) -> Vec<String> {
         names.extend(free);
     }
     names
+}
+
+/// Reports a line that ends where something has to follow.
+fn check_end(line: &str) -> Result<(), Mistake> {
+    let line = line.trim_end();
+    let ends_with = |word: &str| line.to_ascii_lowercase().ends_with(word.trim_end());
+    let missing = if ends_with(PER) || ends_with(AND) {
+        format!("write what to count by: {IDENTITIES}")
+    } else if ends_with(FOR) {
+        ROUTE.to_string()
+    } else {
+        return Ok(());
+    };
+    Err(Mistake(format!("something is missing at the end; {missing}")))
 }
 
 /// Returns the number in `10 in flight`.
@@ -349,5 +376,18 @@ mod tests {
         assert!(error("0 in flight per host").contains("a whole number from 1"));
         assert!(error("ten in flight").contains("not a whole number"));
         assert!(error("100/minute per header a b").contains("is not a header name"));
+        assert!(error("5/s per host burst 9").contains("5/s burst 9 per host"));
+        for end in ["5/s per", "5/s per ", "5/s per host and", "5/s Per"] {
+            assert!(error(end).contains("write what to count by: ip or host"), "{end}");
+        }
+        assert!(error("5/s per host for").contains("write a route as POST /v1/chat/**"));
+    }
+
+    #[test]
+    fn a_route_that_no_request_has_is_a_mistake() {
+        let error = |text| Policy::one_line(text).unwrap_err().to_string();
+        assert!(error("5/s for GETT /v1").contains("\"GETT\" is not a method of HTTP"));
+        assert!(error("5/s for example.com").contains("write a route as POST /v1/chat/**"));
+        assert!(Policy::one_line("5/s for get /v1").is_ok(), "in any case");
     }
 }

@@ -13,6 +13,7 @@ mod decision_inputs;
 #[cfg(feature = "redis")]
 pub mod leased;
 pub mod memory;
+mod permit;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod reservation;
@@ -25,6 +26,7 @@ pub use decision_inputs::{DecisionInputs, StateBefore};
 #[cfg(feature = "redis")]
 pub use leased::{LeaseStats, LeasedStore};
 pub use memory::{MemoryStats, MemoryStore};
+pub use permit::{PermitName, PermitReply, PermitStore};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore, RedisUrlError};
 pub use reservation::{ReservationRecord, ReservationStore, SettledReservation};

@@ -6,8 +6,10 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use ratekeeper_core::{ALGORITHMS, Cost, Guarantees, Limit};
-use ratekeeper_stores::redis::PermitName;
-use ratekeeper_stores::{Charge, Op, RedisStore, ReservationRecord, ReservationStore, StoreError};
+use ratekeeper_stores::{
+    Charge, Op, PermitName, PermitStore, RedisStore, ReservationRecord, ReservationStore,
+    StoreError,
+};
 use ratekeeper_testkit::{RedisCluster, RedisServer, wait_until};
 use redis_support::{
     ACL, ACL_CLUSTER, ACL_FLEET, NO_TIME, apply, as_user, block_on, make_user,

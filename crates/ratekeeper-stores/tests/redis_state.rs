@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ratekeeper_core::{ALGORITHMS, Algorithm, Cost, Limit, MaxDebt, Micros};
-use ratekeeper_stores::redis::PermitName;
 use ratekeeper_stores::{
-    Charge, ChargeKind, Op, RedisConfig, RedisStore, SharedStore, Store, StoreError, Verdict,
+    Charge, ChargeKind, Op, PermitName, PermitStore, RedisConfig, RedisStore, SharedStore, Store,
+    StoreError, Verdict,
 };
 use ratekeeper_testkit::{RedisServer, wait_until};
 use redis_support::{
@@ -354,7 +354,7 @@ async fn use_every_operation(store: &RedisStore) -> Result<(), StoreError> {
     store.announce("node", SECOND).await?;
     store.acquire_permit(&permit(1), 1, SECOND).await?;
     store.acquire_permit(&permit(2), 1, SECOND).await?;
-    store.renew_permit(&permit(1), 1, SECOND).await?;
+    store.renew_permit(&permit(1), SECOND).await?;
     store.release_permit(&permit(1)).await.map(drop)
 }
 

@@ -172,11 +172,11 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use concurrency::{ConcurrencyLimit, Permit, ZeroPermits};
 #[cfg(any(feature = "policy", feature = "redis"))]
 pub use engine::{
-    Applied, Degraded, DegradedReason, HoldId, InvalidHoldId, Receipt, ReservationError,
-    ReserveError, Reserved, Settled, TooManyHeld,
+    Applied, Degraded, DegradedReason, HoldId, InvalidHoldId, PermitError, Receipt,
+    ReservationError, ReserveError, Reserved, Settled, TooManyHeld,
 };
 #[cfg(feature = "policy")]
-pub use engine::{Engine, MaybeReady, PermitError};
+pub use engine::{Engine, MaybeReady};
 pub use key_request::KeyRequest;
 pub use limiter::{Limiter, LimiterBuilder};
 #[cfg(feature = "policy")]
@@ -210,8 +210,8 @@ pub use ratekeeper_stores::{
 };
 #[cfg(feature = "redis")]
 pub use ratekeeper_stores::{
-    LeaseStats, LeasedStore, RedisConfig, RedisStore, RedisUrlError, ReservationRecord,
-    ReservationStore, SettledReservation, SharedStore, Store,
+    LeaseStats, LeasedStore, PermitName, PermitReply, PermitStore, RedisConfig, RedisStore,
+    RedisUrlError, ReservationRecord, ReservationStore, SettledReservation, SharedStore, Store,
 };
 #[cfg(feature = "policy")]
 pub use request_id::RequestIds;

@@ -16,7 +16,8 @@ use crate::admission::{
 };
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{
-    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt, ready_now,
+    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRefused, PermitRequest,
+    Receipt, ready_now,
 };
 use crate::policy_handle::{ActivePolicy, PolicyHandle, PolicyLoadError, read_stamped};
 use crate::refusals::{Recorder, RefusalLog};
@@ -285,11 +286,12 @@ impl Inner {
             match limit.amount() {
                 Amount::Rate(_) => rates.push(i),
                 Amount::Concurrency { rule, .. } => {
-                    let Some(permit) = self.acquire(limit).await else {
+                    let permit = self.acquire(limit).await.map_err(|refused| {
                         let reason = RefusalReason::TooManyInFlight { max: rule.max() };
-                        let refusal = refusal_by(&limit.rule, reason, false);
-                        return Err(Denial { index: i, refusal, applied: None });
-                    };
+                        let refusal = refusal_by(&limit.rule, reason, refused.is_degraded);
+                        Denial { index: i, refusal, applied: None }
+                    })?;
+                    charged.is_degraded |= permit.is_degraded();
                     charged.permits.push(permit);
                 }
             }
@@ -320,7 +322,7 @@ impl Inner {
         {
             if !decision.allowed() {
                 let applied = Applied::by_store(Verdict::single(decision, now));
-                return Err(rate_limited(i, &limits[i], applied));
+                return Err(rate_limited(i, &limits[i], applied, charged.is_degraded));
             }
             charged.binding = Some((i, decision));
             charged.delay = decision.delay();
@@ -345,9 +347,9 @@ impl Inner {
             return Err(Denial { index: rates[0], refusal, applied: None });
         };
         let (by, decision) = (rates[applied.binding()], **applied);
-        charged.is_degraded = applied.is_degraded();
+        charged.is_degraded |= applied.is_degraded();
         if !decision.allowed() {
-            return Err(rate_limited(by, &limits[by], applied));
+            return Err(rate_limited(by, &limits[by], applied, charged.is_degraded));
         }
         charged.binding = Some((by, decision));
         charged.delay = applied.delay();
@@ -391,7 +393,7 @@ impl Inner {
         let is_allowed = match &decision {
             Some(decision) => decision.allowed(),
             None => {
-                let permit = self.acquire(limit).await;
+                let permit = self.acquire(limit).await.ok();
                 let is_allowed = permit.is_some();
                 charged.permits.extend(permit);
                 is_allowed
@@ -409,8 +411,10 @@ impl Inner {
         receipt.filter(|_| is_allowed && decision.is_none_or(|decision| !decision.is_cut()))
     }
 
-    async fn acquire(&self, limit: &AppliedLimit) -> Option<InFlightPermit> {
-        let Amount::Concurrency { name, rule } = limit.amount() else { return None };
+    async fn acquire(&self, limit: &AppliedLimit) -> Result<InFlightPermit, PermitRefused> {
+        let Amount::Concurrency { name, rule } = limit.amount() else {
+            return Err(PermitRefused::default());
+        };
         let (key, on_failure) = (limit.key.as_bytes(), limit.rule.on_failure());
         self.engine.acquire(PermitRequest { name, key, max: rule.max(), on_failure }).await
     }
@@ -421,10 +425,10 @@ fn refusal_by(rule: &Arc<LimitRule>, reason: RefusalReason, is_degraded: bool) -
 }
 
 /// Returns the denial of the limit at this index, which was applied.
-fn rate_limited(index: usize, limit: &AppliedLimit, applied: Applied) -> Denial {
+fn rate_limited(index: usize, limit: &AppliedLimit, applied: Applied, is_degraded: bool) -> Denial {
     let rate = limit.rate().expect("only rates were charged").clone();
     let reason = RefusalReason::RateLimited { limit: rate, decision: **applied };
-    let refusal = refusal_by(&limit.rule, reason, applied.is_degraded());
+    let refusal = refusal_by(&limit.rule, reason, is_degraded);
     Denial { index, refusal, applied: Some(Box::new(applied)) }
 }
 

@@ -77,8 +77,10 @@ limits:
     assert_eq!(admitted(&limiter, "/deny", 5).await, 0);
     assert_eq!(admitted(&limiter, "/flight", 5).await, 5, "one after another");
     let held = [decide(&limiter, "/flight").await, decide(&limiter, "/flight").await];
-    assert!(held.iter().all(Admission::is_admitted));
-    assert_eq!(admitted(&limiter, "/flight", 1).await, 0, "a third at a time");
+    let is_degraded = |one: &Admission| matches!(one, Admission::Admitted(one) if one.is_degraded);
+    assert!(held.iter().all(is_degraded));
+    let Admission::Refused(third) = decide(&limiter, "/flight").await else { panic!("a third") };
+    assert!(third.is_degraded && matches!(third.reason, RefusalReason::TooManyInFlight { max: 2 }));
     assert_eq!(admitted(&limiter, "/grounded", 1).await, 0);
     let Admission::Admitted(degraded) = decide(&limiter, "/allow").await else { panic!("allowed") };
     assert!(degraded.is_degraded);

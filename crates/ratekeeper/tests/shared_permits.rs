@@ -5,12 +5,12 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ratekeeper::shared::{AcquireError, PermitId};
+use ratekeeper::shared::{AcquireError, BreakerState};
 use ratekeeper::{
-    LeasedStore, Limit, RedisConfig, RedisStore, SharedConcurrencyLimit, SharedLimiter,
-    SharedPermit,
+    DegradedReason, FailureMode, HoldId, LeasedStore, Limit, PermitError, RedisConfig, RedisStore,
+    SharedConcurrencyLimit, SharedLimiter, SharedPermit,
 };
-use ratekeeper_testkit::{RedisServer, wait_until};
+use ratekeeper_testkit::{Fault, FaultProxy, RedisServer, wait_until};
 
 fn store(url: &str) -> RedisStore {
     RedisConfig::new(url).with_deadline(Duration::from_secs(2)).open().unwrap()
@@ -94,12 +94,10 @@ async fn a_permit_is_released_by_its_id_from_any_node() {
         ids.push(one.hold("k", hour).await.unwrap());
     }
     assert!(matches!(two.hold("k", hour).await, Err(AcquireError::NoPermits { max: 3, .. })));
-    let id: PermitId = ids[0].to_string().parse().unwrap();
-    assert_eq!(two.release("another key", id).await, Ok(false));
-    assert_eq!(two.release("k", id).await, Ok(true));
-    assert_eq!(one.release("k", id).await, Ok(false), "only once");
+    let id: HoldId = ids[0].to_string().parse().unwrap();
+    assert_eq!(two.release(id).await, Ok(()));
+    assert_eq!(one.release(id).await, Err(PermitError::NotHeld), "only once");
     assert!(two.hold("k", hour).await.is_ok());
-    assert!("+123456789abcdef0123456789abcdef".parse::<PermitId>().is_err());
 }
 
 /// The caller has no id of such a permit, so only the limiter can release it before it expires.
@@ -107,17 +105,112 @@ async fn a_permit_is_released_by_its_id_from_any_node() {
 async fn a_permit_granted_after_the_deadline_is_released() {
     let redis = RedisServer::start();
     let config = RedisConfig::new(&redis.url()).with_deadline(Duration::from_millis(200));
-    let of = SharedConcurrencyLimit::new("jobs", 1, config.open().unwrap());
+    let of = SharedConcurrencyLimit::new("jobs", 1, config.open().unwrap())
+        .on_failure(FailureMode::Closed);
     drop(acquire(&of, "other").await);
     let hour = Duration::from_secs(3_600);
     redis.command(&["CLIENT", "PAUSE", "500", "ALL"]);
     assert!(matches!(of.hold("k", hour).await, Err(AcquireError::Store(_))));
-    // When the server resumes, it grants the permit, which is then released.
-    let count = |key: &str| redis.command(&["INFO", "commandstats"]).contains(key);
-    wait_until("it is granted", || count("cmdstat_zadd:calls=2"));
-    let held = ["EVAL", "return redis.call('ZCARD', redis.call('KEYS', '*k}*')[1] or '')", "0"];
-    wait_until("it is released", || redis.command(&held) == "0");
-    assert!(of.hold("k", hour).await.is_ok());
+    // When the server resumes, it grants the permit, which is then released, as that of the other key was.
+    wait_until("it is released", || {
+        let stats = redis.command(&["INFO", "commandstats"]);
+        let calls =
+            stats.split("cmdstat_zrem:calls=").nth(1).and_then(|rest| rest.split(',').next());
+        calls.is_some_and(|calls| calls.parse::<u64>().unwrap() > 1)
+    });
+    assert_eq!(held_in(&redis, "k"), "0");
+    drop(acquire(&of, "k").await);
+}
+
+/// Returns a limit of 6 that two nodes share, whose store fails fast.
+fn degradable(url: &str) -> SharedConcurrencyLimit {
+    let store = RedisConfig::new(url).with_deadline(Duration::from_millis(200)).open().unwrap();
+    SharedConcurrencyLimit::new("jobs", 6, store).with_ttl(Duration::from_millis(900)).with_nodes(2)
+}
+
+/// The number of permits of this key that the server knows of.
+fn held_in(redis: &RedisServer, key: &str) -> String {
+    let count = format!("return redis.call('ZCARD', redis.call('KEYS', '*{key}}}*')[1] or '')");
+    redis.command(&["EVAL", &count, "0"])
+}
+
+/// Makes calls until the breaker is in this state.
+async fn until_breaker(is: BreakerState, of: &SharedConcurrencyLimit) {
+    for _ in 0..1_000 {
+        drop(of.acquire("other").await);
+        if of.breaker_state() == is {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the breaker is still {:?}", of.breaker_state());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn permits_are_granted_by_the_share_of_the_node_while_the_store_is_gone() {
+    let redis = RedisServer::start();
+    let proxy = FaultProxy::start(redis.port());
+    let of = degradable(&proxy.url());
+    let by_store = acquire(&of, "k").await;
+    assert!(by_store.degraded().is_none());
+
+    for fault in [Fault::BlackHole, Fault::Cut, Fault::Garbage] {
+        until_breaker(BreakerState::Closed, &of).await;
+        proxy.set(fault);
+        let held = [of.acquire("k").await.unwrap(), of.acquire("k").await.unwrap()];
+        assert!(held.iter().all(|permit| permit.degraded().is_some()));
+        let refused = of.acquire("k").await.unwrap_err();
+        assert!(matches!(refused, AcquireError::ShareHeld { share: 3, .. }), "{refused}");
+        assert!(refused.to_string().contains("share of 3 permits"), "{refused}");
+
+        until_breaker(BreakerState::Open, &of).await;
+        drop(held);
+        let permit = of.acquire("k").await.expect("it was released here");
+        let reason = &permit.degraded().expect("decided without the store").reason;
+        assert!(matches!(reason, DegradedReason::BreakerOpen(_)));
+        let closed = of.clone().on_failure(FailureMode::Closed).acquire("k").await;
+        assert!(matches!(closed, Err(AcquireError::Store(_))));
+        let open = of.clone().on_failure(FailureMode::Open);
+        let mut above = Vec::new();
+        for _ in 0..10 {
+            above.push(open.acquire("k").await.unwrap());
+        }
+
+        // All 12 that are in flight count when the store is back, although the limit is 6.
+        proxy.set(Fault::None);
+        wait_until("the store knows of all", || held_in(&redis, "k") == "12");
+        assert!(matches!(of.acquire("k").await, Err(AcquireError::NoPermits { max: 6, .. })));
+        drop((permit, above));
+        wait_until("they are released", || held_in(&redis, "k") == "1");
+    }
+    drop(by_store);
+    wait_until("it is released", || held_in(&redis, "k") == "0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permit_that_was_held_without_the_store_is_released_by_its_id_here_only() {
+    let redis = RedisServer::start();
+    let (one, two) = (degradable(&redis.url()), degradable(&redis.url()));
+    drop(acquire(&one, "k").await);
+    redis.kill();
+    let id = one.hold("k", Duration::from_secs(3_600)).await.unwrap();
+    assert!(id.is_degraded(), "{id}");
+    assert_eq!(two.release(id).await, Err(PermitError::HeldElsewhere));
+    assert_eq!(one.release(id).await, Ok(()));
+    assert_eq!(one.release(id).await, Err(PermitError::HeldElsewhere), "only once");
+}
+
+#[tokio::test]
+async fn a_rate_and_a_concurrency_limit_are_of_one_node() {
+    let redis = RedisServer::start();
+    let rates = SharedLimiter::new("100/hour", store(&redis.url())).unwrap();
+    let jobs = rates.concurrency("jobs", 2);
+    let other = jobs.with_limit("other", 1);
+    let held = [acquire(&jobs, "k").await, acquire(&other, "k").await];
+    assert!(jobs.acquire("k").await.is_ok() && other.acquire("k").await.is_err());
+    assert!(rates.check("k").await.allowed());
+    assert_eq!((rates.stats().nodes, jobs.stats().nodes), (1, 1));
+    drop(held);
 }
 
 #[tokio::test]

@@ -33,10 +33,10 @@ use std::time::Duration;
 
 pub use load::{Clients, Load};
 pub use measures::Measures;
-pub use protection::{PROTECTIONS, Protection};
+pub use protection::{ConcurrencyLimiter, PROTECTIONS, Protection};
 pub use scenarios::{scenarios, step};
 pub use service_time::ServiceTime;
-pub use simulation::simulate;
+pub use simulation::{simulate, simulate_behind};
 
 /// A service, its load, and what goes wrong.
 ///

@@ -16,14 +16,14 @@ use super::rivals::{EnvoyGradient, NetflixGradient2};
 /// use ratekeeper_lab::service::{PROTECTIONS, Protection};
 ///
 /// assert!(PROTECTIONS.contains(&Protection::Knee));
-/// assert_eq!(Protection::Fixed(100).name(), "fixed 100");
+/// assert_eq!(Protection::Fixed(100).name(), "tower limit 100");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Protection {
     /// Every request reaches the queue of the service.
     None,
-    /// A fixed limit: tower's `ConcurrencyLimit` and `LoadShed`.
+    /// A fixed limit: what tower's `ConcurrencyLimit` and `LoadShed` do.
     Fixed(u32),
     /// [`Knee`], the default.
     Knee,
@@ -59,7 +59,7 @@ impl Protection {
     pub fn name(self) -> String {
         match self {
             Self::None => "no limit".to_string(),
-            Self::Fixed(limit) => format!("fixed {limit}"),
+            Self::Fixed(limit) => format!("tower limit {limit}"),
             Self::Knee => "knee".to_string(),
             Self::Gradient2 => "gradient2".to_string(),
             Self::Vegas => "vegas".to_string(),
@@ -69,64 +69,102 @@ impl Protection {
         }
     }
 
-    pub(super) fn limiter(self) -> Limiter {
-        let guarded = |algorithm: Box<dyn LimitAlgorithm>| {
-            let controller = ConcurrencyController::new(algorithm, Bounds::DEFAULT);
-            Limiter::Adaptive(Box::new((WindowAggregator::default(), controller)))
-        };
+    pub(super) fn limiter(self) -> Box<dyn ConcurrencyLimiter> {
         match self {
-            Self::None => Limiter::Fixed(u32::MAX),
-            Self::Fixed(limit) => Limiter::Fixed(limit),
-            Self::Knee => guarded(Box::<Knee>::default()),
-            Self::Gradient2 => guarded(Box::<Gradient2>::default()),
-            Self::Vegas => guarded(Box::<Vegas>::default()),
-            Self::Aimd => guarded(Box::<Aimd>::default()),
-            Self::NetflixGradient2 => Limiter::Netflix(Box::default()),
-            Self::EnvoyGradient => Limiter::Envoy(Box::default()),
+            Self::None => Box::new(NoLimit),
+            Self::Fixed(limit) => Box::new(TowerLimit(limit)),
+            Self::Knee => Guarded::boxed(Knee::default()),
+            Self::Gradient2 => Guarded::boxed(Gradient2::default()),
+            Self::Vegas => Guarded::boxed(Vegas::default()),
+            Self::Aimd => Guarded::boxed(Aimd::default()),
+            Self::NetflixGradient2 => Box::<NetflixGradient2>::default(),
+            Self::EnvoyGradient => Box::<EnvoyGradient>::default(),
         }
     }
 }
 
-type Controller = ConcurrencyController<Box<dyn LimitAlgorithm>>;
-
-/// The state of a protection.
-pub(super) enum Limiter {
-    Fixed(u32),
-    Adaptive(Box<(WindowAggregator, Controller)>),
-    Netflix(Box<NetflixGradient2>),
-    Envoy(Box<EnvoyGradient>),
-}
-
-impl Limiter {
-    pub(super) fn limit(&self) -> u32 {
-        match self {
-            Self::Fixed(limit) => *limit,
-            Self::Adaptive(adaptive) => adaptive.1.limit(),
-            Self::Netflix(netflix) => netflix.limit(),
-            Self::Envoy(envoy) => envoy.limit(),
-        }
-    }
+/// A concurrency limit that stands in front of the service.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper_control::Micros;
+/// use ratekeeper_control::adaptive::SampleOutcome;
+/// use ratekeeper_lab::service::{ConcurrencyLimiter, scenarios, simulate_behind};
+///
+/// /// A limit of one worker's requests and a few more.
+/// struct Seven;
+///
+/// impl ConcurrencyLimiter for Seven {
+///     fn limit(&self) -> u32 {
+///         7
+///     }
+///
+///     fn record(&mut self, _: SampleOutcome, _: Duration, _: u32, _: Micros) {}
+/// }
+///
+/// let measures = simulate_behind(&scenarios()[0], &mut Seven, 1);
+/// assert_eq!(measures.limits().max(), Some(7));
+/// ```
+pub trait ConcurrencyLimiter {
+    /// Returns how many requests may be in flight now.
+    fn limit(&self) -> u32;
 
     /// Records the end of a request, or the first byte of a stream.
-    pub(super) fn record(
-        &mut self,
-        outcome: SampleOutcome,
-        latency_us: u64,
-        in_flight: u32,
-        now_us: u64,
-    ) {
-        let (latency, now) = (Duration::from_micros(latency_us), Micros::new(now_us));
-        match self {
-            Self::Fixed(_) => {}
-            Self::Adaptive(adaptive) => {
-                let (aggregator, controller) = adaptive.as_mut();
-                aggregator.record(outcome, latency, in_flight, now);
-                if let Some(window) = aggregator.try_close(now) {
-                    controller.update(&window);
-                }
-            }
-            Self::Netflix(netflix) => netflix.record(outcome, latency, in_flight, now),
-            Self::Envoy(envoy) => envoy.record(outcome, latency_us, now_us),
+    fn record(&mut self, outcome: SampleOutcome, latency: Duration, in_flight: u32, now: Micros);
+
+    /// Returns whether a stream is in flight until it ends, and not only until its first byte.
+    fn holds_streams(&self) -> bool {
+        true
+    }
+}
+
+struct NoLimit;
+
+impl ConcurrencyLimiter for NoLimit {
+    fn limit(&self) -> u32 {
+        u32::MAX
+    }
+
+    fn record(&mut self, _: SampleOutcome, _: Duration, _: u32, _: Micros) {}
+}
+
+/// tower's `ConcurrencyLimit` releases its permit when the response begins.
+struct TowerLimit(u32);
+
+impl ConcurrencyLimiter for TowerLimit {
+    fn limit(&self) -> u32 {
+        self.0
+    }
+
+    fn record(&mut self, _: SampleOutcome, _: Duration, _: u32, _: Micros) {}
+
+    fn holds_streams(&self) -> bool {
+        false
+    }
+}
+
+/// An algorithm with the guards.
+struct Guarded<A> {
+    windows: WindowAggregator,
+    controller: ConcurrencyController<A>,
+}
+
+impl<A: LimitAlgorithm + 'static> Guarded<A> {
+    fn boxed(algorithm: A) -> Box<dyn ConcurrencyLimiter> {
+        let controller = ConcurrencyController::new(algorithm, Bounds::DEFAULT);
+        Box::new(Self { windows: WindowAggregator::default(), controller })
+    }
+}
+
+impl<A: LimitAlgorithm> ConcurrencyLimiter for Guarded<A> {
+    fn limit(&self) -> u32 {
+        self.controller.limit()
+    }
+
+    fn record(&mut self, outcome: SampleOutcome, latency: Duration, in_flight: u32, now: Micros) {
+        self.windows.record(outcome, latency, in_flight, now);
+        if let Some(window) = self.windows.try_close(now) {
+            self.controller.update(&window);
         }
     }
 }

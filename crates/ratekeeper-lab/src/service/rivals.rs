@@ -7,6 +7,8 @@ use ratekeeper_control::adaptive::{
     Gradient2, LimitAlgorithm, SampleOutcome, WindowAggregator, WindowConfig,
 };
 
+use super::protection::ConcurrencyLimiter;
+
 /// Gradient2 of Netflix's concurrency-limits: initial limit 20, at most 200, windows of a second.
 pub(super) struct NetflixGradient2 {
     windows: WindowAggregator,
@@ -17,18 +19,14 @@ pub(super) struct NetflixGradient2 {
 impl NetflixGradient2 {
     const MIN: f64 = 20.0;
     const MAX: f64 = 200.0;
+}
 
-    pub(super) fn limit(&self) -> u32 {
+impl ConcurrencyLimiter for NetflixGradient2 {
+    fn limit(&self) -> u32 {
         self.limit as u32
     }
 
-    pub(super) fn record(
-        &mut self,
-        outcome: SampleOutcome,
-        latency: Duration,
-        in_flight: u32,
-        now: Micros,
-    ) {
+    fn record(&mut self, outcome: SampleOutcome, latency: Duration, in_flight: u32, now: Micros) {
         self.windows.record(outcome, latency, in_flight, now);
         if let Some(window) = self.windows.try_close(now) {
             let limit = self.gradient2.next_limit(self.limit, &window);
@@ -69,14 +67,25 @@ impl EnvoyGradient {
     const BUFFER: f64 = 1.25;
     const MAX: f64 = 1_000.0;
 
-    pub(super) fn limit(&self) -> u32 {
+    fn take_median_us(&mut self) -> f64 {
+        let middle = self.latencies_us.len() / 2;
+        let (_, median_us, _) = self.latencies_us.select_nth_unstable(middle);
+        let median_us = (*median_us).max(1) as f64;
+        self.latencies_us.clear();
+        median_us
+    }
+}
+
+impl ConcurrencyLimiter for EnvoyGradient {
+    fn limit(&self) -> u32 {
         let limit = if self.probing { Self::PROBE_LIMIT } else { self.limit };
         limit as u32
     }
 
-    pub(super) fn record(&mut self, outcome: SampleOutcome, latency_us: u64, now_us: u64) {
+    fn record(&mut self, outcome: SampleOutcome, latency: Duration, _: u32, now: Micros) {
+        let now_us = now.get();
         if outcome == SampleOutcome::Success {
-            self.latencies_us.push(latency_us);
+            self.latencies_us.push(latency.as_micros() as u64);
         }
         if self.probing {
             if self.latencies_us.len() >= Self::PROBE_REQUESTS {
@@ -95,14 +104,6 @@ impl EnvoyGradient {
             self.limit = (limit + limit.sqrt()).clamp(Self::PROBE_LIMIT, Self::MAX);
             self.window_ends_us = now_us + Self::WINDOW_US;
         }
-    }
-
-    fn take_median_us(&mut self) -> f64 {
-        let middle = self.latencies_us.len() / 2;
-        let (_, median_us, _) = self.latencies_us.select_nth_unstable(middle);
-        let median_us = (*median_us).max(1) as f64;
-        self.latencies_us.clear();
-        median_us
     }
 }
 

@@ -9,7 +9,7 @@ use ratekeeper_control::{Backoff, Micros, RetryBudget};
 use super::event::{Attempt, Event, Events};
 use super::load::Clients;
 use super::measures::Measures;
-use super::protection::{Limiter, Protection};
+use super::protection::{ConcurrencyLimiter, Protection};
 use super::service_time::fraction;
 use super::{Scenario, micros};
 use crate::random::Random;
@@ -31,13 +31,23 @@ const NAIVE_DELAY_US: u64 = 50_000;
 /// ```
 #[must_use]
 pub fn simulate(scenario: &Scenario, protection: Protection, seed: u64) -> Measures {
-    Simulation::new(scenario, protection, seed).run()
+    simulate_behind(scenario, &mut *protection.limiter(), seed)
+}
+
+/// Runs a scenario behind a concurrency limit.
+#[must_use]
+pub fn simulate_behind(
+    scenario: &Scenario,
+    limiter: &mut dyn ConcurrencyLimiter,
+    seed: u64,
+) -> Measures {
+    Simulation::new(scenario, limiter, seed).run()
 }
 
 struct Simulation<'s> {
     scenario: &'s Scenario,
     timeout_us: u64,
-    limiter: Limiter,
+    limiter: &'s mut dyn ConcurrencyLimiter,
     measures: Measures,
     /// Each kind of chance has its own numbers, so that all protections get the same arrivals.
     arrivals: Random,
@@ -69,12 +79,12 @@ struct Request {
 }
 
 impl<'s> Simulation<'s> {
-    fn new(scenario: &'s Scenario, protection: Protection, seed: u64) -> Self {
+    fn new(scenario: &'s Scenario, limiter: &'s mut dyn ConcurrencyLimiter, seed: u64) -> Self {
         let mut seeds = Random::new(seed);
         Self {
             scenario,
             timeout_us: micros(scenario.timeout),
-            limiter: protection.limiter(),
+            limiter,
             measures: Measures::new(scenario),
             arrivals: Random::new(seeds.next()),
             chances: Random::new(seeds.next()),
@@ -179,10 +189,10 @@ impl<'s> Simulation<'s> {
         }
         self.requests[request].is_over = true;
         let latency_us = now_us - admitted_us;
-        self.limiter.record(SampleOutcome::Success, latency_us, self.in_flight, now_us);
+        self.record(SampleOutcome::Success, latency_us, now_us);
         self.measures.on_success(latency_us, now_us);
         match self.scenario.streams {
-            Some(streams) if is_stream => {
+            Some(streams) if is_stream && self.limiter.holds_streams() => {
                 self.events.schedule(now_us + micros(streams.duration), Event::StreamEnd);
             }
             _ => self.in_flight -= 1,
@@ -196,10 +206,15 @@ impl<'s> Simulation<'s> {
         if is_over {
             return;
         }
-        self.limiter.record(SampleOutcome::Overload, self.timeout_us, self.in_flight, now_us);
+        self.record(SampleOutcome::Overload, self.timeout_us, now_us);
         self.measures.on_timeout(self.timeout_us, now_us);
         self.in_flight -= 1;
         self.on_failure(attempt, now_us);
+    }
+
+    fn record(&mut self, outcome: SampleOutcome, latency_us: u64, now_us: u64) {
+        let latency = Duration::from_micros(latency_us);
+        self.limiter.record(outcome, latency, self.in_flight, Micros::new(now_us));
     }
 
     /// Lets the client retry.

@@ -79,6 +79,11 @@ pub(super) fn condition(node: &Node, callers: &Callers, problems: &mut Problems)
     }
 }
 
+/// Returns whether a method is registered, in any case.
+pub(crate) fn is_standard_method(method: &str) -> bool {
+    METHODS.iter().any(|known| known.eq_ignore_ascii_case(method))
+}
+
 fn method(node: &Node, problems: &mut Problems) -> Option<String> {
     let method = node.text()?.to_ascii_uppercase();
     if matches!(method.as_str(), "*" | "ANY" | "ALL") {

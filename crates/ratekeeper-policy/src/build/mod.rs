@@ -12,6 +12,8 @@ mod response;
 pub(crate) mod values;
 mod warnings;
 
+pub(crate) use conditions::is_standard_method;
+
 use crate::client_ip::ClientIp;
 use crate::index::{Index, SEARCHES_MAX, searches_of};
 use crate::json_fields::{JsonPaths, PATHS_MAX};

@@ -5,6 +5,7 @@
 //! of a node that dies are lost to the others until they expire. A key is leased once it is hot; until
 //! then, and for everything but checks of one limit without guarantees, every call goes to the store.
 
+mod delegated;
 mod hot_keys;
 mod lease;
 
@@ -18,7 +19,6 @@ use std::time::Duration;
 use ratekeeper_core::{Cost, Decision, Limit, Micros};
 
 use crate::charge::{Charge, ChargeKind, ChargesError, OwnedCharge};
-use crate::reservation::{ReservationRecord, ReservationStore, SettledReservation};
 use crate::store::{ApplyFailure, Op, SharedStore, Store, StoreError};
 use crate::verdict::Verdict;
 use hot_keys::HotKeys;
@@ -439,27 +439,6 @@ impl<S: SharedStore + Send + Sync + 'static> SharedStore for LeasedStore<S> {
 
     fn probe(&self, shard: usize) -> impl Future<Output = Result<(), StoreError>> + Send {
         self.inner.store.probe(shard)
-    }
-}
-
-/// A correction goes to the store, which has counted what was charged from a lease too.
-impl<S: ReservationStore + Send + Sync + 'static> ReservationStore for LeasedStore<S> {
-    fn put_reservation(
-        &self,
-        id: u128,
-        record: &ReservationRecord,
-        valid: Duration,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        self.inner.store.put_reservation(id, record, valid)
-    }
-
-    fn settle_reservation(
-        &self,
-        id: u128,
-        actual: u64,
-        now: Micros,
-    ) -> impl Future<Output = Result<Option<SettledReservation>, StoreError>> + Send {
-        self.inner.store.settle_reservation(id, actual, now)
     }
 }
 

@@ -33,7 +33,6 @@ use decide::Operation;
 use keys::key_of;
 
 pub use connection::ConnectionStats;
-pub use permits::{PermitName, PermitReply};
 pub use url::RedisUrlError;
 
 /// The default deadline of a decision.

@@ -1,82 +1,49 @@
-//! Permits that a fleet shares. Each is held until it expires; its holder renews it, so that the permits
-//! of a process that has died become free.
+//! The permits of a fleet: per key a sorted set of ids, by the time until which they are held.
 
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::keys::permit_key;
+use super::keys::{permit_key, permits_key};
 use super::reservations::set;
 use super::{RedisStore, invalid_response, script};
+use crate::permit::{PermitName, PermitReply, PermitStore};
 use crate::store::StoreError;
 
 /// The version of how a location is encoded.
 const LOCATION_VERSION: u8 = 1;
 
-/// The result of an operation on a permit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PermitReply {
-    /// Whether it is held now.
-    pub is_held: bool,
-    /// How many are held, this one included.
-    pub held: u64,
-    /// If it is not held: when the next one expires, unless its holder renews it.
-    pub free_in: Duration,
+/// What the script does.
+#[derive(Clone, Copy)]
+enum PermitOp {
+    Acquire { max: u64, lives: Duration },
+    Renew { lives: Duration },
+    Release,
 }
 
-/// One of the permits of one key.
-#[derive(Clone, Debug)]
-pub struct PermitName<'a> {
-    /// The name of the limit.
-    pub name: &'a str,
-    /// The key that the permits are of.
-    pub key: &'a [u8],
-    /// Which one: a random number, so that it is unique and cannot be guessed.
-    pub id: u128,
-}
-
-impl RedisStore {
-    /// Acquires one of `max` permits, which expires after this time unless it is renewed.
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub async fn acquire_permit(
+impl PermitStore for RedisStore {
+    async fn acquire_permit(
         &self,
         permit: &PermitName<'_>,
         max: u64,
         lives: Duration,
     ) -> Result<PermitReply, StoreError> {
-        self.permit(permit, max, lives, false).await
+        self.permit(permit, PermitOp::Acquire { max, lives }).await
     }
 
-    /// Extends a permit to this time from now on. It is lost if it had expired and none is free.
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub async fn renew_permit(
+    async fn renew_permit(
         &self,
         permit: &PermitName<'_>,
-        max: u64,
         lives: Duration,
     ) -> Result<PermitReply, StoreError> {
-        self.permit(permit, max, lives, true).await
+        self.permit(permit, PermitOp::Renew { lives }).await
     }
 
-    /// Releases a permit. Returns whether it was held: not if it was released before or has expired.
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub async fn release_permit(&self, permit: &PermitName<'_>) -> Result<bool, StoreError> {
-        Ok(self.permit(permit, 0, Duration::ZERO, true).await?.is_held)
+    async fn release_permit(&self, permit: &PermitName<'_>) -> Result<bool, StoreError> {
+        Ok(self.permit(permit, PermitOp::Release).await?.is_held)
     }
 
-    /// Keeps for this long where a permit is, so that it can be released by its id alone
-    /// ([`RedisStore::release_permit_of`]).
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub async fn put_permit_location(
+    async fn put_permit_location(
         &self,
         permit: &PermitName<'_>,
         valid: Duration,
@@ -89,11 +56,7 @@ impl RedisStore {
         self.operation().command(cmd).await.map(drop)
     }
 
-    /// Releases the permit of this id. Returns whether it was held, and its location known.
-    ///
-    /// # Errors
-    /// If the store fails. This can be called again then.
-    pub async fn release_permit_of(&self, id: u128) -> Result<bool, StoreError> {
+    async fn release_permit_of(&self, id: u128) -> Result<bool, StoreError> {
         let location_key = permit_key(&self.config.prefix, id);
         let mut get = Cmd::new();
         get.arg("GET").arg(&location_key);
@@ -110,31 +73,29 @@ impl RedisStore {
         let _ = self.operation().command(del).await;
         Ok(was_held)
     }
+}
 
+impl RedisStore {
     async fn permit(
         &self,
         permit: &PermitName<'_>,
-        max: u64,
-        lives: Duration,
-        is_held: bool,
+        op: PermitOp,
     ) -> Result<PermitReply, StoreError> {
-        let key = super::keys::permits_key(&self.config.prefix, permit.name, permit.key);
-        let args = [
-            permit.id.to_be_bytes().to_vec(),
-            max.to_string().into_bytes(),
-            lives.as_millis().to_string().into_bytes(),
-            u8::from(is_held).to_string().into_bytes(),
-        ];
+        let key = permits_key(&self.config.prefix, permit.name, permit.key);
+        let (max, lives) = match op {
+            PermitOp::Acquire { max, lives } => (max.to_string(), lives),
+            PermitOp::Renew { lives } => (String::new(), lives),
+            PermitOp::Release => (String::new(), Duration::ZERO),
+        };
+        let lives_ms = lives.as_millis().to_string();
+        let args = [permit.id.to_be_bytes().to_vec(), max.into_bytes(), lives_ms.into_bytes()];
         let reply = self.operation().script(&script::ACQUIRE, &[key], &args).await?;
         let Value::Array(numbers) = &reply else { return Err(invalid_response(&reply)) };
         let [Value::Int(is_held), Value::Int(held), Value::Int(free_ms)] = numbers[..] else {
             return Err(invalid_response(&reply));
         };
-        Ok(PermitReply {
-            is_held: is_held == 1,
-            held: held.unsigned_abs(),
-            free_in: Duration::from_millis(free_ms.unsigned_abs()),
-        })
+        let free_in = Duration::from_millis(free_ms.unsigned_abs());
+        Ok(PermitReply::new(is_held == 1, held.unsigned_abs(), free_in))
     }
 }
 

@@ -458,6 +458,11 @@ fn is_not_sent(error: &BoxError) -> bool {
         if error.downcast_ref::<std::io::Error>().is_some_and(|error| is_connect(error.kind())) {
             return true;
         }
+        // Also a name that is not resolved, and a failed TLS handshake.
+        let of_client = error.downcast_ref::<hyper_util::client::legacy::Error>();
+        if of_client.is_some_and(hyper_util::client::legacy::Error::is_connect) {
+            return true;
+        }
         #[cfg(feature = "tonic")]
         if error.is::<tonic::ConnectError>() {
             return true;

@@ -14,8 +14,9 @@ use ratekeeper_stores::{
 use super::applied::{Applied, Receipt};
 use super::hold_table::HoldTable;
 use super::maybe_ready::MaybeReady;
-use super::permits::{LocalHold, LocalPermits};
+use super::permits::LocalPermits;
 use crate::clock::Clock;
+use crate::concurrency::Permit;
 use crate::histogram::{DurationCounts, SampledHistogram};
 
 #[cfg(feature = "redis")]
@@ -51,7 +52,7 @@ pub struct Engine {
     on_failure: AtomicU8,
     pub(super) permits: LocalPermits,
     /// Permits that callers hold in this process.
-    pub(super) held_permits: HoldTable<LocalHold>,
+    pub(super) held_permits: HoldTable<Permit>,
     /// Reservations of the memory store. A shared store keeps its own.
     pub(super) reservations: HoldTable<ReservationRecord>,
     /// How long calls of the memory store took. A shared store has a histogram of its own.

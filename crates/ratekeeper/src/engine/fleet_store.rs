@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use ratekeeper_core::Micros;
 use ratekeeper_stores::{
-    ApplyFailure, Charge, LeaseStats, LeasedStore, Op, RedisStore, ReservationRecord,
-    ReservationStore, SettledReservation, SharedStore, Store, StoreError, Verdict,
+    ApplyFailure, Charge, LeaseStats, LeasedStore, Op, PermitName, PermitReply, PermitStore,
+    RedisStore, ReservationRecord, ReservationStore, SettledReservation, SharedStore, Store,
+    StoreError, Verdict,
 };
 
 pub(crate) enum FleetStore {
@@ -14,14 +15,6 @@ pub(crate) enum FleetStore {
 }
 
 impl FleetStore {
-    /// The connection that permits use, which are never leased.
-    pub(super) fn redis(&self) -> &RedisStore {
-        match self {
-            Self::Direct(store) => store,
-            Self::Leased(store) => store.store(),
-        }
-    }
-
     pub(super) fn lease_stats(&self, now: Micros) -> Option<LeaseStats> {
         match self {
             Self::Direct(_) => None,
@@ -98,6 +91,41 @@ impl SharedStore for FleetStore {
 
     async fn probe(&self, shard: usize) -> Result<(), StoreError> {
         delegate!(self, store => store.probe(shard).await)
+    }
+}
+
+impl PermitStore for FleetStore {
+    async fn acquire_permit(
+        &self,
+        permit: &PermitName<'_>,
+        max: u64,
+        lives: Duration,
+    ) -> Result<PermitReply, StoreError> {
+        delegate!(self, store => store.acquire_permit(permit, max, lives).await)
+    }
+
+    async fn renew_permit(
+        &self,
+        permit: &PermitName<'_>,
+        lives: Duration,
+    ) -> Result<PermitReply, StoreError> {
+        delegate!(self, store => store.renew_permit(permit, lives).await)
+    }
+
+    async fn release_permit(&self, permit: &PermitName<'_>) -> Result<bool, StoreError> {
+        delegate!(self, store => store.release_permit(permit).await)
+    }
+
+    async fn put_permit_location(
+        &self,
+        permit: &PermitName<'_>,
+        valid: Duration,
+    ) -> Result<(), StoreError> {
+        delegate!(self, store => store.put_permit_location(permit, valid).await)
+    }
+
+    async fn release_permit_of(&self, id: u128) -> Result<bool, StoreError> {
+        delegate!(self, store => store.release_permit_of(id).await)
     }
 }
 

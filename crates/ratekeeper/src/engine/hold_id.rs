@@ -47,11 +47,6 @@ impl HoldId {
     pub(crate) fn number(self) -> u128 {
         self.number
     }
-
-    #[cfg(all(feature = "policy", feature = "redis"))]
-    pub(crate) fn of_number(number: u128) -> Self {
-        Self { number, is_degraded: false }
-    }
 }
 
 impl fmt::Display for HoldId {

@@ -79,7 +79,6 @@ impl<T> HoldTable<T> {
     }
 
     /// Drops the entries whose deadline has passed.
-    #[cfg(feature = "policy")]
     pub(crate) fn sweep(&self, now: Micros) {
         let expired = self.lock().remove_expired(now);
         drop(expired);

@@ -18,6 +18,7 @@ mod hold_table;
 mod maybe_ready;
 #[cfg(all(feature = "client", feature = "redis"))]
 mod pause;
+mod permit_error;
 #[cfg(feature = "policy")]
 mod permits;
 mod reservations;
@@ -33,10 +34,9 @@ pub use hold_table::TooManyHeld;
 pub use maybe_ready::MaybeReady;
 #[cfg(feature = "policy")]
 pub(crate) use maybe_ready::ready_now;
+pub use permit_error::PermitError;
 #[cfg(feature = "policy")]
-pub use permits::PermitError;
-#[cfg(feature = "policy")]
-pub(crate) use permits::{InFlightPermit, PermitRequest};
+pub(crate) use permits::{InFlightPermit, PermitRefused, PermitRequest};
 #[cfg(feature = "redis")]
 pub(crate) use reservations::in_full;
 pub use reservations::{ReservationError, ReserveError, Reserved, Settled};

@@ -5,18 +5,17 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use ratekeeper_core::FailureMode;
-use ratekeeper_stores::StoreError;
 
 use super::apply::Engine;
 use super::hold_id::HoldId;
 use super::hold_table::TooManyHeld;
-use super::reservations::retry_hint;
+use super::permit_error::PermitError;
 use crate::concurrency::{ConcurrencyLimit, Permit};
 
 #[cfg(feature = "redis")]
 use {
     super::apply::EngineStore,
-    crate::shared::{AcquireError, PermitId, SharedConcurrencyLimit, SharedPermit},
+    super::fallback::{AcquireError, FleetLimit, SharedPermit, TTL},
 };
 
 /// A request for one of `max` permits of this name and key.
@@ -34,44 +33,25 @@ pub(crate) struct PermitRequest<'a> {
 pub(crate) enum InFlightPermit {
     Local(#[expect(dead_code, reason = "held for what its drop does")] Permit),
     #[cfg(feature = "redis")]
-    Fleet(#[expect(dead_code, reason = "held for what its drop does")] SharedPermit),
+    Fleet(SharedPermit),
 }
 
-/// A permit that a caller holds by an id which the store does not know.
-#[derive(Debug)]
-pub(super) enum LocalHold {
-    /// Released when it is dropped.
-    InProcess(#[expect(dead_code, reason = "held for what its drop does")] Permit),
-    /// In the store, which then failed to keep where it is.
-    #[cfg(feature = "redis")]
-    InStore { key: Vec<u8>, id: PermitId },
+impl InFlightPermit {
+    /// Returns whether it was granted without the store, which is unavailable.
+    pub(crate) fn is_degraded(&self) -> bool {
+        match self {
+            Self::Local(_) => false,
+            #[cfg(feature = "redis")]
+            Self::Fleet(permit) => permit.degraded().is_some(),
+        }
+    }
 }
 
-/// Why a permit was not released.
-///
-/// ```
-/// use ratekeeper::PermitError;
-///
-/// fn is_worth_a_retry(error: &PermitError) -> bool {
-///     matches!(error, PermitError::Store(_))
-/// }
-/// # assert!(!is_worth_a_retry(&PermitError::NotHeld));
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PermitError {
-    /// There is no such permit.
-    #[error("there is no such permit: it was released before, or it has expired")]
-    NotHeld,
-    /// It was granted without the store, and not by this process.
-    #[error(
-        "this permit was granted while the store was unavailable, so only the server that granted it can \
-         release it; this is another one, or it was released, or it has expired"
-    )]
-    HeldElsewhere,
-    /// The store is unavailable.
-    #[error("the permit was not released and is still held{hint}: {0}", hint = retry_hint(.0))]
-    Store(#[source] StoreError),
+/// All permits are held.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PermitRefused {
+    /// Whether it was decided without the store, which is unavailable.
+    pub(crate) is_degraded: bool,
 }
 
 /// The permits of this process, by the name of their limit. They outlive a policy.
@@ -79,8 +59,8 @@ pub enum PermitError {
 pub(super) struct LocalPermits(RwLock<HashMap<Arc<str>, ConcurrencyLimit>>);
 
 impl LocalPermits {
-    fn acquire(&self, request: &PermitRequest<'_>, max: u64) -> Option<Permit> {
-        let max = usize::try_from(max).unwrap_or(usize::MAX);
+    fn acquire(&self, request: &PermitRequest<'_>) -> Option<Permit> {
+        let max = usize::try_from(request.max).unwrap_or(usize::MAX);
         self.of(request.name).try_acquire_of(max, request.key)
     }
 
@@ -94,20 +74,20 @@ impl LocalPermits {
 }
 
 impl Engine {
-    /// Returns a permit, or `None` if all are held. The permit is released when it is dropped.
-    pub(crate) async fn acquire(&self, request: PermitRequest<'_>) -> Option<InFlightPermit> {
+    /// Returns a permit, which is released when it is dropped.
+    pub(crate) async fn acquire(
+        &self,
+        request: PermitRequest<'_>,
+    ) -> Result<InFlightPermit, PermitRefused> {
         #[cfg(feature = "redis")]
         if let EngineStore::Shared(fallback) = &self.store {
-            if fallback.is_called(request.key) {
-                match self.fleet(&request)?.acquire(request.key).await {
-                    Ok(permit) => return Some(InFlightPermit::Fleet(permit)),
-                    Err(AcquireError::NoPermits { .. }) => return None,
-                    Err(AcquireError::Store(_)) => {}
-                }
-            }
-            return self.acquire_without_store(&request).map(InFlightPermit::Local);
+            let permit = fallback.acquire_permit(&request.fleet_limit(), request.key).await;
+            return permit.map(InFlightPermit::Fleet).map_err(|error| PermitRefused {
+                is_degraded: !matches!(error, AcquireError::NoPermits { .. }),
+            });
         }
-        self.permits.acquire(&request, request.max).map(InFlightPermit::Local)
+        let permit = self.permits.acquire(&request).map(InFlightPermit::Local);
+        permit.ok_or(PermitRefused::default())
     }
 
     /// Returns the id of one of `max` permits of this name and key, which is held for `valid` or until it is
@@ -146,50 +126,16 @@ impl Engine {
         let request = PermitRequest { name: &CALLERS, key: &key, max, on_failure };
         #[cfg(feature = "redis")]
         if let EngineStore::Shared(fallback) = &self.store {
-            if fallback.is_called(request.key)
-                && let Some(held) = self.hold_in_store(&request, valid).await
-            {
-                return held;
-            }
-            let permit = self.acquire_without_store(&request);
-            return self.hold_here(HoldId::random().degraded(), permit, valid);
+            return match fallback.hold_permit(&request.fleet_limit(), request.key, valid).await {
+                Ok(id) => Ok(Some(id)),
+                Err(AcquireError::TooManyHeld(error)) => Err(error),
+                Err(_) => Ok(None),
+            };
         }
-        let permit = self.permits.acquire(&request, max);
-        self.hold_here(HoldId::random(), permit, valid)
-    }
-
-    fn hold_here(
-        &self,
-        id: HoldId,
-        permit: Option<Permit>,
-        valid: Duration,
-    ) -> Result<Option<HoldId>, TooManyHeld> {
-        let Some(permit) = permit else { return Ok(None) };
-        self.held_permits.insert(id, LocalHold::InProcess(permit), valid, self.now())?;
+        let Some(permit) = self.permits.acquire(&request) else { return Ok(None) };
+        let id = HoldId::random();
+        self.held_permits.insert(id, permit, valid, self.now())?;
         Ok(Some(id))
-    }
-
-    /// Returns `None` if the store is unavailable.
-    #[cfg(feature = "redis")]
-    async fn hold_in_store(
-        &self,
-        request: &PermitRequest<'_>,
-        valid: Duration,
-    ) -> Option<Result<Option<HoldId>, TooManyHeld>> {
-        let fleet = self.fleet(request)?;
-        let permit = match fleet.hold(request.key, valid).await {
-            Ok(id) => id,
-            Err(AcquireError::NoPermits { .. }) => return Some(Ok(None)),
-            Err(AcquireError::Store(_)) => return None,
-        };
-        let id = HoldId::of_number(permit.0);
-        if fleet.put_location(request.key, permit, valid).await.is_ok() {
-            return Some(Ok(Some(id)));
-        }
-        let (id, key) = (id.degraded(), request.key.to_vec());
-        let held = LocalHold::InStore { key, id: permit };
-        let held = self.held_permits.insert(id, held, valid, self.now());
-        Some(held.map(|()| Some(id)))
     }
 
     /// Releases a permit from [`Engine::hold`].
@@ -198,65 +144,23 @@ impl Engine {
     ///
     /// If there is no such permit, or the store is unavailable. It is still held then.
     pub async fn release(&self, id: HoldId) -> Result<(), PermitError> {
-        match self.held_permits.remove(id, self.now()) {
-            Some((_, LocalHold::InProcess(_))) => return Ok(()),
-            #[cfg(feature = "redis")]
-            Some((deadline, LocalHold::InStore { key, id: permit })) => {
-                // It is known until the store has released it: this call can fail, or be cancelled.
-                let held = LocalHold::InStore { key: key.clone(), id: permit };
-                self.held_permits.reinsert(id, held, deadline);
-                let was_held = self.release_in_store(&key, permit).await;
-                if was_held.is_ok() {
-                    self.held_permits.remove(id, self.now());
-                }
-                return released(was_held);
-            }
-            None if id.is_degraded() => return Err(PermitError::HeldElsewhere),
-            None => {}
-        }
         #[cfg(feature = "redis")]
         if let EngineStore::Shared(fallback) = &self.store {
-            return released(fallback.store().redis().release_permit_of(id.number()).await);
+            return fallback.release_permit(id).await;
         }
-        Err(PermitError::NotHeld)
-    }
-
-    #[cfg(feature = "redis")]
-    async fn release_in_store(&self, key: &[u8], id: PermitId) -> Result<bool, StoreError> {
-        let on_failure = self.failure_mode();
-        let request = PermitRequest { name: &CALLERS, key, max: 0, on_failure };
-        match self.fleet(&request) {
-            Some(fleet) => fleet.release(key, id).await,
-            None => Ok(false),
-        }
-    }
-
-    /// Returns the permits of the fleet, if the store is shared.
-    #[cfg(feature = "redis")]
-    fn fleet(&self, request: &PermitRequest<'_>) -> Option<SharedConcurrencyLimit> {
-        let fallback = self.fallback()?;
-        fallback.start();
-        let store = fallback.store().redis().clone();
-        Some(SharedConcurrencyLimit::new(request.name, request.max, store))
-    }
-
-    #[cfg(feature = "redis")]
-    fn acquire_without_store(&self, request: &PermitRequest<'_>) -> Option<Permit> {
-        let nodes = self.fallback().map_or(1, |fallback| u64::from(fallback.nodes()));
-        match request.on_failure {
-            FailureMode::Local => self.permits.acquire(request, (request.max / nodes).max(1)),
-            FailureMode::Open => self.permits.acquire(request, u64::MAX),
-            FailureMode::Closed => None,
+        match self.held_permits.remove(id, self.now()) {
+            Some(_) => Ok(()),
+            None if id.is_degraded() => Err(PermitError::HeldElsewhere),
+            None => Err(PermitError::NotHeld),
         }
     }
 }
 
 #[cfg(feature = "redis")]
-fn released(was_held: Result<bool, StoreError>) -> Result<(), PermitError> {
-    match was_held {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(PermitError::NotHeld),
-        Err(error) => Err(PermitError::Store(error)),
+impl PermitRequest<'_> {
+    fn fleet_limit(&self) -> FleetLimit {
+        let Self { name, max, on_failure, .. } = *self;
+        FleetLimit { name: name.clone(), max, ttl: TTL, on_failure }
     }
 }
 
@@ -298,38 +202,6 @@ mod tests {
         assert!(hold("a", b"bc").is_some() && hold("a", b"bc").is_none());
         assert!(hold("ab", b"c").is_some());
         assert_eq!(engine.permits.0.read().unwrap().len(), 1);
-    }
-
-    #[test]
-    fn only_a_failure_that_can_pass_is_worth_a_retry() {
-        let late = PermitError::Store(StoreError::Deadline(MINUTE)).to_string();
-        assert!(late.contains("still held; retry: "), "{late}");
-        let other = PermitError::Store(StoreError::OtherVersion).to_string();
-        assert!(other.contains("still held: ") && !other.contains("retry"), "{other}");
-    }
-
-    #[cfg(feature = "redis")]
-    #[tokio::test]
-    async fn a_release_that_is_cancelled_can_be_repeated() {
-        let redis = ratekeeper_testkit::RedisServer::start();
-        let text =
-            format!("version: 1\nstore: {{ url: '{}', deadline: 5s }}\nlimits: []", redis.url());
-        let policy = Policy::parse("p", &text, &crate::policy::NoSources).unwrap();
-        let limiter = PolicyLimiter::new(policy).unwrap();
-        let engine = limiter.engine();
-        let held = engine.hold("exports", b"acme", 1, MINUTE).await.unwrap().unwrap();
-        // As if the store had failed to keep where it is.
-        let (id, permit) = (held.degraded(), PermitId(held.number()));
-        let held = LocalHold::InStore { key: caller_key("exports", b"acme"), id: permit };
-        engine.held_permits.insert(id, held, MINUTE, engine.now()).unwrap();
-        {
-            let mut release = std::pin::pin!(engine.release(id));
-            let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
-            assert!(release.as_mut().poll(context).is_pending());
-        }
-        assert!(matches!(engine.release(id).await, Ok(()) | Err(PermitError::NotHeld)));
-        assert!(engine.hold("exports", b"acme", 1, MINUTE).await.unwrap().is_some());
-        assert_eq!(engine.release(id).await, Err(PermitError::HeldElsewhere), "only once");
     }
 
     #[test]

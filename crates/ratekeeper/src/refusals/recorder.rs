@@ -31,7 +31,8 @@ impl Recorder<'_> {
             Ok(admitted) => {
                 for ShadowDenial { index, applied } in &admitted.shadow_denials {
                     let limit = &admitted.limits[*index];
-                    self.refused(limit, applied.as_deref(), Outcome::ShadowDenied);
+                    let is_degraded = applied.as_ref().is_some_and(|applied| applied.is_degraded());
+                    self.refused(limit, applied.as_deref(), Outcome::ShadowDenied, is_degraded);
                 }
                 self.sample(&admitted);
                 Admission::Admitted(Box::new(admitted))
@@ -43,7 +44,10 @@ impl Recorder<'_> {
                         let reason = || RecordedReason::TooManyLimits;
                         self.record(&refusal.rule, limits[index].key.as_bytes(), reason);
                     }
-                    _ => self.refused(&limits[index], applied.as_deref(), Outcome::Denied),
+                    _ => {
+                        let (limit, is_degraded) = (&limits[index], refusal.is_degraded);
+                        self.refused(limit, applied.as_deref(), Outcome::Denied, is_degraded);
+                    }
                 }
                 Admission::Refused(refusal)
             }
@@ -68,7 +72,13 @@ impl Recorder<'_> {
         self.refusals.record(&decided, || self.details(rule, reason(), false));
     }
 
-    fn refused(&self, limit: &AppliedLimit, applied: Option<&Applied>, outcome: Outcome) {
+    fn refused(
+        &self,
+        limit: &AppliedLimit,
+        applied: Option<&Applied>,
+        outcome: Outcome,
+        is_degraded: bool,
+    ) {
         let decided = self.decided(&limit.rule, limit.key.as_bytes(), outcome);
         self.refusals.record(&decided, || {
             let charge = limit.charge();
@@ -83,7 +93,6 @@ impl Recorder<'_> {
                 },
                 (_, None) => RecordedReason::TooManyLimits,
             };
-            let is_degraded = applied.is_some_and(Applied::is_degraded);
             self.details(&limit.rule, reason, is_degraded)
         });
     }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use ratekeeper_core::{FailureMode, Key, Limit, LimitError};
 use ratekeeper_stores::{
-    Charge, ChargesError, Op, RedisConfig, RedisStore, RedisUrlError, ReservationStore, SharedStore,
+    Charge, ChargesError, Op, PermitStore, RedisConfig, RedisStore, RedisUrlError,
+    ReservationStore, SharedStore,
 };
 
 use crate::engine::fallback::Fallback;
@@ -16,7 +17,7 @@ use crate::histogram::DurationCounts;
 
 pub use crate::engine::fallback::{BreakerState, FallbackStats, StoreState};
 pub use key_request::{SettleError, SharedKeyRequest, SharedReservation};
-pub use permits::{AcquireError, InvalidPermitId, PermitId, SharedConcurrencyLimit, SharedPermit};
+pub use permits::{AcquireError, SharedConcurrencyLimit, SharedPermit};
 
 /// Decides per key whether a request may proceed now, in a store that many nodes share.
 ///
@@ -212,6 +213,27 @@ impl<S: SharedStore + Send + Sync + 'static> SharedLimiter<S> {
     /// tokio runtime.
     pub fn start(&self) {
         self.fallback.start();
+    }
+}
+
+impl<S: PermitStore + Send + Sync + 'static> SharedLimiter<S> {
+    /// Returns a limit of `max` in flight per key over the same store. Limits of the same name share their
+    /// permits.
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// use ratekeeper::SharedLimiter;
+    ///
+    /// let limiter = SharedLimiter::connect("100/minute", "redis://127.0.0.1:6379")?;
+    /// let exports = limiter.concurrency("exports", 5);
+    /// let permit = exports.acquire("tenant-7").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn concurrency(&self, name: &str, max: u64) -> SharedConcurrencyLimit<S> {
+        let limit = SharedConcurrencyLimit::over(self.fallback.clone(), name, max);
+        limit.on_failure(self.on_failure)
     }
 }
 

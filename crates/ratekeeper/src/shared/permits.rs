@@ -2,25 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ratekeeper_core::Key;
-use ratekeeper_stores::redis::PermitName;
-use ratekeeper_stores::{RedisStore, StoreError};
-use tokio::sync::Semaphore;
-use tokio::task::AbortHandle;
+use ratekeeper_core::{FailureMode, Key};
+use ratekeeper_stores::{PermitStore, RedisStore};
 
-use crate::random::unguessable_id;
+use super::{BreakerState, FallbackStats, StoreState};
+use crate::engine::fallback::{Fallback, FleetLimit, TTL};
+use crate::engine::{HoldId, PermitError};
 
-/// How long a permit is held unless it is renewed. The permits of a process that died expire after it.
-const TTL: Duration = Duration::from_secs(10);
-/// How often the release of a permit is retried that may have been granted although no reply came, and the
-/// first back-off. Each further one is twice as long: 25 seconds in all.
-const RELEASE_TRIES: u32 = 8;
-const RELEASE_AFTER: Duration = Duration::from_millis(100);
-/// How many of these retries run at a time. Beyond that, such permits stay held until they expire.
-static RELEASING: Semaphore = Semaphore::const_new(1_000);
+pub use crate::engine::fallback::{AcquireError, SharedPermit};
 
 /// Limits how many requests are in flight per key, in the whole fleet.
 ///
@@ -40,260 +31,142 @@ static RELEASING: Semaphore = Semaphore::const_new(1_000);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
-pub struct SharedConcurrencyLimit {
-    name: Arc<str>,
-    max: u64,
-    ttl: Duration,
-    store: RedisStore,
+///
+/// # When the store is slow or unavailable
+///
+/// As for [`SharedLimiter`](crate::SharedLimiter), there is a decision within the store's deadline, a circuit
+/// breaker, and a [`FailureMode`] ([`SharedConcurrencyLimit::on_failure`]). By default each node grants its
+/// share: `max` divided by the number of nodes, at least one, of which it has used what the store has granted
+/// it. [`SharedPermit::degraded`] says that the store did not grant a permit. When the store is available
+/// again, it learns of every permit that is still held.
+///
+/// It needs a tokio runtime from the first call on.
+pub struct SharedConcurrencyLimit<S = RedisStore> {
+    limit: FleetLimit,
+    fallback: Arc<Fallback<S>>,
 }
 
-impl fmt::Debug for SharedConcurrencyLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, max, .. } = self;
-        f.debug_struct("SharedConcurrencyLimit").field("name", name).field("max", max).finish()
+impl<S> Clone for SharedConcurrencyLimit<S> {
+    fn clone(&self) -> Self {
+        Self { limit: self.limit.clone(), fallback: self.fallback.clone() }
     }
 }
 
-impl SharedConcurrencyLimit {
+impl<S> fmt::Debug for SharedConcurrencyLimit<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FleetLimit { name, max, .. } = &self.limit;
+        f.debug_struct("SharedConcurrencyLimit")
+            .field("name", name)
+            .field("max", max)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: PermitStore + Send + Sync + 'static> SharedConcurrencyLimit<S> {
     /// Returns a limit of `max` per key. Limits of the same name share their permits.
-    pub fn new(name: &str, max: u64, store: RedisStore) -> Self {
-        Self { name: name.into(), max, ttl: TTL, store }
+    ///
+    /// If the process has other limits in this store, make it from one of them, so that they share a circuit
+    /// breaker and count as one node: [`SharedLimiter::concurrency`](crate::SharedLimiter::concurrency),
+    /// [`SharedConcurrencyLimit::with_limit`].
+    pub fn new(name: &str, max: u64, store: S) -> Self {
+        Self::over(Fallback::new(store), name, max)
+    }
+
+    pub(crate) fn over(fallback: Arc<Fallback<S>>, name: &str, max: u64) -> Self {
+        let on_failure = FailureMode::default();
+        Self { limit: FleetLimit { name: name.into(), max, ttl: TTL, on_failure }, fallback }
+    }
+
+    /// Returns a limit of another name over the same store.
+    #[must_use]
+    pub fn with_limit(&self, name: &str, max: u64) -> Self {
+        let limit = FleetLimit { name: name.into(), max, ..self.limit.clone() };
+        Self { limit, ..self.clone() }
     }
 
     /// Sets how long a permit is held unless it is renewed; at least a tenth of a second.
     #[must_use]
-    pub fn with_ttl(self, ttl: Duration) -> Self {
-        Self { ttl: ttl.max(Duration::from_millis(100)), ..self }
+    pub fn with_ttl(mut self, ttl: Duration) -> Self {
+        self.limit.ttl = ttl.max(Duration::from_millis(100));
+        self
+    }
+
+    /// Sets what happens when the store is unavailable: permits of this node's share (the default), permits
+    /// without a limit, or none.
+    #[must_use]
+    pub fn on_failure(mut self, on_failure: FailureMode) -> Self {
+        self.limit.on_failure = on_failure;
+        self
+    }
+
+    /// Sets the number of nodes by which limits are divided while the store is unavailable, instead of counting
+    /// the nodes.
+    #[must_use]
+    pub fn with_nodes(self, nodes: u32) -> Self {
+        self.fallback.fix_nodes(nodes);
+        self
     }
 
     /// Returns a permit for this key.
     ///
     /// # Errors
     ///
-    /// If all permits are held, or the store is unavailable.
+    /// If all permits are held; while the store is unavailable, if this node's share is held, or there are no
+    /// permits without the store ([`FailureMode::Closed`]).
     pub async fn acquire<K: Key + ?Sized>(&self, key: &K) -> Result<SharedPermit, AcquireError> {
-        let id = unguessable_id();
-        self.take(key.key_bytes(), id, self.ttl).await?;
-        Ok(SharedPermit::new(self.clone(), key.key_bytes().into(), id))
+        self.fallback.acquire_permit(&self.limit, key.key_bytes()).await
     }
 
-    /// Returns a permit that is held for this long, at least a millisecond, or until it is released, even if
-    /// this process exits. Any process that knows its id can release it
-    /// ([`SharedConcurrencyLimit::release`]).
+    /// Returns the id of a permit that is held for this long, at least a millisecond, or until it is released,
+    /// even if this process exits. Any process that shares the store can release it
+    /// ([`SharedConcurrencyLimit::release`]). While the store is unavailable ([`HoldId::is_degraded`]), this
+    /// process holds it, and only this one can release it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratekeeper::SharedConcurrencyLimit;
+    ///
+    /// # async fn f(exports: SharedConcurrencyLimit) -> Result<(), Box<dyn std::error::Error>> {
+    /// let id = exports.hold("tenant-7", Duration::from_secs(60)).await?;
+    /// // Another process that gets the text of the id can release the permit.
+    /// let text = id.to_string();
+    /// exports.release(text.parse()?).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
-    /// If all permits are held, or the store is unavailable. The store may have granted the permit all the
-    /// same; it is then released in the background, and expires if that fails too.
+    /// As [`SharedConcurrencyLimit::acquire`], and if too many are held in this process. The store may have
+    /// granted the permit all the same; it is then released in the background, and expires if that fails too.
     pub async fn hold<K: Key + ?Sized>(
         &self,
         key: &K,
         valid: Duration,
-    ) -> Result<PermitId, AcquireError> {
-        let (key, id) = (key.key_bytes(), unguessable_id());
-        let taken = self.take(key, id, valid.max(Duration::from_millis(1))).await;
-        if let Err(AcquireError::Store(_)) = taken {
-            self.release_in_background(key, PermitId(id));
-        }
-        taken.map(|()| PermitId(id))
+    ) -> Result<HoldId, AcquireError> {
+        self.fallback.hold_permit(&self.limit, key.key_bytes(), valid).await
     }
 
-    /// Releases a permit from [`SharedConcurrencyLimit::hold`], and returns whether it was still held.
+    /// Releases a permit from [`SharedConcurrencyLimit::hold`].
     ///
     /// # Errors
     ///
-    /// If the store is unavailable.
-    pub async fn release<K: Key + ?Sized>(
-        &self,
-        key: &K,
-        id: PermitId,
-    ) -> Result<bool, StoreError> {
-        let name = PermitName { name: &self.name, key: key.key_bytes(), id: id.0 };
-        self.store.release_permit(&name).await
+    /// If there is no such permit, or the store is unavailable. It is still held then.
+    pub async fn release(&self, id: HoldId) -> Result<(), PermitError> {
+        self.fallback.release_permit(id).await
     }
 
-    /// Keeps in the store where a permit is, so that it can be released by its id alone.
-    #[cfg(feature = "policy")]
-    pub(crate) async fn put_location(
-        &self,
-        key: &[u8],
-        id: PermitId,
-        valid: Duration,
-    ) -> Result<(), StoreError> {
-        let name = PermitName { name: &self.name, key, id: id.0 };
-        self.store.put_permit_location(&name, valid).await
+    /// Returns whether the store is available.
+    pub fn state(&self) -> StoreState {
+        self.fallback.state()
     }
 
-    async fn take(&self, key: &[u8], id: u128, ttl: Duration) -> Result<(), AcquireError> {
-        let name = PermitName { name: &self.name, key, id };
-        let reply = self.store.acquire_permit(&name, self.max, ttl).await;
-        let reply = reply.map_err(AcquireError::Store)?;
-        match reply.is_held {
-            true => Ok(()),
-            false => Err(AcquireError::NoPermits { max: self.max, free_in: reply.free_in }),
-        }
+    /// Returns the state of the circuit breaker.
+    pub fn breaker_state(&self) -> BreakerState {
+        self.fallback.breaker_state()
     }
 
-    fn release_in_background(&self, key: &[u8], id: PermitId) {
-        let Ok(slot) = RELEASING.try_acquire() else { return };
-        let (limit, key) = (self.clone(), Box::<[u8]>::from(key));
-        tokio::spawn(async move {
-            for attempt in 0..RELEASE_TRIES {
-                tokio::time::sleep(RELEASE_AFTER * 2_u32.pow(attempt)).await;
-                if limit.release(&*key, id).await.is_ok() {
-                    break;
-                }
-            }
-            drop(slot);
-        });
+    /// Returns counters of the store and its fallback.
+    pub fn stats(&self) -> FallbackStats {
+        self.fallback.stats()
     }
-}
-
-/// The id of a permit that is held in the store: 128 random bits, written as 32 hexadecimal digits.
-///
-/// ```
-/// use std::time::Duration;
-/// use ratekeeper::SharedConcurrencyLimit;
-///
-/// # async fn f(exports: SharedConcurrencyLimit) -> Result<(), Box<dyn std::error::Error>> {
-/// let id = exports.hold("tenant-7", Duration::from_secs(60)).await?;
-/// // Another process that gets the text of the id can release the permit.
-/// let text = id.to_string();
-/// exports.release("tenant-7", text.parse()?).await?;
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PermitId(pub(crate) u128);
-
-impl fmt::Display for PermitId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-impl std::str::FromStr for PermitId {
-    type Err = InvalidPermitId;
-
-    fn from_str(text: &str) -> Result<Self, InvalidPermitId> {
-        let is_plain = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let number = u128::from_str_radix(text, 16).ok().filter(|_| is_plain);
-        number.map(Self).ok_or(InvalidPermitId)
-    }
-}
-
-/// The text is not a [`PermitId`].
-///
-/// ```
-/// use ratekeeper::shared::{InvalidPermitId, PermitId};
-///
-/// assert_eq!("17".parse::<PermitId>(), Err(InvalidPermitId));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a permit's id has 32 hexadecimal digits")]
-pub struct InvalidPermitId;
-
-/// A permit to be in flight until it is dropped.
-///
-/// ```
-/// use ratekeeper::SharedConcurrencyLimit;
-///
-/// # async fn f(exports: SharedConcurrencyLimit) -> Result<(), Box<dyn std::error::Error>> {
-/// let permit = exports.acquire("tenant-7").await?;
-/// // … export …
-/// if permit.is_lost() {
-///     eprintln!("the store was unavailable for too long; another export may have started");
-/// }
-/// # Ok(()) }
-/// ```
-#[must_use = "a permit that is dropped is released"]
-pub struct SharedPermit {
-    held: Arc<PermitHold>,
-    renewal: AbortHandle,
-}
-
-struct PermitHold {
-    limit: SharedConcurrencyLimit,
-    key: Box<[u8]>,
-    id: u128,
-    is_lost: AtomicBool,
-}
-
-impl PermitHold {
-    fn name(&self) -> PermitName<'_> {
-        PermitName { name: &self.limit.name, key: &self.key, id: self.id }
-    }
-}
-
-impl fmt::Debug for SharedPermit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedPermit").field("limit", &self.held.limit).finish_non_exhaustive()
-    }
-}
-
-impl SharedPermit {
-    fn new(limit: SharedConcurrencyLimit, key: Box<[u8]>, id: u128) -> Self {
-        let held = Arc::new(PermitHold { limit, key, id, is_lost: AtomicBool::new(false) });
-        let renewal = tokio::spawn(renew(held.clone())).abort_handle();
-        Self { held, renewal }
-    }
-
-    /// Returns whether it has expired because it could not be renewed, so that another request may hold it.
-    pub fn is_lost(&self) -> bool {
-        self.held.is_lost.load(Ordering::Acquire)
-    }
-}
-
-impl Drop for SharedPermit {
-    fn drop(&mut self) {
-        self.renewal.abort();
-        let held = self.held.clone();
-        // Without a runtime it cannot be released, and expires.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                let _ = held.limit.store.release_permit(&held.name()).await;
-            });
-        }
-    }
-}
-
-async fn renew(held: Arc<PermitHold>) {
-    loop {
-        tokio::time::sleep(held.limit.ttl / 3).await;
-        let SharedConcurrencyLimit { max, ttl, store, .. } = &held.limit;
-        // If the store is unavailable, the next attempt may still be in time.
-        if let Ok(reply) = store.renew_permit(&held.name(), *max, *ttl).await {
-            held.is_lost.store(!reply.is_held, Ordering::Release);
-        }
-    }
-}
-
-/// Why there is no permit.
-///
-/// ```
-/// use ratekeeper::SharedConcurrencyLimit;
-/// use ratekeeper::shared::AcquireError;
-///
-/// # async fn f(exports: SharedConcurrencyLimit) {
-/// match exports.acquire("tenant-7").await {
-///     Ok(_permit) => println!("exporting"),
-///     Err(AcquireError::NoPermits { max, .. }) => println!("{max} exports are running"),
-///     Err(error) => println!("{error}"),
-/// }
-/// # }
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AcquireError {
-    /// All permits are held.
-    #[error("all {max} permits are held")]
-    NoPermits {
-        /// How many there are.
-        max: u64,
-        /// When the next one expires unless it is renewed.
-        free_in: Duration,
-    },
-    /// The store is unavailable.
-    #[error(transparent)]
-    Store(StoreError),
 }

@@ -84,6 +84,16 @@ async fn a_post_is_repeated_only_if_it_was_never_sent() {
 }
 
 #[tokio::test]
+async fn a_post_to_a_name_that_is_not_resolved_was_never_sent() {
+    let client = client(&Outbound::new("200/s per host").unwrap());
+    let request = Request::post("http://no-such-host.invalid/").body(Body::from("{}")).unwrap();
+    let error = client.oneshot(request).await.unwrap_err();
+    let OutboundError::Failed { attempts: 3, stop: Some(StopReason::Attempts), .. } = error else {
+        panic!("{error}")
+    };
+}
+
+#[tokio::test]
 async fn a_black_hole_takes_no_longer_than_its_timeouts() {
     let server = ScriptedServer::always(ScriptedResponse::black_hole());
     let outbound = Outbound::new("100/s burst 10 per host").unwrap();

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use ratekeeper_core::{FailureMode, Micros};
 use ratekeeper_stores::{Charge, LateReply, Op, OwnedCharge, SharedStore};
-use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::status::StoreState;
@@ -18,23 +19,46 @@ const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 /// The pause between two probes, at first and at most.
 const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(50);
 pub(super) const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// How many keys of the backlog are charged at a time.
+/// How many keys of the backlog are charged, and how many permits are renewed, at a time.
 const REPORTS_MAX: usize = 64;
 /// How long a late reply is waited for, and how many at a time.
 const LATE_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 const LATE_REPLIES_MAX: usize = 16_384;
 
-#[derive(Default)]
 pub(super) struct Background {
     is_started: AtomicBool,
     /// Ends a pause early: a breaker has opened, or there is a backlog.
     wake: Arc<Notify>,
     late_replies: AtomicUsize,
+    recovered: Notify,
+    permit_reports: Semaphore,
+}
+
+impl Default for Background {
+    fn default() -> Self {
+        Self {
+            is_started: AtomicBool::default(),
+            wake: Arc::default(),
+            late_replies: AtomicUsize::default(),
+            recovered: Notify::default(),
+            permit_reports: Semaphore::new(REPORTS_MAX),
+        }
+    }
 }
 
 impl Background {
     pub(super) fn wake(&self) {
         self.wake.notify_one();
+    }
+
+    /// Waits until a shard whose breaker was open is available again.
+    pub(super) fn recovered(&self) -> Notified<'_> {
+        self.recovered.notified()
+    }
+
+    /// Waits until few enough other permits are renewed.
+    pub(super) async fn report_slot(&self) -> Option<SemaphorePermit<'_>> {
+        self.permit_reports.acquire().await.ok()
     }
 }
 
@@ -77,6 +101,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
                 Ok(()) => {
                     self.breakers.of(shard).probe_succeeded();
                     self.note_available();
+                    self.background.recovered.notify_waiters();
                 }
                 Err(error) => self.counters.count_error(&error),
             }
@@ -170,6 +195,7 @@ async fn run<S: SharedStore + Send + Sync + 'static>(fallback: Weak<Fallback<S>>
         }
         fallback.probe().await;
         fallback.report_backlog().await;
+        fallback.sweep();
         let is_urgent = fallback.breakers.open().next().is_some() || fallback.backlog.len() > 0;
         let pause = match is_urgent {
             true => jittered(interval),

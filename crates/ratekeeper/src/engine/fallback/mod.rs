@@ -10,10 +10,17 @@ mod backlog;
 mod breaker;
 #[cfg(feature = "policy")]
 mod correction;
+#[cfg(test)]
+mod flaky_store;
 mod local_share;
 mod membership;
+mod node_permits;
 #[cfg(test)]
 mod over_admission;
+#[cfg(test)]
+mod permit_bounds;
+mod permit_keeper;
+mod permits;
 mod reservations;
 mod status;
 
@@ -35,9 +42,14 @@ use backlog::Backlog;
 use breaker::Breakers;
 use local_share::LocalShare;
 use membership::Membership;
+use node_permits::NodePermits;
+use permits::LocalHold;
 use reservations::LocalReservation;
 use status::{Counters, Status, StoreObserver};
 
+pub use permit_keeper::SharedPermit;
+pub use permits::AcquireError;
+pub(crate) use permits::{FleetLimit, TTL};
 pub use ratekeeper_control::BreakerState;
 pub use status::{FallbackStats, StoreState};
 
@@ -55,6 +67,10 @@ pub(crate) struct Fallback<S> {
     background: Background,
     /// Reservations that the store does not keep.
     reservations: HoldTable<LocalReservation>,
+    /// The permits of this node.
+    permits: Arc<NodePermits>,
+    /// Permits that are held by ids which the store does not know.
+    held_permits: HoldTable<LocalHold>,
 }
 
 impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
@@ -75,6 +91,8 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
             counters: Counters::default(),
             background: Background::default(),
             reservations: HoldTable::default(),
+            permits: Arc::default(),
+            held_permits: HoldTable::default(),
         })
     }
 
@@ -119,6 +137,13 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
             backlog_dropped: self.backlog.dropped(),
             ..self.counters.stats()
         }
+    }
+
+    /// Drops reservations and permits that have expired in this process.
+    pub(crate) fn sweep(&self) {
+        let now = self.clock.now();
+        self.reservations.sweep(now);
+        self.held_permits.sweep(now);
     }
 
     /// Whether calls go to the shard of this key. While its breaker is open, no request waits for it.

@@ -1,126 +1,15 @@
 //! Bounds on what a fleet admits while its store fails and recovers, in virtual time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use ratekeeper_core::{FailureMode, Limit, Micros};
-use ratekeeper_stores::{
-    ApplyFailure, Charge, MemoryStore, Op, OwnedCharge, SharedStore, Store, StoreError, Verdict,
-};
-use tokio::sync::oneshot;
+use ratekeeper_stores::{Charge, Op};
 
+use super::flaky_store::{Failing, FlakyStore, failing, phases};
 use super::{BreakerState, Fallback, StoreState};
 use crate::clock::{Clock, ManualClock};
-
-/// How the store fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Failing {
-    /// Calls never arrive.
-    Gone,
-    /// Calls wait, and are carried out when it goes on.
-    Stalled,
-    /// Calls are carried out, but the replies come too late.
-    Slow,
-}
-
-#[derive(Clone)]
-struct FlakyStore(Arc<FlakyState>);
-
-struct FlakyState {
-    store: MemoryStore,
-    clock: ManualClock,
-    failing: Failing,
-    is_up: AtomicBool,
-    waiting: Mutex<Vec<StalledCall>>,
-}
-
-/// A call that has not been carried out yet.
-struct StalledCall {
-    op: Op,
-    charge: OwnedCharge,
-    reply: oneshot::Sender<Option<Micros>>,
-}
-
-impl FlakyStore {
-    fn new(failing: Failing, clock: ManualClock) -> Self {
-        let (store, waiting) = (MemoryStore::new(), Mutex::default());
-        Self(Arc::new(FlakyState { store, clock, failing, is_up: AtomicBool::new(true), waiting }))
-    }
-
-    fn set_up(&self, is_up: bool) {
-        self.0.is_up.store(is_up, Ordering::Relaxed);
-        let waiting = std::mem::take(&mut *self.0.waiting.lock().unwrap());
-        for StalledCall { op, charge, reply } in waiting {
-            let _ = reply.send(self.charged_at(op, &charge.as_charge()));
-        }
-    }
-
-    fn charged_at(&self, op: Op, charge: &Charge<'_>) -> Option<Micros> {
-        let now = self.0.clock.now();
-        let verdict = self.0.store.apply_now(op, &[*charge], now).unwrap();
-        (op == Op::Charge || verdict.allowed()).then_some(now)
-    }
-
-    fn check_up(&self) -> Result<(), StoreError> {
-        match self.0.is_up.load(Ordering::Relaxed) {
-            true => Ok(()),
-            false => Err(StoreError::Deadline(Duration::from_millis(5))),
-        }
-    }
-}
-
-impl Store for FlakyStore {
-    async fn apply(
-        &self,
-        op: Op,
-        charges: &[Charge<'_>],
-        now: Micros,
-    ) -> Result<Verdict, StoreError> {
-        self.try_apply(op, charges, now).await.map_err(|failure| failure.error)
-    }
-
-    async fn reset(&self, _: &Charge<'_>) -> Result<(), StoreError> {
-        unreachable!("keys are not reset here")
-    }
-
-    async fn usage_ttl(&self, _: &Charge<'_>, _: Micros) -> Result<Duration, StoreError> {
-        unreachable!("usage is not read here")
-    }
-}
-
-impl SharedStore for FlakyStore {
-    async fn announce(&self, _: &str, _: Duration) -> Result<u32, StoreError> {
-        self.check_up().map(|()| 1)
-    }
-
-    async fn try_apply(
-        &self,
-        op: Op,
-        charges: &[Charge<'_>],
-        _: Micros,
-    ) -> Result<Verdict, ApplyFailure> {
-        let Err(error) = self.check_up() else {
-            return Ok(self.0.store.apply_now(op, charges, self.0.clock.now()).unwrap());
-        };
-        let (reply, receiver) = oneshot::channel();
-        match self.0.failing {
-            Failing::Gone => drop(reply.send(None)),
-            Failing::Stalled => {
-                let charge = (&charges[0]).into();
-                self.0.waiting.lock().unwrap().push(StalledCall { op, charge, reply });
-            }
-            Failing::Slow => drop(reply.send(self.charged_at(op, &charges[0]))),
-        }
-        let late = Box::pin(async move { receiver.await.ok().flatten() });
-        Err(ApplyFailure { error, shard: 0, late: Some(late) })
-    }
-
-    async fn probe(&self, _: usize) -> Result<(), StoreError> {
-        self.check_up()
-    }
-}
 
 struct Case {
     limit: Limit,
@@ -195,14 +84,6 @@ fn most_beyond_flow(Run { admitted, unaware }: &Run, per_ms: f64) -> f64 {
     most
 }
 
-fn failing() -> impl Strategy<Value = Failing> {
-    prop_oneof![Just(Failing::Gone), Just(Failing::Stalled), Just(Failing::Slow)]
-}
-
-fn phases() -> impl Strategy<Value = Vec<u64>> {
-    prop::collection::vec(prop_oneof![1..20_u64, 50..300_u64], 2..14)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
@@ -260,16 +141,10 @@ async fn missing_every_other_deadline(nodes: u32, calls: u64) -> (FlakyStore, Li
     (store, limit, admitted)
 }
 
-fn used(store: &FlakyStore, limit: &Limit) -> u64 {
-    let charge = Charge::new(limit, "k");
-    let verdict = store.0.store.apply_now(Op::Peek, &[charge], store.0.clock.now()).unwrap();
-    limit.quota() - verdict.remaining()
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_charge_whose_reply_comes_late_is_not_made_twice() {
     let (store, limit, admitted) = missing_every_other_deadline(1, 40).await;
-    assert_eq!((admitted, used(&store, &limit)), (40, 40));
+    assert_eq!((admitted, store.used(&limit)), (40, 40));
 }
 
 #[tokio::test(start_paused = true)]
@@ -288,7 +163,7 @@ async fn a_backlog_that_was_charged_although_the_reply_came_late_is_not_charged_
         assert!(applied.allowed() && applied.is_degraded());
         store.set_up(true);
         tokio::time::sleep(Duration::from_secs(5)).await;
-        assert_eq!(used(&store, &limit), 11, "{algorithm}");
+        assert_eq!(store.used(&limit), 11, "{algorithm}");
     }
 }
 
@@ -310,8 +185,8 @@ async fn reports_above_the_limit_are_charged_in_full_after_an_outage_and_once_af
             tokio::time::sleep(Duration::from_secs(30)).await;
             // 3000 are charged: a refund of 2001 leaves 1.
             let refund = report.cost(ratekeeper_core::Cost::of(2_001));
-            let left = store.0.store.apply_now(Op::refund_latest(), &[refund], clock.now());
-            assert_eq!(left.unwrap().remaining(), 1, "{failing:?} {algorithm}");
+            let left = store.apply_now(Op::refund_latest(), &refund);
+            assert_eq!(left.remaining(), 1, "{failing:?} {algorithm}");
         }
     }
 }
@@ -330,14 +205,14 @@ async fn a_late_charge_that_may_have_been_cut_is_not_refunded() {
     assert!(!node.apply(Op::Check, &[overdraft]).await.unwrap().allowed(), "its share is used up");
     store.set_up(true);
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(used(&store, &limit), 1_000, "110 of the 800 were charged, and are not refunded");
+    assert_eq!(store.used(&limit), 1_000, "110 of the 800 were charged, and are not refunded");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_late_charge_for_a_request_that_was_denied_is_refunded() {
     // A share of two, which the store's first decisions use up.
     let (store, limit, admitted) = missing_every_other_deadline(500, 40).await;
-    assert_eq!((admitted, used(&store, &limit)), (21, 21));
+    assert_eq!((admitted, store.used(&limit)), (21, 21));
 }
 
 #[tokio::test(start_paused = true)]
@@ -352,11 +227,11 @@ async fn what_was_admitted_without_the_store_is_charged_when_it_is_back() {
         let applied = node.apply(Op::Check, &[charge]).await.unwrap();
         assert!(applied.allowed() && applied.degraded().is_some());
     }
-    assert_eq!((used(&store, &limit), node.stats().backlog_keys), (0, 1));
+    assert_eq!((store.used(&limit), node.stats().backlog_keys), (0, 1));
     store.set_up(true);
     tokio::time::sleep(Duration::from_secs(5)).await;
     let stats = node.stats();
-    assert_eq!((used(&store, &limit), stats.backlog_keys, stats.backlog_charged), (10, 0, 10));
+    assert_eq!((store.used(&limit), stats.backlog_keys, stats.backlog_charged), (10, 0, 10));
 }
 
 #[tokio::test(start_paused = true)]

@@ -182,10 +182,4 @@ impl<S: ReservationStore + Send + Sync + 'static> Fallback<S> {
             drop(slot);
         });
     }
-
-    /// Drops reservations that have expired.
-    #[cfg(feature = "policy")]
-    pub(crate) fn sweep(&self) {
-        self.reservations.sweep(self.clock.now());
-    }
 }
