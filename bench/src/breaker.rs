@@ -19,7 +19,7 @@ const SLOW: Duration = Duration::from_secs(2);
 const MINUTE: SlidingWindow = SlidingWindow::Time(Duration::from_secs(60));
 
 /// Measures a number of calls with a number of threads: ns per call.
-type Entry = (&'static str, Box<dyn Fn(usize) -> f64>);
+pub(crate) type Entry = (&'static str, Box<dyn Fn(usize) -> f64>);
 
 pub fn report() {
     println!("\n## A closed circuit breaker: ns per call (2 threads: wall time over all calls)\n");
@@ -118,7 +118,7 @@ fn consecutive() -> failsafe::StateMachine<impl failsafe::FailurePolicy, ()> {
 }
 
 /// Measures all entries, interleaved by round.
-fn table(title: &str, entries: Vec<Entry>) {
+pub(crate) fn table(title: &str, entries: Vec<Entry>) {
     let mut times = vec![[const { Vec::new() }; 2]; entries.len()];
     entries.iter().for_each(|(_, run)| _ = run(1));
     for _ in 0..ROUNDS {
@@ -134,7 +134,7 @@ fn table(title: &str, entries: Vec<Entry>) {
     println!();
 }
 
-fn plain<B: Sync + 'static>(
+pub(crate) fn plain<B: Sync + 'static>(
     name: &'static str,
     breaker: B,
     call: impl Fn(&B) + Sync + Copy + 'static,
@@ -145,13 +145,16 @@ fn plain<B: Sync + 'static>(
     (name, Box::new(run))
 }
 
-fn service<S>(name: &'static str, service: S) -> Entry
+pub(crate) fn service<S>(name: &'static str, service: S) -> Entry
 where
     S: Service<(), Error: std::fmt::Debug> + Clone + Send + Sync + 'static,
 {
     let run = move |threads| {
         timed(threads, SERVICE_CALLS, |_| {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build()
+                .expect("a runtime");
             let mut service = service.clone();
             runtime.block_on(async {
                 for _ in 0..SERVICE_CALLS {

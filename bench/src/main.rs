@@ -9,11 +9,14 @@
 //!
 //! `breaker` measures what a circuit breaker costs a call, in half a minute.
 //!
+//! `adaptive` measures what a permit of a concurrency limit costs, in half a minute.
+//!
 //! `gateway` measures the gateway against nginx, in four minutes and the time that it takes to build.
 //!
 //! `redis` measures scripts and the store on a redis-server that it starts itself, in about five
 //! minutes; `redis quick` does the same with less of everything.
 
+mod adaptive;
 mod allocations;
 mod breaker;
 mod client;
@@ -59,13 +62,14 @@ fn main() {
         ["serve-peer", name, port] => serve::peers::run(name, port),
         ["client"] => client::report(),
         ["breaker"] => breaker::report(),
+        ["adaptive"] => adaptive::report(),
         ["policy"] => policy::report(),
         ["policy", "layer"] => policy::profile(),
         ["redis"] => redis::report(redis::FULL),
         ["redis", "quick"] => redis::report(redis::QUICK),
         _ => {
             eprintln!(
-                "usage: ratekeeper-bench [quick|speed|algorithms|memory|clocks|policy|client|breaker|gateway [quick]|serve [quick]|redis [quick]]"
+                "usage: ratekeeper-bench [quick|speed|algorithms|memory|clocks|policy|client|breaker|adaptive|gateway [quick]|serve [quick]|redis [quick]]"
             );
             std::process::exit(2);
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use ratekeeper_control::Micros;
 use ratekeeper_control::adaptive::{
-    AdaptiveError, Aimd, Bounds, ConcurrencyController, Gradient2, Knee, LimitAlgorithm,
-    SampleOutcome, Vegas, Window, WindowAggregator, WindowConfig,
+    AdaptiveAlgorithm, AdaptiveConfig, AdaptiveError, Aimd, Bounds, ConcurrencyController,
+    Gradient2, Knee, LimitAlgorithm, SampleOutcome, Vegas, Window, WindowAggregator, WindowConfig,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -255,4 +255,41 @@ fn what_is_out_of_range_is_rejected() {
         let error = WindowAggregator::new(config).unwrap_err();
         assert_eq!(error, AdaptiveError::Duration(min, max));
     }
+}
+
+#[test]
+fn a_target_latency_bounds_the_limit_of_every_algorithm() {
+    // 100 workers of 10 ms, in whole milliseconds.
+    let window = |limit: u32, second: u64| {
+        let latency = Duration::from_millis(u64::from(limit.max(100)) / 10);
+        Window { latency_p90: latency, ..saturated(100, limit, second) }
+    };
+    for algorithm in AdaptiveAlgorithm::ALL {
+        let bounds = Bounds::new(1, 400, 1_000).unwrap();
+        let config = AdaptiveConfig::DEFAULT.with_algorithm(algorithm).with_bounds(bounds);
+        let mut bounded =
+            config.with_target(Duration::from_millis(12)).controller().expect("a target");
+        for second in 0..60 {
+            bounded.update(&window(bounded.limit(), second));
+        }
+        let name = bounded.name();
+        assert_eq!(name, algorithm.name());
+        assert!((60..=130).contains(&bounded.limit()), "{name}: {}", bounded.limit());
+    }
+    let zero = AdaptiveConfig::DEFAULT.with_target(Duration::ZERO);
+    assert_eq!(zero.controller().err(), Some(AdaptiveError::Target));
+}
+
+#[test]
+fn what_is_in_flight_is_known_even_if_aggregators_are_merged_often() {
+    let mut parts = [WindowAggregator::default(), WindowAggregator::default()];
+    let mut whole = WindowAggregator::default();
+    for n in 0..200u64 {
+        let now = Micros::new(START + n * 10_000);
+        let latency = Duration::from_millis(20);
+        parts[n as usize % 2].record(SampleOutcome::Success, latency, 7, now);
+        parts.iter_mut().for_each(|part| whole.merge(part));
+    }
+    let window = whole.try_close(Micros::new(START + 2 * SECOND)).unwrap();
+    assert!((6.0..=7.0).contains(&window.in_flight_mean), "{}", window.in_flight_mean);
 }

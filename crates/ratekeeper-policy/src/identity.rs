@@ -182,8 +182,15 @@ pub struct Key(smallvec::SmallVec<[u8; 64]>);
 
 impl Key {
     /// Returns the key of a limit with one count for all requests.
-    pub(crate) fn of_all() -> Self {
+    #[must_use]
+    pub fn of_all() -> Self {
         Self(smallvec::smallvec![b'*'])
+    }
+
+    /// Returns whether it is that of all requests together.
+    #[must_use]
+    pub fn is_of_all(&self) -> bool {
+        *self == Self::of_all()
     }
 
     /// Returns the key as bytes.

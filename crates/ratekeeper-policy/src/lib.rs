@@ -69,8 +69,7 @@ pub use identity::{Key, MissingReason};
 pub use policy::{NoSources, Policy, SourceError, Sources, StoreSettings};
 pub use problems::{PolicyErrors, Problem};
 pub use protection::{
-    AdaptiveAlgorithm, AdaptiveRule, ConcurrencyRule, DependencyRule, Permits, QueueRule,
-    ShedAttributes, SheddingRule,
+    AdaptiveRule, ConcurrencyRule, DependencyRule, Permits, QueueRule, ShedAttributes, SheddingRule,
 };
 pub use reads::{AttributeUse, ReadAttribute, WithoutAttribute};
 pub use refusals::{RefusalKeys, RefusalSettings};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratekeeper_control::adaptive::Bounds;
+use ratekeeper_control::adaptive::{AdaptiveAlgorithm, AdaptiveConfig, Bounds};
 use ratekeeper_control::{BreakerConfig, Class, QueueOrder, ShedderConfig, user_hash};
 use ratekeeper_core::Limit;
 
@@ -27,6 +27,13 @@ impl ConcurrencyRule {
     /// Returns a fixed maximum without a queue.
     pub(crate) const fn fixed(max: u64) -> Self {
         Self { permits: Permits::Fixed(max), queue: None }
+    }
+
+    /// Returns whether it protects the service, because it is adaptive or has a queue. A fixed maximum without a queue is
+    /// a quota of the client.
+    #[must_use]
+    pub fn protects_service(&self) -> bool {
+        self.queue.is_some() || matches!(self.permits, Permits::Adaptive(_))
     }
 
     /// Returns the most that can ever be in flight.
@@ -68,40 +75,27 @@ pub struct AdaptiveRule {
     pub algorithm: AdaptiveAlgorithm,
     /// The lowest, first and highest limit.
     pub bounds: Bounds,
-    /// The latency that is acceptable: slower responses count as overload.
+    /// The latency that 90% of the requests should not exceed.
     pub target: Option<Duration>,
+}
+
+impl AdaptiveRule {
+    /// Returns the configuration of the controller.
+    #[must_use]
+    pub fn config(&self) -> AdaptiveConfig {
+        let config =
+            AdaptiveConfig::DEFAULT.with_algorithm(self.algorithm).with_bounds(self.bounds);
+        match self.target {
+            Some(target) => config.with_target(target),
+            None => config,
+        }
+    }
 }
 
 impl fmt::Display for AdaptiveRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (min, max) = (self.bounds.min(), self.bounds.max());
-        write!(f, "adaptive, {min} to {max} at a time ({})", self.algorithm)
-    }
-}
-
-/// The controller of an adaptive concurrency limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AdaptiveAlgorithm {
-    /// [`Knee`](ratekeeper_control::adaptive::Knee).
-    #[default]
-    Knee,
-    /// [`Gradient2`](ratekeeper_control::adaptive::Gradient2).
-    Gradient2,
-    /// [`Vegas`](ratekeeper_control::adaptive::Vegas).
-    Vegas,
-    /// [`Aimd`](ratekeeper_control::adaptive::Aimd).
-    Aimd,
-}
-
-impl fmt::Display for AdaptiveAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Knee => "knee",
-            Self::Gradient2 => "gradient2",
-            Self::Vegas => "vegas",
-            Self::Aimd => "aimd",
-        })
+        write!(f, "adaptive, {min} to {max} at a time ({})", self.algorithm.name())
     }
 }
 

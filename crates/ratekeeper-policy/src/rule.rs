@@ -86,6 +86,22 @@ impl LimitRule {
         }
     }
 
+    /// Returns how many requests may be in flight and wait, if it protects the service
+    /// ([`ConcurrencyRule::protects_service`]). Of several tiers, one of them.
+    #[must_use]
+    pub fn service_permits(&self) -> Option<&ConcurrencyRule> {
+        match &self.bounds {
+            Bounds::Same(bound) => bound.service_permits(),
+            Bounds::PerTier(bounds) => bounds.iter().flatten().find_map(Bound::service_permits),
+        }
+    }
+
+    /// Returns whether it counts all requests together, instead of by a key.
+    #[must_use]
+    pub fn is_of_all(&self) -> bool {
+        self.per.is_empty()
+    }
+
     /// Returns whether parts of it are guaranteed to priority classes or tiers.
     #[must_use]
     pub fn has_guarantees(&self) -> bool {
@@ -163,6 +179,15 @@ impl LimitRule {
         let CostRule::ResponseHeader { name, max, .. } = &self.cost else { return None };
         let cost = headers.all(name).into_iter().filter_map(parse_amount).max();
         cost.map(|cost| cost.min(max.get()))
+    }
+}
+
+impl Bound {
+    fn service_permits(&self) -> Option<&ConcurrencyRule> {
+        match &self.amount {
+            Amount::Concurrency { rule, .. } if rule.protects_service() => Some(rule),
+            _ => None,
+        }
     }
 }
 

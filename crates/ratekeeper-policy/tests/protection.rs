@@ -4,9 +4,9 @@ mod support;
 
 use std::time::Duration;
 
-use ratekeeper_control::adaptive::Bounds;
+use ratekeeper_control::adaptive::{AdaptiveAlgorithm, Bounds};
 use ratekeeper_control::{BreakerConfig, Class, Probes, QueueOrder, SlidingWindow};
-use ratekeeper_policy::{AdaptiveAlgorithm, Amount, ConcurrencyRule, Permits, Policy, Resolution};
+use ratekeeper_policy::{Amount, ConcurrencyRule, Permits, Policy, Resolution};
 use support::{policy, request};
 
 fn concurrency(text: &str) -> ConcurrencyRule {

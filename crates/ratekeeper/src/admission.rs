@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ratekeeper_control::Shed;
 use ratekeeper_core::{Decision, Limit};
 use ratekeeper_policy::{AppliedLimit, AppliedLimits, Headers, LimitRule, MissingReason};
 use ratekeeper_stores::Op;
 use smallvec::SmallVec;
 
+use crate::adaptive_limit::load_of;
+use crate::bulkhead::BulkheadError;
 use crate::engine::{Applied, Engine, InFlightPermit, Receipt};
 
 /// The decision about a request.
@@ -37,14 +40,48 @@ pub enum Admission {
     Admitted(Box<Admitted>),
     /// It may not.
     Refused(Box<Refusal>),
+    /// It may not, because the service is overloaded and other requests matter more.
+    Shed(Box<ShedRefusal>),
 }
 
 impl Admission {
     /// Returns whether the request may proceed.
     #[must_use]
     pub fn is_admitted(&self) -> bool {
-        !matches!(self, Self::Refused(_))
+        !matches!(self, Self::Refused(_) | Self::Shed(_))
     }
+}
+
+/// Why a request may not proceed.
+pub(crate) enum NotAdmitted {
+    Refused(Denial),
+    Shed(Box<ShedRefusal>),
+}
+
+impl From<Denial> for NotAdmitted {
+    fn from(denial: Denial) -> Self {
+        Self::Refused(denial)
+    }
+}
+
+/// A request that was shed: its priority class is, or its user within the class.
+///
+/// ```
+/// use ratekeeper::Admission;
+///
+/// fn log(admission: &Admission) {
+///     if let Admission::Shed(refusal) = admission {
+///         println!("shed {}, retry in {:?}", refusal.class, refusal.shed.retry_after);
+///     }
+/// }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ShedRefusal {
+    /// The name of its priority class.
+    pub class: String,
+    /// Why, and when to retry.
+    pub shed: Shed,
 }
 
 pub(crate) type Permits = SmallVec<[InFlightPermit; 1]>;
@@ -236,6 +273,8 @@ pub enum RefusalReason {
         /// How many may be.
         max: u64,
     },
+    /// It got no permit of a limit that protects the service: one that is adaptive, or has a queue.
+    NoPermit(BulkheadError),
     /// It lacks an identity that a limit requires.
     MissingIdentity {
         /// The identity.
@@ -297,9 +336,21 @@ impl Admitted {
 
     /// Corrects the charge to the cost that the response states, by the rule of each limit. A limit for
     /// which the response states none keeps its charge, and so does one whose charge was cut at its maximum
-    /// debt.
+    /// debt. Adaptive limits learn from the response, and from when it came.
     pub fn settle(&mut self, status: u16, headers: &dyn Headers) {
+        self.sample(status, headers);
         self.correct(|limit| limit.rule.response_cost(status, headers));
+    }
+
+    /// Reports the head of the response to adaptive limits. The request stays in flight.
+    fn sample(&mut self, status: u16, headers: &dyn Headers) {
+        for permit in &mut self.permits {
+            if let InFlightPermit::Adaptive(permit) = permit {
+                let mut grpc_status = None;
+                headers.each("grpc-status", &mut |value| grpc_status = Some(value));
+                permit.sample(load_of(status, grpc_status));
+            }
+        }
     }
 
     /// Corrects the charge of every limit that has not been settled to this cost. 0 refunds it.
@@ -324,13 +375,23 @@ impl Admitted {
 
     /// Corrects the charges that have not been settled to these costs.
     pub(crate) fn correct(&mut self, actual: impl Fn(&AppliedLimit) -> Option<u64>) {
-        for (limit, slot) in self.limits.iter().zip(&mut self.receipts) {
-            let Some(actual) = slot.as_ref().and_then(|_| actual(limit)) else { continue };
-            let (Some(receipt), Some(charge)) = (slot.take(), limit.charge()) else { continue };
-            if let Some((op, cost)) = Op::correction(limit.cost, actual, receipt.at()) {
-                let charge = charge.cost(cost).borrowed(receipt.is_borrowed());
-                self.engine.correct_in_background(op, &charge, &receipt);
-            }
+        correct(&self.engine, &self.limits, &mut self.receipts, actual);
+    }
+}
+
+/// Corrects the charges of these limits that have a receipt to these costs.
+pub(crate) fn correct(
+    engine: &Arc<Engine>,
+    limits: &[AppliedLimit],
+    receipts: &mut [Option<Receipt>],
+    actual: impl Fn(&AppliedLimit) -> Option<u64>,
+) {
+    for (limit, slot) in limits.iter().zip(receipts) {
+        let Some(actual) = slot.as_ref().and_then(|_| actual(limit)) else { continue };
+        let (Some(receipt), Some(charge)) = (slot.take(), limit.charge()) else { continue };
+        if let Some((op, cost)) = Op::correction(limit.cost, actual, receipt.at()) {
+            let charge = charge.cost(cost).borrowed(receipt.is_borrowed());
+            engine.correct_in_background(op, &charge, &receipt);
         }
     }
 }

@@ -18,6 +18,7 @@ use ratekeeper_control::{
 use ratekeeper_core::Micros;
 
 use crate::clock::{Clock, SystemClock};
+use crate::padded::Padded;
 use crate::random::JitterBits;
 
 /// The end of a wait that only a probe ends.
@@ -142,7 +143,7 @@ impl<C: Clock> CircuitBreaker<C> {
     pub fn stats(&self) -> BreakerStats {
         let guarded = self.shared.lock();
         let mut stats = guarded.stats;
-        stats.successes += self.shared.successes.0.load(Ordering::Relaxed);
+        stats.successes += self.shared.successes.load(Ordering::Relaxed);
         stats.ignored += self.shared.ignored.load(Ordering::Relaxed);
         stats.rejected = self.shared.rejected.load(Ordering::Relaxed);
         stats
@@ -490,11 +491,6 @@ impl Phase {
     }
 }
 
-/// A counter on a cache line of its own, so that counting does not slow down those that only read the state.
-#[derive(Default)]
-#[repr(align(128))]
-struct Padded(AtomicU64);
-
 struct Shared<C> {
     /// A copy of the state: see [`Phase`].
     phase: AtomicU64,
@@ -511,7 +507,7 @@ struct Shared<C> {
     rejected: AtomicU64,
     ignored: AtomicU64,
     /// Successes, none of them slow, that have not reached the state machine yet.
-    successes: Padded,
+    successes: Padded<AtomicU64>,
     guarded: Mutex<Guarded>,
 }
 
@@ -571,7 +567,7 @@ impl<C: Clock> Shared<C> {
     #[inline]
     fn success(&self, call: Admitted) {
         if self.can_wait(call) {
-            self.successes.0.fetch_add(1, Ordering::Relaxed);
+            self.successes.fetch_add(1, Ordering::Relaxed);
         } else {
             self.record(call, Outcome::Success);
         }
@@ -667,7 +663,7 @@ impl<C: Clock> Shared<C> {
 
     /// Records the successes in the state machine. Those since the breaker has opened do not count.
     fn deliver_successes(&self, guarded: &mut Guarded, now: Micros) {
-        let successes = self.successes.0.swap(0, Ordering::Relaxed);
+        let successes = self.successes.swap(0, Ordering::Relaxed);
         guarded.stats.successes += successes;
         // All of them were in the last slot, which may be long ago.
         let slot_end = self.slot_end.load(Ordering::Relaxed);

@@ -5,19 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ratekeeper_control::Overload;
+use crate::clock::Clock;
+use crate::concurrency::{Permit, ZeroPermits};
+use crate::histogram::DurationCounts;
+use crate::queued_permits::{PermitSettings, QueuedPermits};
+use crate::shedder::Shedder;
 #[cfg(feature = "tokio")]
 use ratekeeper_control::QueueOrder;
-
-use crate::clock::Clock;
-use crate::concurrency::{ConcurrencyLimit, Permit, ZeroPermits};
-#[cfg(feature = "tokio")]
-use crate::concurrency::{NoPermit, QueueSettings};
-use crate::histogram::{DurationCounts, Histogram};
-use crate::shedder::Shedder;
-
-/// All permits of a bulkhead have one key.
-const KEY: &[u8] = b"";
 
 /// Limits how many requests to one dependency are in flight, so that a slow dependency cannot take all tasks or
 /// connections of the program.
@@ -40,26 +34,8 @@ const KEY: &[u8] = b"";
 /// For limits per key, see [`ConcurrencyLimit`].
 #[derive(Clone)]
 pub struct Bulkhead {
-    limit: ConcurrencyLimit,
-    #[cfg(feature = "tokio")]
-    queue: QueueSettings,
-    /// How long a request waits in the queue.
-    #[cfg(feature = "tokio")]
-    wait_max: Duration,
-    report: Option<Arc<Report>>,
-    counters: Arc<Counters>,
-}
-
-type Report = dyn Fn(Overload) + Send + Sync;
-
-#[derive(Debug, Default)]
-struct Counters {
-    admitted: AtomicU64,
-    full: AtomicU64,
-    timed_out: AtomicU64,
-    evicted: AtomicU64,
-    cancelled: AtomicU64,
-    waits: Histogram,
+    permits: Arc<QueuedPermits>,
+    admitted: Arc<AtomicU64>,
 }
 
 impl Bulkhead {
@@ -69,21 +45,14 @@ impl Bulkhead {
     ///
     /// If `permits_max` is 0.
     pub fn new(permits_max: usize) -> Result<Self, ZeroPermits> {
-        let limit = ConcurrencyLimit::new(permits_max)?;
-        #[cfg(feature = "tokio")]
-        let queue = QueueSettings { waiting_max: 0, order: QueueOrder::default() };
-        Ok(Self {
-            #[cfg(feature = "tokio")]
-            limit: limit.with_queue(queue),
-            #[cfg(not(feature = "tokio"))]
-            limit,
-            #[cfg(feature = "tokio")]
-            queue,
-            #[cfg(feature = "tokio")]
-            wait_max: Duration::ZERO,
-            report: None,
-            counters: Arc::default(),
-        })
+        match permits_max {
+            0 => Err(ZeroPermits),
+            _ => Ok(Self::with_settings(PermitSettings::new(permits_max))),
+        }
+    }
+
+    pub(crate) fn with_settings(settings: PermitSettings) -> Self {
+        Self { permits: Arc::new(settings.build()), admitted: Arc::default() }
     }
 
     /// Returns a bulkhead of its own, with as many permits, in which up to `waiting_max` requests wait for up to
@@ -94,28 +63,18 @@ impl Bulkhead {
     #[cfg(feature = "tokio")]
     #[must_use]
     pub fn with_queue(self, waiting_max: usize, wait_max: Duration) -> Self {
-        let queue = QueueSettings { waiting_max, ..self.queue };
-        self.rebuilt(queue, wait_max)
+        Self::with_settings(self.settings().with_queue(waiting_max, wait_max))
     }
 
     /// Returns a bulkhead of its own, with another order of the queue.
     #[cfg(feature = "tokio")]
     #[must_use]
     pub fn with_order(self, order: QueueOrder) -> Self {
-        let queue = QueueSettings { order, ..self.queue };
-        let wait_max = self.wait_max;
-        self.rebuilt(queue, wait_max)
+        Self::with_settings(self.settings().with_order(order))
     }
 
-    /// Returns a bulkhead that shares nothing with clones of this one.
-    #[cfg(feature = "tokio")]
-    fn rebuilt(self, queue: QueueSettings, wait_max: Duration) -> Self {
-        let limit = self.limit.with_queue(queue);
-        Self { limit, queue, wait_max, report: self.report, counters: Arc::default() }
-    }
-
-    /// Reports to a shedder how busy the bulkhead is: how long requests wait, or without a queue, the share of
-    /// permits that are in use.
+    /// Returns a bulkhead of its own that reports to a shedder how busy it is: how long requests wait, or without
+    /// a queue, the share of permits that are in use.
     ///
     /// ```
     /// use ratekeeper::{Bulkhead, Shedder, ShedderConfig};
@@ -126,8 +85,11 @@ impl Bulkhead {
     /// ```
     #[must_use]
     pub fn with_shedder<C: Clock + 'static>(self, shedder: &Shedder<C>) -> Self {
-        let shedder = shedder.clone();
-        Self { report: Some(Arc::new(move |signal| shedder.observe(signal))), ..self }
+        Self::with_settings(self.settings().with_shedder(shedder))
+    }
+
+    fn settings(&self) -> PermitSettings {
+        self.permits.settings().clone().with_own_counters()
     }
 
     /// Returns a permit if one is free and no request waits for it.
@@ -136,10 +98,8 @@ impl Bulkhead {
     ///
     /// If all permits are in use.
     pub fn try_acquire(&self) -> Result<Permit, BulkheadError> {
-        let result = self.limit.try_acquire(KEY);
-        let result = result.ok_or_else(|| BulkheadError::Full { waiting: self.waiting() });
-        self.record(&result, Duration::ZERO);
-        result
+        self.permits.try_take()?;
+        Ok(self.permit())
     }
 
     /// Waits for a permit, as long as the queue allows.
@@ -161,7 +121,8 @@ impl Bulkhead {
     /// If the queue is full, the wait is over, or a newer request took the place in the queue.
     #[cfg(feature = "tokio")]
     pub async fn acquire(&self) -> Result<Permit, BulkheadError> {
-        self.acquire_within(self.wait_max).await
+        self.permits.take().await?;
+        Ok(self.permit())
     }
 
     /// Waits for a permit as [`Bulkhead::acquire`] does, and no longer than `timeout`: what is left of the deadline
@@ -172,115 +133,49 @@ impl Bulkhead {
     /// As [`Bulkhead::acquire`].
     #[cfg(feature = "tokio")]
     pub async fn acquire_within(&self, timeout: Duration) -> Result<Permit, BulkheadError> {
-        let mut cancelled = CountCancelled { counters: &self.counters, is_cancelled: true };
-        let began = tokio::time::Instant::now();
-        let result = self.limit.wait(KEY, timeout.min(self.wait_max)).await;
-        let waited = began.elapsed();
-        cancelled.is_cancelled = false;
-        let result = result.map_err(|error| match error {
-            NoPermit::Full => BulkheadError::Full { waiting: self.waiting() },
-            NoPermit::TimedOut => BulkheadError::TimedOut { waited },
-            NoPermit::Evicted => BulkheadError::Evicted { waited },
-        });
-        self.record(&result, waited);
-        result
+        self.permits.take_within(timeout).await?;
+        Ok(self.permit())
+    }
+
+    /// Returns a permit that was taken.
+    fn permit(&self) -> Permit {
+        self.admitted.fetch_add(1, Ordering::Relaxed);
+        Permit::of_bulkhead(Arc::clone(&self.permits))
+    }
+
+    /// Returns whether this is the only handle, and no permit is held.
+    #[cfg(feature = "policy")]
+    pub(crate) fn is_unused(&self) -> bool {
+        Arc::strong_count(&self.permits) == 1
     }
 
     /// Returns how many requests are in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.limit.in_flight(KEY)
+        self.permits.pool().in_flight() as usize
     }
 
     /// Returns how many requests wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        #[cfg(feature = "tokio")]
-        return self.limit.waiting();
-        #[cfg(not(feature = "tokio"))]
-        0
+        self.permits.pool().waiting()
     }
 
     /// Returns what happened so far, and what is in flight and waits now.
     #[must_use]
     pub fn stats(&self) -> BulkheadStats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &*self.counters;
-        BulkheadStats {
-            permits_max: self.limit.permits_max(),
-            in_flight: self.in_flight(),
-            waiting: self.waiting(),
-            admitted: read(&counters.admitted),
-            full: read(&counters.full),
-            timed_out: read(&counters.timed_out),
-            evicted: read(&counters.evicted),
-            cancelled: read(&counters.cancelled),
-            waits: counters.waits.counts(),
-        }
-    }
-
-    /// Counts how a request ended its wait, and reports it.
-    fn record(&self, result: &Result<Permit, BulkheadError>, waited: Duration) {
-        let counters = &*self.counters;
-        let counter = match result {
-            Ok(_) => &counters.admitted,
-            Err(BulkheadError::Full { .. }) => &counters.full,
-            Err(BulkheadError::TimedOut { .. }) => &counters.timed_out,
-            Err(BulkheadError::Evicted { .. }) => &counters.evicted,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-        if result.is_ok() {
-            counters.waits.record(waited, 1);
-        }
-        if let Some(report) = &self.report
-            && let Some(signal) = self.signal(result, waited)
-        {
-            report(signal);
-        }
-    }
-
-    /// Returns what the end of a wait says about overload.
-    fn signal(&self, result: &Result<Permit, BulkheadError>, waited: Duration) -> Option<Overload> {
-        #[cfg(feature = "tokio")]
-        if self.queue.waiting_max > 0 {
-            // A request that is rejected at once says nothing about those who wait. One that is served before
-            // older ones does not either, so the oldest one counts.
-            let has_waited = !matches!(result, Err(BulkheadError::Full { .. }));
-            let waited = waited.max(self.limit.oldest_wait(KEY));
-            return has_waited.then_some(Overload::QueueTime(waited));
-        }
-        let _ = (result, waited);
-        let utilization = self.in_flight() as f64 / self.limit.permits_max() as f64;
-        Some(Overload::Utilization(utilization))
+        self.permits.stats(self.admitted.load(Ordering::Relaxed))
     }
 }
 
 impl fmt::Debug for Bulkhead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Bulkhead");
-        debug.field("permits_max", &self.limit.permits_max());
-        #[cfg(feature = "tokio")]
-        debug.field("queue", &self.queue).field("wait_max", &self.wait_max);
-        debug.finish_non_exhaustive()
+        let settings = self.permits.settings();
+        f.debug_struct("Bulkhead").field("settings", settings).finish_non_exhaustive()
     }
 }
 
-/// Counts a wait whose future was dropped.
-#[cfg(feature = "tokio")]
-struct CountCancelled<'a> {
-    counters: &'a Counters,
-    is_cancelled: bool,
-}
-
-#[cfg(feature = "tokio")]
-impl Drop for CountCancelled<'_> {
-    fn drop(&mut self) {
-        let cancelled = u64::from(self.is_cancelled);
-        self.counters.cancelled.fetch_add(cancelled, Ordering::Relaxed);
-    }
-}
-
-/// Why a request has no permit of a [`Bulkhead`].
+/// Why a request has no permit of a [`Bulkhead`] or of an [`AdaptiveLimit`](crate::AdaptiveLimit).
 ///
 /// ```
 /// use std::time::Duration;
@@ -297,19 +192,19 @@ impl Drop for CountCancelled<'_> {
 #[non_exhaustive]
 pub enum BulkheadError {
     /// All permits are in use, and as many requests wait as may. It did not wait.
-    #[error("all permits of the bulkhead are in use, and {waiting} requests wait")]
+    #[error("all permits are in use, and {waiting} requests wait")]
     Full {
         /// The requests that wait.
         waiting: usize,
     },
     /// No permit became free in time.
-    #[error("no permit of the bulkhead became free within {waited:?}")]
+    #[error("no permit became free within {waited:?}")]
     TimedOut {
         /// How long it waited.
         waited: Duration,
     },
     /// A newer request took its place in the full queue.
-    #[error("a newer request took the place in the queue of the bulkhead after {waited:?}")]
+    #[error("a newer request took the place in the queue after {waited:?}")]
     Evicted {
         /// How long it waited.
         waited: Duration,
@@ -327,7 +222,7 @@ impl BulkheadError {
     }
 }
 
-/// What happened at a [`Bulkhead`], for metrics.
+/// What happened at a [`Bulkhead`] or an [`AdaptiveLimit`](crate::AdaptiveLimit), for metrics.
 ///
 /// ```
 /// use ratekeeper::Bulkhead;

@@ -1,12 +1,13 @@
-//! A limit on how many requests are in flight.
+//! A limit on how many requests are in flight per key.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-#[cfg(feature = "tokio")]
-use ratekeeper_control::QueueOrder;
 use ratekeeper_core::Key;
+
+use crate::permit_pool::PermitPool;
+use crate::queued_permits::QueuedPermits;
 
 /// Limits how many requests are in flight per key, for example calls to one dependency (a bulkhead).
 ///
@@ -32,124 +33,28 @@ pub struct ConcurrencyLimit {
 
 struct LimitState {
     permits_max: usize,
+    /// Only keys of which a permit is held or waited for, so there are never more than requests.
+    keys: Mutex<HashMap<Box<[u8]>, Arc<PermitPool>>>,
+    /// The requests that wait, of all keys.
     #[cfg(feature = "tokio")]
-    queue: QueueSettings,
-    keys: Mutex<Keys>,
-}
-
-/// How requests wait for a permit.
-#[cfg(feature = "tokio")]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct QueueSettings {
-    /// How many requests can wait, of all keys.
-    pub(crate) waiting_max: usize,
-    pub(crate) order: QueueOrder,
-}
-
-/// How long a queue has to be not empty until it is overloaded.
-#[cfg(feature = "tokio")]
-const STANDING_QUEUE: std::time::Duration = std::time::Duration::from_millis(100);
-
-/// Only keys of which a permit is held, so there are never more than permits.
-#[derive(Default)]
-struct Keys {
-    by_name: HashMap<Box<[u8]>, InFlight>,
-    /// The requests in all queues.
-    #[cfg(feature = "tokio")]
-    waiting: usize,
-}
-
-#[derive(Default)]
-struct InFlight {
-    permits: usize,
-    #[cfg(feature = "tokio")]
-    queue: PermitQueue,
-}
-
-/// A request that waits for a permit.
-#[cfg(feature = "tokio")]
-struct Waiting {
-    /// A message is a permit.
-    grant: tokio::sync::oneshot::Sender<()>,
-    since: tokio::time::Instant,
-}
-
-/// The requests that wait for a permit.
-#[cfg(feature = "tokio")]
-#[derive(Default)]
-struct PermitQueue {
-    /// The oldest first.
-    waiting: std::collections::VecDeque<Waiting>,
-    /// Since when it has not been empty.
-    standing_since: Option<tokio::time::Instant>,
-}
-
-#[cfg(feature = "tokio")]
-impl PermitQueue {
-    fn push(&mut self, grant: tokio::sync::oneshot::Sender<()>) {
-        let since = tokio::time::Instant::now();
-        if self.waiting.is_empty() {
-            self.standing_since = Some(since);
-        }
-        self.waiting.push_back(Waiting { grant, since });
-    }
-
-    /// Takes out the request to serve next.
-    fn pop(&mut self, order: QueueOrder) -> Option<Waiting> {
-        match self.is_newest_first(order) {
-            true => self.waiting.pop_back(),
-            false => self.waiting.pop_front(),
-        }
-    }
-
-    /// Removes the oldest request to make room for a newer one, and returns whether it did.
-    fn evict_oldest(&mut self, order: QueueOrder) -> bool {
-        self.is_newest_first(order) && self.waiting.pop_front().is_some()
-    }
-
-    fn is_newest_first(&self, order: QueueOrder) -> bool {
-        let since = self.standing_since.filter(|_| !self.waiting.is_empty());
-        order == QueueOrder::AdaptiveLifo
-            && since.is_some_and(|since| since.elapsed() >= STANDING_QUEUE)
-    }
-
-    /// Removes the requests that have given up, and returns how many.
-    fn remove_closed(&mut self) -> usize {
-        let before = self.waiting.len();
-        self.waiting.retain(|waiting| !waiting.grant.is_closed());
-        before - self.waiting.len()
-    }
+    waiting: std::sync::atomic::AtomicUsize,
 }
 
 impl ConcurrencyLimit {
     /// Returns a limit whose number of permits is an argument of each call.
     #[cfg(feature = "policy")]
     pub(crate) fn unbounded() -> Self {
-        Self::with_state(
-            usize::MAX,
-            #[cfg(feature = "tokio")]
-            QueueSettings::FIFO,
-        )
+        Self::with_permits(usize::MAX)
     }
 
-    fn with_state(permits_max: usize, #[cfg(feature = "tokio")] queue: QueueSettings) -> Self {
+    fn with_permits(permits_max: usize) -> Self {
         let state = LimitState {
             permits_max,
-            #[cfg(feature = "tokio")]
-            queue,
             keys: Mutex::default(),
+            #[cfg(feature = "tokio")]
+            waiting: Default::default(),
         };
         Self { state: Arc::new(state) }
-    }
-
-    /// Returns a limit of its own with the same number of permits and another queue.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn with_queue(&self, queue: QueueSettings) -> Self {
-        Self::with_state(self.state.permits_max, queue)
-    }
-
-    pub(crate) fn permits_max(&self) -> usize {
-        self.state.permits_max
     }
 
     /// Returns a limit of `permits_max` in flight per key.
@@ -161,49 +66,25 @@ impl ConcurrencyLimit {
         if permits_max == 0 {
             return Err(ZeroPermits);
         }
-        Ok(Self::with_state(
-            permits_max,
-            #[cfg(feature = "tokio")]
-            QueueSettings::FIFO,
-        ))
+        Ok(Self::with_permits(permits_max))
     }
 
     /// Returns a permit if one is free and no request waits for it.
     pub fn try_acquire<K: Key + ?Sized>(&self, key: &K) -> Option<Permit> {
-        self.try_acquire_of(self.state.permits_max, key.key_bytes())
+        let entry = self.enter(key.key_bytes());
+        entry.pool().try_take().then(|| Permit::keyed(entry))
     }
 
     /// Does what [`ConcurrencyLimit::try_acquire`] does, with another number of permits.
+    #[cfg(feature = "policy")]
     pub(crate) fn try_acquire_of(&self, permits_max: usize, key: &[u8]) -> Option<Permit> {
-        let mut keys = self.state.keys();
-        let in_flight = match keys.by_name.get_mut(key) {
-            Some(in_flight) => in_flight,
-            None => keys.by_name.entry(key.into()).or_default(),
-        };
-        if in_flight.permits >= permits_max {
-            return None;
-        }
-        in_flight.permits += 1;
-        Some(Permit { state: self.state.clone(), key: key.into() })
+        let entry = self.enter(key);
+        entry.pool().try_take_of(permits_max).then(|| Permit::keyed(entry))
     }
 
     /// Returns how many requests are in flight for `key`.
     pub fn in_flight<K: Key + ?Sized>(&self, key: &K) -> usize {
-        self.state.keys().by_name.get(key.key_bytes()).map_or(0, |in_flight| in_flight.permits)
-    }
-
-    /// Returns how many requests wait, of all keys.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn waiting(&self) -> usize {
-        self.state.keys().waiting
-    }
-
-    /// Returns how long the oldest request of a key has waited; zero if none waits.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn oldest_wait(&self, key: &[u8]) -> std::time::Duration {
-        let keys = self.state.keys();
-        let oldest = keys.by_name.get(key).and_then(|in_flight| in_flight.queue.waiting.front());
-        oldest.map_or(std::time::Duration::ZERO, |waiting| waiting.since.elapsed())
+        self.state.keys().get(key.key_bytes()).map_or(0, |pool| pool.in_flight() as usize)
     }
 
     /// Waits for a permit. Returns `None` after `timeout`, or at once if [`WAITERS_MAX`](crate::WAITERS_MAX)
@@ -214,48 +95,27 @@ impl ConcurrencyLimit {
         key: &K,
         timeout: std::time::Duration,
     ) -> Option<Permit> {
-        self.wait(key.key_bytes(), timeout).await.ok()
-    }
-
-    /// Does what [`ConcurrencyLimit::acquire`] does, and says why there is no permit.
-    #[cfg(feature = "tokio")]
-    pub(crate) async fn wait(
-        &self,
-        key: &[u8],
-        timeout: std::time::Duration,
-    ) -> Result<Permit, NoPermit> {
-        let mut waiting = match self.state.join_queue(key)? {
-            Joined::Granted(permit) => return Ok(permit),
-            Joined::Waiting(waiting) => waiting,
-        };
-        match tokio::time::timeout(timeout, &mut waiting.granted).await {
-            Ok(Ok(())) => Ok(waiting.into_permit()),
-            Ok(Err(_)) => Err(NoPermit::Evicted),
-            Err(_) => Err(NoPermit::TimedOut),
+        let entry = self.enter(key.key_bytes());
+        if !entry.pool().try_take() {
+            let _counted = CountWaiting::try_new(&self.state.waiting)?;
+            entry.pool().wait(timeout).await.ok()?;
         }
+        Some(Permit::keyed(entry))
     }
-}
 
-#[cfg(feature = "tokio")]
-impl QueueSettings {
-    const FIFO: Self = Self { waiting_max: crate::WAITERS_MAX, order: QueueOrder::Fifo };
-}
-
-/// Why a request that would wait has no permit.
-#[cfg(feature = "tokio")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoPermit {
-    /// Too many requests wait.
-    Full,
-    TimedOut,
-    /// A newer request took its place in the queue.
-    Evicted,
-}
-
-#[cfg(feature = "tokio")]
-enum Joined {
-    Granted(Permit),
-    Waiting(PermitWaiter),
+    /// Returns the permits of a key, which are kept as long as this is.
+    fn enter(&self, key: &[u8]) -> KeyEntry {
+        let mut keys = self.state.keys();
+        let pool = match keys.get(key) {
+            Some(pool) => Arc::clone(pool),
+            None => {
+                let pool = Arc::new(self.state.pool());
+                keys.insert(key.into(), Arc::clone(&pool));
+                pool
+            }
+        };
+        KeyEntry { pool: Some(pool), state: Arc::clone(&self.state), key: key.into() }
+    }
 }
 
 impl fmt::Debug for ConcurrencyLimit {
@@ -266,88 +126,62 @@ impl fmt::Debug for ConcurrencyLimit {
 }
 
 impl LimitState {
-    fn keys(&self) -> MutexGuard<'_, Keys> {
+    fn keys(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<PermitPool>>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a free permit, or joins the queue.
-    #[cfg(feature = "tokio")]
-    fn join_queue(self: &Arc<Self>, key: &[u8]) -> Result<Joined, NoPermit> {
-        let mut keys = self.keys();
-        let Keys { by_name, waiting } = &mut *keys;
-        let in_flight = match by_name.get_mut(key) {
-            Some(in_flight) => in_flight,
-            None => by_name.entry(key.into()).or_default(),
-        };
-        if in_flight.permits < self.permits_max {
-            in_flight.permits += 1;
-            return Ok(Joined::Granted(Permit { state: self.clone(), key: key.into() }));
-        }
-        let QueueSettings { waiting_max, order } = self.queue;
-        match *waiting < waiting_max {
-            true => *waiting += 1,
-            false if in_flight.queue.evict_oldest(order) => {}
-            false => return Err(NoPermit::Full),
-        }
-        let (grant, granted) = tokio::sync::oneshot::channel();
-        in_flight.queue.push(grant);
-        let (state, key) = (self.clone(), key.into());
-        Ok(Joined::Waiting(PermitWaiter { state, key, granted, is_taken: false }))
-    }
-
-    /// Hands a permit to the next request that still waits, or counts it as free.
-    fn release(&self, key: &[u8]) {
-        let mut keys = self.keys();
-        let keys = &mut *keys;
-        let Some(in_flight) = keys.by_name.get_mut(key) else {
-            return;
-        };
+    fn pool(&self) -> PermitPool {
+        let pool = PermitPool::new(self.permits_max);
         #[cfg(feature = "tokio")]
-        while let Some(next) = in_flight.queue.pop(self.queue.order) {
-            keys.waiting -= 1;
-            if next.grant.send(()).is_ok() {
-                return;
-            }
-        }
-        in_flight.permits -= 1;
-        if in_flight.permits == 0 {
-            keys.by_name.remove(key);
-        }
+        let pool = pool.with_queue(crate::permit_pool::QueueSettings {
+            waiting_max: crate::WAITERS_MAX,
+            ..Default::default()
+        });
+        pool
     }
 }
 
-/// A waiting request. Dropped, it leaves the queue, and hands on a permit that was just granted.
+/// One of the requests that wait, of all keys.
 #[cfg(feature = "tokio")]
-struct PermitWaiter {
+struct CountWaiting<'a>(&'a std::sync::atomic::AtomicUsize);
+
+#[cfg(feature = "tokio")]
+impl<'a> CountWaiting<'a> {
+    fn try_new(waiting: &'a std::sync::atomic::AtomicUsize) -> Option<Self> {
+        let counted = Self(waiting);
+        let before = waiting.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        (before < crate::WAITERS_MAX).then_some(counted)
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Drop for CountWaiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// The permits of a key, for one request. When the last one of a key is dropped, the key is forgotten.
+struct KeyEntry {
+    /// `None` only while it is dropped.
+    pool: Option<Arc<PermitPool>>,
     state: Arc<LimitState>,
     key: Box<[u8]>,
-    granted: tokio::sync::oneshot::Receiver<()>,
-    is_taken: bool,
 }
 
-#[cfg(feature = "tokio")]
-impl PermitWaiter {
-    fn into_permit(mut self) -> Permit {
-        self.is_taken = true;
-        Permit { state: self.state.clone(), key: self.key.clone() }
+impl KeyEntry {
+    fn pool(&self) -> &PermitPool {
+        self.pool.as_ref().expect("until it is dropped")
     }
 }
 
-#[cfg(feature = "tokio")]
-impl Drop for PermitWaiter {
+impl Drop for KeyEntry {
     fn drop(&mut self) {
-        self.granted.close();
-        if self.is_taken {
-            return;
-        }
         let mut keys = self.state.keys();
-        let Keys { by_name, waiting } = &mut *keys;
-        if let Some(in_flight) = by_name.get_mut(&self.key) {
-            *waiting -= in_flight.queue.remove_closed();
-        }
-        drop(keys);
-        if self.granted.try_recv().is_ok() {
-            self.state.release(&self.key);
+        // Under the lock, so that the last of several requests sees that it is the last.
+        self.pool = None;
+        if keys.get(&self.key).is_some_and(|pool| Arc::strong_count(pool) == 1) {
+            keys.remove(&self.key);
         }
     }
 }
@@ -366,19 +200,40 @@ impl Drop for PermitWaiter {
 /// ```
 #[must_use = "a permit that is dropped is released"]
 pub struct Permit {
-    state: Arc<LimitState>,
-    key: Box<[u8]>,
+    of: PermitOf,
+}
+
+enum PermitOf {
+    Key(KeyEntry),
+    Bulkhead(Arc<QueuedPermits>),
+}
+
+impl Permit {
+    fn keyed(entry: KeyEntry) -> Self {
+        Self { of: PermitOf::Key(entry) }
+    }
+
+    pub(crate) fn of_bulkhead(permits: Arc<QueuedPermits>) -> Self {
+        Self { of: PermitOf::Bulkhead(permits) }
+    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.state.release(&self.key);
+        match &self.of {
+            PermitOf::Key(entry) => entry.pool().release(),
+            PermitOf::Bulkhead(permits) => permits.release(),
+        };
     }
 }
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("key", &String::from_utf8_lossy(&self.key)).finish()
+        let mut debug = f.debug_struct("Permit");
+        if let PermitOf::Key(entry) = &self.of {
+            debug.field("key", &String::from_utf8_lossy(&entry.key));
+        }
+        debug.finish_non_exhaustive()
     }
 }
 

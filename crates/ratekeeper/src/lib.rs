@@ -44,6 +44,7 @@
 //! | send evenly spaced | [`Limit::leaky_bucket`] with `KeyRequest::queue` (feature `tokio`) |
 //! | limit what is in flight | [`ConcurrencyLimit`]; in a fleet `SharedConcurrencyLimit` (feature `redis`) |
 //! | let requests wait for a dependency, up to a number and a time | [`Bulkhead`] |
+//! | learn how many requests a service can process at once | [`AdaptiveLimit`] |
 //! | under overload, shed what matters least | [`Shedder`] |
 //! | stop calling what fails or is slow | [`CircuitBreaker`]; for services `tower::CircuitBreakerLayer` (feature `tower`) |
 //! | limit HTTP requests by a policy file | `PolicyLimiter` (feature `policy`) |
@@ -123,6 +124,7 @@
 //! | `redis` | `SharedLimiter`, `SharedConcurrencyLimit`, `LeasedStore`, and policies with a shared store | `tokio` |
 #![deny(unsafe_code)]
 
+mod adaptive_limit;
 #[cfg(feature = "policy")]
 mod admission;
 mod breaker;
@@ -140,12 +142,15 @@ mod key_request;
 mod limiter;
 #[cfg(feature = "policy")]
 mod near_limit;
+mod padded;
+mod permit_pool;
 #[cfg(feature = "policy")]
 mod policy_files;
 #[cfg(feature = "policy")]
 mod policy_handle;
 #[cfg(feature = "policy")]
 mod policy_limiter;
+mod queued_permits;
 mod random;
 #[cfg(feature = "policy")]
 pub mod refusals;
@@ -162,8 +167,9 @@ pub mod tower;
 #[cfg(feature = "tokio")]
 mod wait;
 
+pub use adaptive_limit::{AdaptiveLimit, AdaptiveLimitBuilder, AdaptivePermit, AdaptiveStats};
 #[cfg(feature = "policy")]
-pub use admission::{Admission, Admitted, BindingLimit, Refusal, RefusalReason};
+pub use admission::{Admission, Admitted, BindingLimit, Refusal, RefusalReason, ShedRefusal};
 pub use breaker::{
     BreakerStats, Call, CircuitBreaker, CircuitBreakerBuilder, CircuitOpen, OwnedCall, StateChange,
 };
@@ -176,7 +182,7 @@ pub use engine::{
     ReservationError, ReserveError, Reserved, Settled, TooManyHeld,
 };
 #[cfg(feature = "policy")]
-pub use engine::{Engine, MaybeReady};
+pub use engine::{ConcurrencyStats, Engine, MaybeReady};
 pub use key_request::KeyRequest;
 pub use limiter::{Limiter, LimiterBuilder};
 #[cfg(feature = "policy")]
@@ -189,6 +195,9 @@ pub use policy_handle::{ActivePolicy, LoadStatus, PolicyHandle, PolicyLoadError}
 pub use policy_limiter::PolicyLimiter;
 #[cfg(feature = "tokio")]
 pub use ratekeeper_control::QueueOrder;
+pub use ratekeeper_control::adaptive::{
+    AdaptiveAlgorithm, AdaptiveConfig, AdaptiveError, Bounds, SampleOutcome, WindowConfig,
+};
 pub use ratekeeper_control::{
     Backoff, BreakerConfig, BreakerConfigError, BreakerState, Jitter, Outcome, Probes,
     SlidingWindow,
@@ -246,6 +255,8 @@ const _: () = {
     is_shareable::<ConcurrencyLimit>();
     is_shareable::<Permit>();
     is_shareable::<Bulkhead>();
+    is_shareable::<AdaptiveLimit>();
+    is_shareable::<AdaptivePermit<'static>>();
     is_shareable::<Shedder>();
     is_shareable::<CircuitBreaker>();
     is_shareable::<OwnedCall>();

@@ -132,6 +132,7 @@ impl PolicyHandle {
     ) -> Self {
         refusals.configure(policy.refusals());
         engine.set_failure_mode(policy.store().on_failure);
+        engine.set_protection(&policy);
         log_warnings(&policy);
         let counters = telemetry.counters_of(&policy);
         let status = LoadStatus { version: 1, loaded_at: engine.now(), ..LoadStatus::default() };
@@ -211,6 +212,7 @@ impl PolicyHandle {
         self.lock_supplied().iter().try_for_each(|names| check_supplied(&policy, names))?;
         self.engine.set_failure_mode(policy.store().on_failure);
         self.refusals.configure(policy.refusals());
+        self.engine.set_protection(&policy);
         log_warnings(&policy);
         let counters = self.telemetry.counters_of(&policy);
         let version = self.lock_status().version + 1;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ratekeeper_control::{Class, Shed};
 use ratekeeper_core::{Decision, Micros};
 use ratekeeper_policy::{
     Amount, AppliedLimit, AppliedLimits, LimitRule, NotCharged, Policy, RequestAttributes,
@@ -12,12 +13,13 @@ use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op, Verdict};
 use smallvec::SmallVec;
 
 use crate::admission::{
-    Admission, Admitted, Charged, Denial, Refusal, RefusalReason, ShadowDenial,
+    Admission, Admitted, Charged, Denial, NotAdmitted, Refusal, RefusalReason, ShadowDenial,
+    ShedRefusal, correct,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{
-    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRefused, PermitRequest,
-    Receipt, ready_now,
+    Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt,
+    ServicePermitRequest, ready_now,
 };
 use crate::policy_handle::{ActivePolicy, PolicyHandle, PolicyLoadError, read_stamped};
 use crate::refusals::{Recorder, RefusalLog};
@@ -168,8 +170,9 @@ impl PolicyLimiter {
                 return MaybeReady::ready(recorder.missing_identity(refusal));
             }
         }
-        if self.engine().is_memory() {
-            let result = ready_now(self.inner.admit(&policy, limits, now));
+        let class = ShedClass::of(policy.policy(), request);
+        if self.engine().is_memory() && !limits.iter().any(has_queue) {
+            let result = ready_now(self.inner.admit(&policy, limits, class, now));
             let is_quiet = matches!(&result, Ok(admitted) if admitted.shadow_denials.is_empty());
             let request_id = if is_quiet { None } else { request_id() };
             let recorder = self.recorder(&policy, request_id, now);
@@ -177,7 +180,7 @@ impl PolicyLimiter {
         }
         let (limiter, request_id) = (self.clone(), request_id());
         MaybeReady::pending(async move {
-            let result = limiter.inner.admit(&policy, limits, now).await;
+            let result = limiter.inner.admit(&policy, limits, class, now).await;
             limiter.recorder(&policy, request_id, now).admission(result)
         })
     }
@@ -214,7 +217,7 @@ impl PolicyLimiter {
         }
     }
 
-    /// Charges these limits, all or none.
+    /// Charges these limits, all or none. It does not wait in their queues.
     #[cfg(feature = "client")]
     pub(crate) async fn charge(
         &self,
@@ -223,7 +226,10 @@ impl PolicyLimiter {
         now: Micros,
         charged: &mut Charged,
     ) -> Result<(), Box<Refusal>> {
-        self.inner.charge(policy, limits, now, charged).await.map_err(|denial| denial.refusal)
+        let charge = self.inner.charge(policy, limits, now, charged).await;
+        charge.map_err(|denial| denial.refusal)?;
+        let entered = self.inner.enter(policy, limits, false, charged).await;
+        entered.map_err(|denial| denial.refusal)
     }
 
     /// Returns what a rate limit has left for a key, without charging; `None` for a concurrency limit.
@@ -240,21 +246,42 @@ pub(crate) enum Subject {
 }
 
 impl Inner {
+    /// Decides about a request: what its client may do, then what the service can do.
     async fn admit(
         &self,
         policy: &ActivePolicy,
         limits: AppliedLimits,
+        class: Option<ShedClass>,
         now: Micros,
-    ) -> Result<Admitted, (AppliedLimits, Denial)> {
+    ) -> Result<Admitted, (AppliedLimits, NotAdmitted)> {
         let mut charged = Charged::default();
-        match self.charge(policy, &limits, now, &mut charged).await {
+        match self.try_admit(policy, &limits, class, now, &mut charged).await {
             Ok(()) => Ok(charged.admitted(limits, Arc::clone(&self.engine))),
-            Err(denial) => Err((limits, denial)),
+            Err(not_admitted) => Err((limits, not_admitted)),
         }
     }
 
-    /// Charges a request, or refuses it: permits first, because they can be released; then all rate limits
-    /// or none; then the limits in shadow mode, each by itself.
+    async fn try_admit(
+        &self,
+        policy: &ActivePolicy,
+        limits: &[AppliedLimit],
+        class: Option<ShedClass>,
+        now: Micros,
+        charged: &mut Charged,
+    ) -> Result<(), NotAdmitted> {
+        self.charge(policy, limits, now, charged).await?;
+        if let Some(class) = class
+            && let Err(shed) = self.shed(&class)
+        {
+            self.refund(limits, charged);
+            let class = policy.policy().classes()[class.index].clone();
+            return Err(NotAdmitted::Shed(Box::new(ShedRefusal { class, shed })));
+        }
+        Ok(self.enter(policy, limits, true, charged).await?)
+    }
+
+    /// Charges the client of a request, or refuses it: permits first, because they can be released; then all rate
+    /// limits or none; then the limits in shadow mode, each by itself.
     async fn charge(
         &self,
         policy: &ActivePolicy,
@@ -273,6 +300,47 @@ impl Inner {
         Ok(())
     }
 
+    fn shed(&self, class: &ShedClass) -> Result<(), Shed> {
+        let shedder = self.engine.shedder();
+        shedder.map_or(Ok(()), |shedder| shedder.admit_hashed(class.class, class.user_hash))
+    }
+
+    /// Takes permits of the limits that protect the service, or refuses the request. Only these are waited for, and
+    /// only after all else has admitted the request.
+    async fn enter(
+        &self,
+        policy: &ActivePolicy,
+        limits: &[AppliedLimit],
+        waits: bool,
+        charged: &mut Charged,
+    ) -> Result<(), Denial> {
+        let protecting = |limit: &AppliedLimit| limit.is_enforced && protects_service(limit);
+        for (index, limit) in limits.iter().enumerate().filter(|(_, limit)| protecting(limit)) {
+            let permit = self.acquire(limit, waits).await;
+            let now = self.engine.now();
+            match permit {
+                Ok(permit) => {
+                    charged.permits.push(permit);
+                    if !limit.is_share() {
+                        self.telemetry.record_allowed(policy, limit, None, now);
+                    }
+                }
+                Err((reason, _)) => {
+                    self.refund(limits, charged);
+                    self.telemetry.record(policy, limit, Outcome::Denied, now);
+                    let refusal = refusal_by(&limit.rule, reason, charged.is_degraded);
+                    return Err(Denial { index, refusal, applied: None });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refunds what was charged for a request that is not served.
+    fn refund(&self, limits: &[AppliedLimit], charged: &mut Charged) {
+        correct(&self.engine, limits, &mut charged.receipts, |_| Some(0));
+    }
+
     /// Charges the limits that are enforced.
     async fn enforce(
         &self,
@@ -285,10 +353,11 @@ impl Inner {
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced) {
             match limit.amount() {
                 Amount::Rate(_) => rates.push(i),
-                Amount::Concurrency { rule, .. } => {
-                    let permit = self.acquire(limit).await.map_err(|refused| {
-                        let reason = RefusalReason::TooManyInFlight { max: rule.max() };
-                        let refusal = refusal_by(&limit.rule, reason, refused.is_degraded);
+                Amount::Concurrency { rule, .. } if rule.protects_service() => {}
+                Amount::Concurrency { .. } => {
+                    let permit = self.acquire(limit, false).await;
+                    let permit = permit.map_err(|(reason, is_degraded)| {
+                        let refusal = refusal_by(&limit.rule, reason, is_degraded);
                         Denial { index: i, refusal, applied: None }
                     })?;
                     charged.is_degraded |= permit.is_degraded();
@@ -300,7 +369,7 @@ impl Inner {
             self.charge_rates(policy, limits, &rates, now, charged).await?;
         }
         for limit in limits.iter().filter(|limit| limit.is_enforced && !limit.is_share()) {
-            if matches!(limit.amount(), Amount::Concurrency { .. }) {
+            if matches!(limit.amount(), Amount::Concurrency { .. }) && !protects_service(limit) {
                 self.telemetry.record_allowed(policy, limit, None, now);
             }
         }
@@ -393,7 +462,7 @@ impl Inner {
         let is_allowed = match &decision {
             Some(decision) => decision.allowed(),
             None => {
-                let permit = self.acquire(limit).await.ok();
+                let permit = self.acquire(limit, false).await.ok();
                 let is_allowed = permit.is_some();
                 charged.permits.extend(permit);
                 is_allowed
@@ -411,13 +480,52 @@ impl Inner {
         receipt.filter(|_| is_allowed && decision.is_none_or(|decision| !decision.is_cut()))
     }
 
-    async fn acquire(&self, limit: &AppliedLimit) -> Result<InFlightPermit, PermitRefused> {
+    /// Takes a permit of a concurrency limit. If there is none, returns why, and whether that was decided without the
+    /// store, which is unavailable.
+    async fn acquire(
+        &self,
+        limit: &AppliedLimit,
+        waits: bool,
+    ) -> Result<InFlightPermit, (RefusalReason, bool)> {
         let Amount::Concurrency { name, rule } = limit.amount() else {
-            return Err(PermitRefused::default());
+            unreachable!("only concurrency limits have permits");
         };
-        let (key, on_failure) = (limit.key.as_bytes(), limit.rule.on_failure());
-        self.engine.acquire(PermitRequest { name, key, max: rule.max(), on_failure }).await
+        let key = limit.key.as_bytes();
+        if rule.protects_service() {
+            let is_of_all = limit.key.is_of_all();
+            let request = ServicePermitRequest { name, key, is_of_all, rule, waits };
+            let permit = self.engine.acquire_of_service(request).await;
+            return permit.map_err(|error| (RefusalReason::NoPermit(error), false));
+        }
+        let (max, on_failure) = (rule.max(), limit.rule.on_failure());
+        let permit = self.engine.acquire(PermitRequest { name, key, max, on_failure }).await;
+        permit.map_err(|refused| (RefusalReason::TooManyInFlight { max }, refused.is_degraded))
     }
+}
+
+/// The priority class and the user of a request, if the policy sheds load.
+struct ShedClass {
+    class: Class,
+    index: usize,
+    user_hash: Option<u64>,
+}
+
+impl ShedClass {
+    fn of(policy: &Policy, request: &RequestAttributes<'_>) -> Option<Self> {
+        let of = policy.shed_attributes(request)?;
+        let index = usize::from(of.class.rank());
+        Some(Self { class: of.class, index, user_hash: of.user_hash })
+    }
+}
+
+fn protects_service(limit: &AppliedLimit) -> bool {
+    matches!(limit.amount(), Amount::Concurrency { rule, .. } if rule.protects_service())
+}
+
+/// Returns whether a request can wait for a permit.
+fn has_queue(limit: &AppliedLimit) -> bool {
+    let has = |amount: &Amount| matches!(amount, Amount::Concurrency { rule, .. } if rule.queue.is_some());
+    limit.is_enforced && has(limit.amount())
 }
 
 fn refusal_by(rule: &Arc<LimitRule>, reason: RefusalReason, is_degraded: bool) -> Box<Refusal> {

@@ -102,6 +102,15 @@ impl<C: Clock> Shedder<C> {
         self.decide(class, || self.shared.anonymous.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Decides about a request of a class, from the user of this hash, if it is known.
+    #[cfg(feature = "policy")]
+    pub(crate) fn admit_hashed(&self, class: Class, user_hash: Option<u64>) -> Result<(), Shed> {
+        match user_hash {
+            Some(hash) => self.decide(class, || hash),
+            None => self.admit_anonymous(class),
+        }
+    }
+
     fn decide(&self, class: Class, user_hash: impl FnOnce() -> u64) -> Result<(), Shed> {
         let shared = &*self.shared;
         let counters = shared.class(class);

@@ -1,5 +1,7 @@
 //! Bounds on what an algorithm proposes.
 
+use std::time::Duration;
+
 use super::{Bounds, Window};
 
 /// The limit is at most so many times what is in flight.
@@ -89,5 +91,32 @@ impl Guards {
             }
         }
         if now_us < self.paused_until_us { limit } else { proposed }
+    }
+}
+
+/// A latency that 90% of the requests should not exceed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target(pub(super) Duration);
+
+impl Target {
+    /// Windows with fewer samples are too noisy.
+    const SAMPLES_MIN: u64 = 20;
+    /// The limit does not grow above this share of the target.
+    const CLOSE: f64 = 0.9;
+    /// What a window leaves of the limit at least.
+    const SHRINK_MAX: f64 = 0.7;
+
+    pub(super) fn bound(self, limit: f64, proposed: f64, window: &Window) -> f64 {
+        if window.samples < Self::SAMPLES_MIN {
+            return proposed;
+        }
+        let used = window.latency_p90.as_secs_f64() / self.0.as_secs_f64();
+        if used > 1.0 {
+            proposed.min(limit * (1.0 / used).max(Self::SHRINK_MAX))
+        } else if used > Self::CLOSE {
+            proposed.min(limit)
+        } else {
+            proposed
+        }
     }
 }

@@ -38,6 +38,7 @@
 
 mod aimd;
 mod baseline;
+mod config;
 mod gradient2;
 mod guards;
 mod knee;
@@ -47,12 +48,13 @@ mod window;
 use std::time::Duration;
 
 pub use aimd::Aimd;
+pub use config::{AdaptiveAlgorithm, AdaptiveConfig};
 pub use gradient2::Gradient2;
 pub use knee::Knee;
 pub use vegas::Vegas;
 pub use window::{SampleOutcome, Window, WindowAggregator, WindowConfig};
 
-use guards::Guards;
+use guards::{Guards, Target};
 
 /// A rule that proposes the next concurrency limit after each window.
 ///
@@ -179,6 +181,9 @@ pub enum AdaptiveError {
         "a window of {0:?} to {1:?} is not possible; use a minimum above zero and a maximum of at least that"
     )]
     Duration(Duration, Duration),
+    /// A target latency of zero.
+    #[error("a target latency of 0 is not possible; use one well above the latency without load")]
+    Target,
 }
 
 /// The concurrency limit of a service, updated by windows of samples.
@@ -192,6 +197,7 @@ pub enum AdaptiveError {
 /// - When growth by half brings no throughput, the limit returns to where it grew from, and does
 ///   not grow for a while.
 /// - A window halves the limit at most, so that one bad window does no lasting harm.
+/// - Latency stays near a target, if there is one ([`ConcurrencyController::with_target`]).
 ///
 /// ```
 /// use std::time::Duration;
@@ -216,6 +222,7 @@ pub struct ConcurrencyController<A> {
     bounds: Bounds,
     limit: f64,
     guards: Guards,
+    target: Option<Target>,
 }
 
 impl<A: LimitAlgorithm> ConcurrencyController<A> {
@@ -223,7 +230,27 @@ impl<A: LimitAlgorithm> ConcurrencyController<A> {
     #[must_use]
     pub fn new(algorithm: A, bounds: Bounds) -> Self {
         let limit = f64::from(bounds.initial);
-        Self { algorithm, bounds, limit, guards: Guards::default() }
+        Self { algorithm, bounds, limit, guards: Guards::default(), target: None }
+    }
+
+    /// Sets the limit to one that was learned before, as far as the bounds allow.
+    pub fn begin_with(&mut self, limit: u32) {
+        self.limit = f64::from(limit.clamp(self.bounds.min, self.bounds.max));
+    }
+
+    /// Sets the latency that 90% of the requests should not exceed.
+    ///
+    /// While they exceed it, the limit shrinks, whatever the algorithm proposes; while they are close
+    /// to it, the limit does not grow. A target is a promise to callers, not a measure of load: if the
+    /// service exceeds it without any load, the limit falls to its minimum.
+    ///
+    /// # Errors
+    /// The target is zero.
+    pub fn with_target(self, target: Duration) -> Result<Self, AdaptiveError> {
+        if target.is_zero() {
+            return Err(AdaptiveError::Target);
+        }
+        Ok(Self { target: Some(Target(target)), ..self })
     }
 
     /// Returns how many requests may be in flight.
@@ -241,6 +268,10 @@ impl<A: LimitAlgorithm> ConcurrencyController<A> {
     /// Learns from a window, and returns how many requests may be in flight from now on.
     pub fn update(&mut self, window: &Window) -> u32 {
         let proposed = self.algorithm.next_limit(self.limit, window);
+        let proposed = match self.target {
+            Some(target) => target.bound(self.limit, proposed, window),
+            None => proposed,
+        };
         let guarded = self.guards.apply(self.limit, proposed, window, self.bounds);
         self.limit = guarded.clamp(f64::from(self.bounds.min), f64::from(self.bounds.max));
         self.limit()

@@ -279,6 +279,17 @@ impl WindowAggregator {
         }
     }
 
+    /// Adds successes whose latency was not measured: with many requests, a part of them is enough.
+    pub fn add_successes(&mut self, successes: u64) {
+        self.successes += successes;
+    }
+
+    /// Returns when the recording of the window begins, if it is known.
+    #[must_use]
+    pub fn begins(&self) -> Option<Micros> {
+        self.begins_us.map(Micros::new)
+    }
+
     fn sample(&mut self, us: u64) {
         self.counts[bucket_of(us)] += 1;
         self.samples += 1;
@@ -286,7 +297,7 @@ impl WindowAggregator {
         self.latency_sum_us = self.latency_sum_us.saturating_add(us);
     }
 
-    /// Adds what another aggregator recorded in the same window, and empties it.
+    /// Adds what another aggregator recorded in the same window, and empties it. It can record on.
     pub fn merge(&mut self, other: &mut Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -303,8 +314,9 @@ impl WindowAggregator {
         self.in_flight_peak = self.in_flight_peak.max(other.in_flight_peak);
         self.in_flight_half_us = self.in_flight_half_us.saturating_add(other.in_flight_half_us);
         self.observed_us += other.observed_us;
-        self.latest = self.latest.max(other.latest);
-        *other = Self { begins_us: self.begins_us, ..Self::empty(other.config) };
+        let latest = other.latest;
+        self.latest = self.latest.max(latest);
+        *other = Self { begins_us: self.begins_us, latest, ..Self::empty(other.config) };
     }
 
     /// Returns the window and begins the next one, if there is enough in it.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ratekeeper_control::adaptive::Bounds;
+use ratekeeper_control::adaptive::{AdaptiveAlgorithm, Bounds};
 use ratekeeper_control::{Class, QueueOrder, Shedder, ShedderConfig};
 use sha2::{Digest, Sha256};
 
@@ -11,9 +11,7 @@ use super::conditions::Priorities;
 use super::values::{boolean, duration, integer, whole_percentage};
 use crate::format::CONCURRENCY_SECTION;
 use crate::problems::Problems;
-use crate::protection::{
-    AdaptiveAlgorithm, AdaptiveRule, ConcurrencyRule, Permits, QueueRule, SheddingRule,
-};
+use crate::protection::{AdaptiveRule, ConcurrencyRule, Permits, QueueRule, SheddingRule};
 use crate::yaml::Node;
 
 /// The longest wait in a queue that is plausible.
@@ -61,12 +59,8 @@ fn adaptive(node: &Node, problems: &mut Problems) -> Option<AdaptiveRule> {
         );
         return None;
     }
-    let algorithm = match node.get("algorithm").and_then(Node::text) {
-        Some("gradient2") => AdaptiveAlgorithm::Gradient2,
-        Some("vegas") => AdaptiveAlgorithm::Vegas,
-        Some("aimd") => AdaptiveAlgorithm::Aimd,
-        _ => AdaptiveAlgorithm::Knee,
-    };
+    let algorithm = node.get("algorithm").and_then(Node::text);
+    let algorithm = algorithm.and_then(AdaptiveAlgorithm::of_name).unwrap_or_default();
     let target = node.get("target").and_then(|node| duration(node, problems));
     Some(AdaptiveRule { algorithm, bounds: bounds(node, problems)?, target })
 }

@@ -60,7 +60,7 @@ static ADAPTIVE: Section = Section {
         field(
             "target",
             DURATION,
-            "Latency that is acceptable: slower responses count as overload.",
+            "Latency that 90% of the requests should not exceed. The limit shrinks while they do.",
         ),
     ],
 };

@@ -1,6 +1,7 @@
 //! The metrics of a policy limiter and its store. Labels come from the configuration, never from requests.
 
 mod page;
+mod protection;
 
 use ratekeeper::policy::LimitRule;
 use ratekeeper::shared::{BreakerState, StoreState};
@@ -23,6 +24,7 @@ pub(crate) fn collect(page: &mut Page, limiter: &PolicyLimiter) {
         [(version, 1)],
     );
     decisions(page, limiter);
+    protection::collect(page, limiter);
     policy(page, limiter);
     refusals(page, limiter);
     memory(page, limiter.engine());

@@ -142,6 +142,7 @@ fn reason_name(reason: &RecordedReason) -> &'static str {
     match reason {
         RecordedReason::Rate { .. } => "rate_limited",
         RecordedReason::InFlight { .. } => "too_many_in_flight",
+        RecordedReason::NoPermit(_) => "no_permit",
         RecordedReason::MissingIdentity(_) => "identity_required",
         RecordedReason::TooManyLimits => "too_many_limits",
         RecordedReason::DeniesAll => "denies_all",

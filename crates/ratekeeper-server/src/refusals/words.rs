@@ -17,6 +17,7 @@ pub(super) fn message(record: &RefusalRecord) -> String {
             format!("{} of {} left", decision.remaining(), decision.limit())
         }
         RecordedReason::InFlight { max } => format!("{max} requests were in flight, the maximum"),
+        RecordedReason::NoPermit(error) => error.to_string(),
         RecordedReason::MissingIdentity(identity) => format!("it needs an identity: {identity}"),
         RecordedReason::TooManyLimits => "more limits apply than can be charged together".into(),
         RecordedReason::DeniesAll => "the limit denies every request".into(),

@@ -14,13 +14,13 @@ use crate::client::{Client, Response};
 use crate::process::Gateway;
 
 /// A policy file, deleted on drop.
-struct PolicyFile {
+pub(crate) struct PolicyFile {
     _folder: TempDir,
     path: PathBuf,
 }
 
 impl PolicyFile {
-    fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = Self { path: folder.path().join("policy.yaml"), _folder: folder };
         file.write(text);
@@ -40,12 +40,12 @@ impl PolicyFile {
 }
 
 /// Starts a gateway with this policy and an admin listener in front of an upstream.
-fn gateway(backend: &Backend, policy: &PolicyFile, args: &[&str]) -> Gateway {
+pub(crate) fn gateway(backend: &Backend, policy: &PolicyFile, args: &[&str]) -> Gateway {
     let admin = ["--admin", "127.0.0.1:0", policy.path()];
     Gateway::before(backend, &[&admin, args].concat())
 }
 
-fn admin(gateway: &Gateway, request: &str) -> Response {
+pub(crate) fn admin(gateway: &Gateway, request: &str) -> Response {
     let log = gateway.log();
     let address = log.split("admin: http://").nth(1).and_then(|rest| rest.split('/').next());
     let address: SocketAddr = address.expect("an admin listener").parse().unwrap();

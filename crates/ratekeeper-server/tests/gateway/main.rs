@@ -12,6 +12,7 @@ mod hostile;
 mod http2;
 mod limits;
 mod process;
+mod protection;
 mod streaming;
 mod tls;
 mod upstreams;

@@ -14,12 +14,14 @@ use crate::client::Client;
 use crate::page::Page;
 
 const LIMITS: &str = "
-priorities: [ { class: partner, match: { path: /partner } } ]
+priorities: [ { class: partner, match: { path: /partner } }, { class: others } ]
+shedding: { queue_time: 20ms }
 limits:
   - { name: guaranteed, match: { path: /partner }, rate: 350/hour, guarantees: { partner: 200/hour } }
   - { name: checkout, match: { path: /checkout }, rate: 5/hour }
   - { name: shadowed, match: { path: /checkout }, rate: 2/hour, mode: shadow }
   - { name: tokens, match: { path: /tokens }, rate: 1000/hour, cost: { usage: openai } }
+  - { name: search, match: { path: /search }, concurrency: { adaptive: true, queue: { max: 10, wait: 1s } } }
 exempt: [ { path: /healthz } ]
 ";
 

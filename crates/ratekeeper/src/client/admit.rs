@@ -433,7 +433,7 @@ impl Outbound {
                     Blocked::Never(LocalReason::ExceedsCapacity(refusal.rule.shared_name().clone()))
                 }
             },
-            RefusalReason::TooManyInFlight { .. } => {
+            RefusalReason::TooManyInFlight { .. } | RefusalReason::NoPermit(_) => {
                 let hold = Hold { until: now.after(PERMIT_POLL), reason: WaitReason::Concurrency };
                 Blocked::Wait(Wait { limit, ends_with_others: true, ..Wait::new(hold) })
             }

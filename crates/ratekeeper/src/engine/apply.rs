@@ -15,6 +15,7 @@ use super::applied::{Applied, Receipt};
 use super::hold_table::HoldTable;
 use super::maybe_ready::MaybeReady;
 use super::permits::LocalPermits;
+use super::service_permits::{EngineClock, ServicePermits};
 use crate::clock::Clock;
 use crate::concurrency::Permit;
 use crate::histogram::{DurationCounts, SampledHistogram};
@@ -47,10 +48,12 @@ use {
 /// ```
 pub struct Engine {
     pub(super) store: EngineStore,
-    clock: Box<dyn Clock>,
+    clock: EngineClock,
     /// For charges that say nothing else. Changes with the policy.
     on_failure: AtomicU8,
     pub(super) permits: LocalPermits,
+    /// Permits that are learned or waited for.
+    pub(super) service_permits: ServicePermits,
     /// Permits that callers hold in this process.
     pub(super) held_permits: HoldTable<Permit>,
     /// Reservations of the memory store. A shared store keeps its own.
@@ -76,8 +79,10 @@ impl std::fmt::Debug for Engine {
 
 impl Engine {
     pub(crate) fn new(store: EngineStore, clock: Box<dyn Clock>) -> Self {
+        let clock = EngineClock::new(clock);
         Self {
             store,
+            service_permits: ServicePermits::new(clock.clone()),
             clock,
             on_failure: AtomicU8::default(),
             permits: LocalPermits::default(),

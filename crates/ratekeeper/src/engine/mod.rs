@@ -22,6 +22,8 @@ mod permit_error;
 #[cfg(feature = "policy")]
 mod permits;
 mod reservations;
+#[cfg(feature = "policy")]
+mod service_permits;
 
 pub use applied::{Applied, Degraded, DegradedReason, Receipt};
 #[cfg(feature = "policy")]
@@ -36,7 +38,11 @@ pub use maybe_ready::MaybeReady;
 pub(crate) use maybe_ready::ready_now;
 pub use permit_error::PermitError;
 #[cfg(feature = "policy")]
-pub(crate) use permits::{InFlightPermit, PermitRefused, PermitRequest};
+pub(crate) use permits::{InFlightPermit, PermitRequest};
 #[cfg(feature = "redis")]
 pub(crate) use reservations::in_full;
 pub use reservations::{ReservationError, ReserveError, Reserved, Settled};
+#[cfg(feature = "policy")]
+pub use service_permits::ConcurrencyStats;
+#[cfg(feature = "policy")]
+pub(crate) use service_permits::ServicePermitRequest;

@@ -5,12 +5,17 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use ratekeeper_core::FailureMode;
+use ratekeeper_policy::Policy;
 
 use super::apply::Engine;
 use super::hold_id::HoldId;
 use super::hold_table::TooManyHeld;
 use super::permit_error::PermitError;
+use super::service_permits::{ConcurrencyStats, EngineClock, ServicePermitRequest};
+use crate::adaptive_limit::AdaptivePermit;
+use crate::bulkhead::BulkheadError;
 use crate::concurrency::{ConcurrencyLimit, Permit};
+use crate::shedder::{ClassStats, Shedder};
 
 #[cfg(feature = "redis")]
 use {
@@ -32,6 +37,8 @@ pub(crate) struct PermitRequest<'a> {
 #[derive(Debug)]
 pub(crate) enum InFlightPermit {
     Local(#[expect(dead_code, reason = "held for what its drop does")] Permit),
+    /// Of an adaptive limit, which learns from the response.
+    Adaptive(AdaptivePermit<'static, EngineClock>),
     #[cfg(feature = "redis")]
     Fleet(SharedPermit),
 }
@@ -40,7 +47,7 @@ impl InFlightPermit {
     /// Returns whether it was granted without the store, which is unavailable.
     pub(crate) fn is_degraded(&self) -> bool {
         match self {
-            Self::Local(_) => false,
+            Self::Local(_) | Self::Adaptive(_) => false,
             #[cfg(feature = "redis")]
             Self::Fleet(permit) => permit.degraded().is_some(),
         }
@@ -74,6 +81,43 @@ impl LocalPermits {
 }
 
 impl Engine {
+    /// Returns a permit of a limit that protects a service. It is released when it is dropped.
+    pub(crate) async fn acquire_of_service(
+        &self,
+        request: ServicePermitRequest<'_>,
+    ) -> Result<InFlightPermit, BulkheadError> {
+        self.service_permits.acquire(request).await
+    }
+
+    /// Takes over what a policy says about permits and load shedding. What was learned stays, by the name of the limit.
+    pub(crate) fn set_protection(&self, policy: &Policy) {
+        self.service_permits.set_shedding(policy.shedding());
+        policy.limits().iter().for_each(|limit| self.service_permits.prepare(limit));
+        let is_known = |name: &str| {
+            // Shares of a limit are named after it.
+            let own = name.split('~').next().unwrap_or(name);
+            policy.limits().iter().any(|rule| rule.name() == own)
+        };
+        self.service_permits.retain(is_known);
+    }
+
+    /// Returns what sheds requests, if the policy does.
+    pub(crate) fn shedder(&self) -> Option<Shedder<EngineClock>> {
+        self.service_permits.shedder()
+    }
+
+    /// Returns what happened at each concurrency limit that is adaptive or has a queue, by name.
+    #[must_use]
+    pub fn concurrency_stats(&self) -> Vec<ConcurrencyStats> {
+        self.service_permits.stats()
+    }
+
+    /// Returns what was shed of each priority class, the most important one first. Empty if the policy sheds nothing.
+    #[must_use]
+    pub fn shed_stats(&self) -> Vec<ClassStats> {
+        self.shedder().map(|shedder| shedder.stats()).unwrap_or_default()
+    }
+
     /// Returns a permit, which is released when it is dropped.
     pub(crate) async fn acquire(
         &self,
@@ -177,8 +221,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::PolicyLimiter;
     use crate::engine::hold_table::HOLDS_MAX;
-    use crate::{Policy, PolicyLimiter};
 
     const MINUTE: Duration = Duration::from_secs(60);
 

@@ -130,6 +130,8 @@ pub enum RecordedReason {
         /// How many may be.
         max: u64,
     },
+    /// It got no permit of a limit that protects the service, and why.
+    NoPermit(Box<str>),
     /// An identity was missing.
     MissingIdentity(Box<str>),
     /// More rate limits applied than can be charged in one step.

@@ -6,7 +6,9 @@ use ratekeeper_core::Micros;
 use ratekeeper_policy::{Amount, AppliedLimit, AppliedLimits, LimitRule};
 
 use super::{Decided, Details, RecordedReason, RefusalLog, RulePlace};
-use crate::admission::{Admission, Admitted, Denial, Refusal, RefusalReason, ShadowDenial};
+use crate::admission::{
+    Admission, Admitted, Denial, NotAdmitted, Refusal, RefusalReason, ShadowDenial,
+};
 use crate::engine::{Applied, Engine};
 use crate::policy_handle::ActivePolicy;
 use crate::telemetry::Outcome;
@@ -25,7 +27,7 @@ impl Recorder<'_> {
     /// Records what was decided. A refusal gets an id if the request has none.
     pub(crate) fn admission(
         mut self,
-        result: Result<Admitted, (AppliedLimits, Denial)>,
+        result: Result<Admitted, (AppliedLimits, NotAdmitted)>,
     ) -> Admission {
         match result {
             Ok(admitted) => {
@@ -37,12 +39,18 @@ impl Recorder<'_> {
                 self.sample(&admitted);
                 Admission::Admitted(Box::new(admitted))
             }
-            Err((limits, Denial { index, mut refusal, applied })) => {
+            Err((_, NotAdmitted::Shed(shed))) => Admission::Shed(shed),
+            Err((limits, NotAdmitted::Refused(denial))) => {
+                let Denial { index, mut refusal, applied } = denial;
                 refusal.request_id = Some(self.own_id());
-                match refusal.reason {
+                let key = limits[index].key.as_bytes();
+                match &refusal.reason {
                     RefusalReason::TooManyLimits { .. } => {
-                        let reason = || RecordedReason::TooManyLimits;
-                        self.record(&refusal.rule, limits[index].key.as_bytes(), reason);
+                        self.record(&refusal.rule, key, || RecordedReason::TooManyLimits);
+                    }
+                    RefusalReason::NoPermit(error) => {
+                        let reason = || RecordedReason::NoPermit(error.to_string().into());
+                        self.record(&refusal.rule, key, reason);
                     }
                     _ => {
                         let (limit, is_degraded) = (&limits[index], refusal.is_degraded);

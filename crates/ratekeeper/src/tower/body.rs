@@ -35,6 +35,10 @@ pub(crate) enum Held {
     Permit {
         _permit: crate::concurrency::Permit,
     },
+    /// A permit of an adaptive limit, whose clock can be any.
+    AdaptivePermit {
+        _permit: Box<dyn std::fmt::Debug + Send + Sync>,
+    },
     /// The charges of the request, which depend on the body.
     Metered(Box<Metering>),
 }

@@ -108,7 +108,8 @@ impl<S, K: Clone, C> Layer<S> for CircuitBreakerLayer<K, C> {
 
 /// Says whether the result of a call is a failure of the dependency.
 ///
-/// Functions that take a reference to the result implement it.
+/// Functions that take a reference to the result implement it. For an adaptive limit, it says what the result shows about
+/// the load of the service.
 ///
 /// ```
 /// use ratekeeper::Outcome;
@@ -119,13 +120,13 @@ impl<S, K: Clone, C> Layer<S> for CircuitBreakerLayer<K, C> {
 /// let result = Ok::<_, std::io::Error>(response);
 /// assert_eq!(ClassifyStatus.classify(&result), Outcome::Success);
 /// ```
-pub trait Classify<T, E> {
+pub trait Classify<T, E, O = Outcome> {
     /// Returns what a result says about the dependency.
-    fn classify(&self, result: &Result<T, E>) -> Outcome;
+    fn classify(&self, result: &Result<T, E>) -> O;
 }
 
-impl<T, E, F: Fn(&Result<T, E>) -> Outcome> Classify<T, E> for F {
-    fn classify(&self, result: &Result<T, E>) -> Outcome {
+impl<T, E, O, F: Fn(&Result<T, E>) -> O> Classify<T, E, O> for F {
+    fn classify(&self, result: &Result<T, E>) -> O {
         self(result)
     }
 }
@@ -138,13 +139,16 @@ impl<T, E, F: Fn(&Result<T, E>) -> Outcome> Classify<T, E> for F {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClassifyStatus;
 
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+/// Returns the status of gRPC, if it is in the headers.
+pub(super) fn grpc_status<B>(response: &Response<B>) -> Option<&[u8]> {
+    const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+    response.headers().get(GRPC_STATUS).map(|status| status.as_bytes())
+}
 
 impl<B, E> Classify<Response<B>, E> for ClassifyStatus {
     fn classify(&self, result: &Result<Response<B>, E>) -> Outcome {
         let Ok(response) = result else { return Outcome::Failure };
-        let grpc_status = response.headers().get(GRPC_STATUS).map(|status| status.as_bytes());
-        match grpc_status {
+        match grpc_status(response) {
             Some(b"2" | b"4" | b"13" | b"14" | b"15") => Outcome::Failure,
             _ if response.status().is_server_error() => Outcome::Failure,
             _ => Outcome::Success,

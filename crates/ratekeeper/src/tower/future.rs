@@ -15,7 +15,7 @@ use super::ActualCost;
 use super::body::{Held, ResponseBody};
 use super::layer::InMap;
 use super::metering::request_plain_response;
-use super::response::{ShadowRefusedBy, refuse, set_limit_headers};
+use super::response::{ShadowRefusedBy, refuse, refuse_shed, set_limit_headers};
 use crate::admission::{Admission, Admitted};
 use crate::policy_handle::ActivePolicy;
 
@@ -116,6 +116,10 @@ where
                             let policy = this.policy.as_ref().expect("kept until the response");
                             let settings = policy.policy().response_settings();
                             let refused = refuse(settings, &refusal, is_grpc);
+                            return Poll::Ready(Ok(refused.map(ResponseBody::own)));
+                        }
+                        Admission::Shed(refusal) => {
+                            let refused = refuse_shed(&refusal, is_grpc);
                             return Poll::Ready(Ok(refused.map(ResponseBody::own)));
                         }
                     };

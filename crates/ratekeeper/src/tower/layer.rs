@@ -17,7 +17,7 @@ use super::body::ResponseBody;
 use super::future::{ResponseFuture, forward};
 use super::peer::peer;
 use super::request_json::{BodyFields, RequestJsonLayer};
-use super::response::{bad_request, misconfigured, refuse};
+use super::response::{bad_request, misconfigured, refuse, refuse_shed};
 use crate::admission::Admission;
 use crate::engine::MaybeReady;
 use crate::policy_handle::{ActivePolicy, PolicyLoadError};
@@ -304,6 +304,9 @@ where
             Ok(Admission::Refused(refusal)) => {
                 let refused = refuse(policy.policy().response_settings(), &refusal, is_grpc);
                 ResponseFuture::refused(refused.map(ResponseBody::own))
+            }
+            Ok(Admission::Shed(refusal)) => {
+                ResponseFuture::refused(refuse_shed(&refusal, is_grpc).map(ResponseBody::own))
             }
             Ok(Admission::Admitted(admitted)) if admitted.delay.is_zero() => {
                 let response = forward(&mut self.inner, request, Some(&admitted));

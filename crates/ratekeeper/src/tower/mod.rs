@@ -1,5 +1,5 @@
 //! A tower layer that enforces a policy, and the responses to requests that it refuses. And layers that protect a
-//! service: bulkheads, load shedding and circuit breakers.
+//! service: bulkheads, adaptive limits, load shedding and circuit breakers.
 //!
 //! # The order of layers
 //!
@@ -10,7 +10,7 @@
 //! | identify | all others need to know whose request it is |
 //! | limit: [`RatekeeperLayer`] | a client over its quota gets 429, whatever the load is, and is not counted as load |
 //! | shed: [`HttpShedLayer`] | under overload, what matters least is rejected before it takes a place in a queue |
-//! | bulkhead: [`HttpBulkheadLayer`] | what is left waits for a permit; the waits tell the shedder about overload |
+//! | bulkhead: [`HttpBulkheadLayer`], or adaptive limit: [`HttpAdaptiveLimitLayer`] | what is left waits for a permit; the shedder learns of overload from the waits |
 //! | circuit breaker: [`CircuitBreakerLayer`] | it counts only calls that were made, and an open one releases the permit at once |
 //! | the service | |
 //!
@@ -32,6 +32,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod adaptive;
 mod body;
 mod breaker;
 mod bulkhead;
@@ -45,6 +46,10 @@ mod request_json;
 mod response;
 mod shed;
 
+pub use adaptive::{
+    AdaptiveLimitLayer, AdaptiveLimitService, ClassifyLoad, HttpAdaptiveLimitLayer,
+    HttpAdaptiveLimitService,
+};
 #[cfg(feature = "client")]
 pub(crate) use body::Held;
 pub use body::ResponseBody;
@@ -65,8 +70,8 @@ pub use rejection::{ProtectError, Rejection};
 pub use replayed_body::ReplayedBody;
 pub use request_json::{RequestJson, RequestJsonFuture, RequestJsonLayer};
 pub use response::{
-    RATELIMIT_HEADERS, RefusedBy, ShadowRefusedBy, X_REQUEST_ID, refuse, reject, set_headers_of,
-    set_limit_headers,
+    RATELIMIT_HEADERS, RefusedBy, ShadowRefusedBy, X_REQUEST_ID, refuse, refuse_shed, reject,
+    set_headers_of, set_limit_headers,
 };
 pub use shed::{
     HttpShedFuture, HttpShedLayer, HttpShedService, ShedFuture, ShedLayer, ShedService,

@@ -31,6 +31,9 @@ pub enum Rejection {
     /// It got no permit of a bulkhead.
     #[error(transparent)]
     Bulkhead(#[from] BulkheadError),
+    /// It got no permit of an adaptive limit.
+    #[error("{0}")]
+    ConcurrencyLimit(#[source] BulkheadError),
 }
 
 impl Rejection {
@@ -39,22 +42,25 @@ impl Rejection {
     pub fn retry_after(&self) -> Duration {
         match self {
             Self::Shed(shed) => shed.retry_after.max(RETRY_AFTER),
-            Self::Bulkhead(_) => RETRY_AFTER,
+            Self::Bulkhead(_) | Self::ConcurrencyLimit(_) => RETRY_AFTER,
         }
     }
 
-    /// Returns the code in the body of a response: `OVERLOADED`, `BULKHEAD_FULL` or `BULKHEAD_TIMEOUT`.
+    /// Returns the code in the body of a response: `OVERLOADED`, `BULKHEAD_FULL`, `BULKHEAD_TIMEOUT` or
+    /// `CONCURRENCY_LIMIT`.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
             Self::Shed(_) => "OVERLOADED",
             Self::Bulkhead(BulkheadError::TimedOut { .. }) => "BULKHEAD_TIMEOUT",
             Self::Bulkhead(_) => "BULKHEAD_FULL",
+            Self::ConcurrencyLimit(_) => "CONCURRENCY_LIMIT",
         }
     }
 }
 
-/// The error of a service behind a [`ShedLayer`](super::ShedLayer) or a [`BulkheadLayer`](super::BulkheadLayer).
+/// The error of a service behind a [`ShedLayer`](super::ShedLayer), a [`BulkheadLayer`](super::BulkheadLayer) or an
+/// [`AdaptiveLimitLayer`](super::AdaptiveLimitLayer).
 ///
 /// ```
 /// use ratekeeper::tower::ProtectError;

@@ -12,7 +12,7 @@ use ratekeeper_policy::{BodyKind, LimitAction, ResponseSettings};
 use serde_json::json;
 
 use super::rejection::Rejection;
-use crate::admission::{BindingLimit, Refusal, RefusalReason};
+use crate::admission::{BindingLimit, Refusal, RefusalReason, ShedRefusal};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -193,6 +193,11 @@ pub fn refuse(settings: &ResponseSettings, refusal: &Refusal, is_grpc: bool) -> 
     if let Some(id) = &refusal.request_id {
         set(headers, X_REQUEST_ID, id.to_string());
     }
+    if let RefusalReason::NoPermit(error) = &refusal.reason {
+        let retry_after = Rejection::ConcurrencyLimit(*error).retry_after();
+        set_number(headers, RETRY_AFTER, secs_up(retry_after));
+        wait = Some(retry_after);
+    }
     let message = message(settings, refusal);
     match is_grpc {
         true => refuse_grpc(&mut response, refusal, &message),
@@ -240,11 +245,22 @@ pub(super) fn misconfigured(message: &str, is_grpc: bool) -> Response<Bytes> {
 /// # Ok::<(), ratekeeper::ZeroPermits>(())
 /// ```
 pub fn reject(rejection: &Rejection, is_grpc: bool) -> Response<Bytes> {
+    reject_class(rejection, None, is_grpc)
+}
+
+/// Returns the response to a request that a policy has shed. The body has the name of its class.
+pub fn refuse_shed(refusal: &ShedRefusal, is_grpc: bool) -> Response<Bytes> {
+    reject_class(&Rejection::Shed(refusal.shed), Some(&refusal.class), is_grpc)
+}
+
+fn reject_class(rejection: &Rejection, class: Option<&str>, is_grpc: bool) -> Response<Bytes> {
     let retry_after = rejection.retry_after();
     let secs = secs_up(retry_after);
     let what = match rejection {
         Rejection::Shed(_) => "The service is overloaded.",
-        Rejection::Bulkhead(_) => "Too many requests are in flight.",
+        Rejection::Bulkhead(_) | Rejection::ConcurrencyLimit(_) => {
+            "Too many requests are in flight."
+        }
     };
     let plural = if secs == 1 { "" } else { "s" };
     let message = format!("{what} Try again in {secs} second{plural}.");
@@ -252,11 +268,14 @@ pub fn reject(rejection: &Rejection, is_grpc: bool) -> Response<Bytes> {
     match is_grpc {
         true => set_grpc_status(&mut response, GRPC_UNAVAILABLE, &message),
         false => {
-            let body = json!({
+            let mut body = json!({
                 "code": rejection.code(),
                 "message": message,
                 "retry_after_ms": retry_after.as_micros().div_ceil(1_000) as u64,
             });
+            if let Some(class) = class {
+                body["class"] = class.into();
+            }
             *response.body_mut() = body.to_string().into();
             *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
             let content_type = HeaderValue::from_static(content_type(BodyKind::Json));
@@ -280,6 +299,7 @@ fn error_response(status: StatusCode, code: &str, message: &str) -> Response<Byt
 fn status(settings: &ResponseSettings, refusal: &Refusal) -> StatusCode {
     match &refusal.reason {
         RefusalReason::MissingIdentity { .. } => StatusCode::UNAUTHORIZED,
+        RefusalReason::NoPermit(_) => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::from_u16(settings.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS),
     }
 }
@@ -287,6 +307,7 @@ fn status(settings: &ResponseSettings, refusal: &Refusal) -> StatusCode {
 fn refuse_grpc(response: &mut Response<Bytes>, refusal: &Refusal, message: &str) {
     let code = match &refusal.reason {
         RefusalReason::MissingIdentity { .. } => GRPC_UNAUTHENTICATED,
+        RefusalReason::NoPermit(_) => GRPC_UNAVAILABLE,
         _ => GRPC_RESOURCE_EXHAUSTED,
     };
     set_grpc_status(response, code, message);
@@ -318,6 +339,7 @@ fn code(refusal: &Refusal) -> &'static str {
     match &refusal.reason {
         RefusalReason::RateLimited { .. } => "RATE_LIMITED",
         RefusalReason::TooManyInFlight { .. } => "TOO_MANY_IN_FLIGHT",
+        RefusalReason::NoPermit(_) => "CONCURRENCY_LIMIT",
         RefusalReason::MissingIdentity { .. } => "IDENTITY_REQUIRED",
         RefusalReason::TooManyLimits { .. } => "TOO_MANY_LIMITS",
     }
@@ -332,6 +354,9 @@ fn message(settings: &ResponseSettings, refusal: &Refusal) -> String {
             );
         }
         RefusalReason::TooManyInFlight { max } => (None, *max),
+        RefusalReason::NoPermit(_) => {
+            return "The service is busy. Try again in 1 second.".to_string();
+        }
         RefusalReason::TooManyLimits { max } => {
             return format!("More than {max} limits apply to this request.");
         }
@@ -387,6 +412,14 @@ fn body(
         (BodyKind::Problem, RefusalReason::MissingIdentity { .. }) => {
             json!({ "type": "about:blank", "title": "Unauthorized", "status": 401, "detail": message })
         }
+        (BodyKind::Problem, RefusalReason::NoPermit(_)) => json!({
+            "type": "about:blank",
+            "title": "Service Unavailable",
+            "status": 503,
+            "detail": message,
+            "limit": name,
+            "retry_after_ms": retry_after_ms,
+        }),
         (BodyKind::Problem, _) => json!({
             "type": PROBLEM,
             "title": "Too Many Requests",

@@ -1,7 +1,9 @@
-//! Bulkheads and load shedding, in virtual time.
+//! Bulkheads, adaptive limits and load shedding, in virtual time.
 #![cfg(feature = "tower")]
 
+mod adaptive;
 mod bulkhead;
 mod layers;
+mod policy;
 mod shedder;
 mod support;

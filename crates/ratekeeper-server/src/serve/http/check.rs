@@ -105,6 +105,11 @@ fn admission_response(admission: &Admission) -> ApiResponse {
             let response = body.with_delay(admitted.delay).to_response(StatusCode::OK);
             with_binding_headers(response, admitted.binding())
         }
+        Admission::Shed(refusal) => {
+            let reason = format!("{} is shed, because the service is overloaded", refusal.class);
+            let body = DecisionBody::without_limit(false, reason);
+            body.to_response(StatusCode::SERVICE_UNAVAILABLE)
+        }
         Admission::Refused(refusal) => {
             let body = match (&refusal.reason, refusal.binding()) {
                 (_, Some(binding)) => {
@@ -117,6 +122,7 @@ fn admission_response(admission: &Admission) -> ApiResponse {
             };
             let status = match refusal.reason {
                 RefusalReason::MissingIdentity { .. } => StatusCode::UNAUTHORIZED,
+                RefusalReason::NoPermit(_) => StatusCode::SERVICE_UNAVAILABLE,
                 _ => StatusCode::TOO_MANY_REQUESTS,
             };
             let id = refusal.request_id.as_deref();

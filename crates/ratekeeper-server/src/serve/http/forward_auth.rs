@@ -188,11 +188,13 @@ fn admission_response(
         }
         Admission::Refused(refusal) => {
             let mut response = ratekeeper::tower::refuse(settings, refusal, false);
-            if *response.status_mut() != StatusCode::UNAUTHORIZED {
+            // Others are no denials of the client.
+            if response.status().as_u16() == settings.status {
                 *response.status_mut() = denied;
             }
             response.map(Full::new)
         }
+        Admission::Shed(refusal) => ratekeeper::tower::refuse_shed(refusal, false).map(Full::new),
     }
 }
 
@@ -207,6 +209,7 @@ fn decision_info(admission: &Admission) -> DecisionInfo {
             limit: Some(refusal.rule.name().to_string()),
             is_degraded: refusal.is_degraded,
         },
+        Admission::Shed(_) => DecisionInfo::default(),
     }
 }
 
