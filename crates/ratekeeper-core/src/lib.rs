@@ -40,6 +40,7 @@ mod limit;
 mod max_debt;
 mod params;
 mod rate;
+mod share;
 mod suggest;
 mod time;
 

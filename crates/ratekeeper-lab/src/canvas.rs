@@ -34,6 +34,13 @@ pub(crate) fn cells(text: &str, ink: Ink) -> impl Iterator<Item = Cell> {
     text.chars().map(move |c| (c, ink))
 }
 
+/// Returns a line that is a heading.
+pub(crate) fn heading(text: &str, has_color: bool) -> String {
+    let mut canvas = Canvas::new(has_color);
+    canvas.line(cells(text, Ink::Heading));
+    canvas.into_text()
+}
+
 /// Text that grows by lines, with escape codes only if it has colour.
 pub(crate) struct Canvas {
     has_color: bool,

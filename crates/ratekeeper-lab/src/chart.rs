@@ -48,11 +48,24 @@ impl TextOptions {
     }
 }
 
+/// What the two parts of a bar are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Legend {
+    pub(crate) lower: &'static str,
+    pub(crate) upper: &'static str,
+}
+
+impl Legend {
+    pub(crate) const DECISIONS: Self = Self { lower: "admitted", upper: "denied" };
+    pub(crate) const RESPONSES: Self = Self { lower: "served", upper: "failed" };
+}
+
 /// Panels with the same columns of time.
 #[derive(Debug)]
 pub(crate) struct Chart {
     /// The time that a bar covers.
     pub(crate) column_us: u64,
+    pub(crate) legend: Legend,
     pub(crate) panels: Vec<Panel>,
 }
 
@@ -116,8 +129,10 @@ impl Chart {
 
     fn draw_legend(&self, canvas: &mut Canvas) {
         let unit = format!("requests per {}: ", span_text(self.column_us));
-        let admitted = cells("█ admitted", Ink::Admitted);
-        let denied = cells("░ denied", Ink::Denied);
+        let Legend { lower, upper } = self.legend;
+        let (lower, upper) = (format!("█ {lower}"), format!("░ {upper}"));
+        let admitted = cells(&lower, Ink::Admitted);
+        let denied = cells(&upper, Ink::Denied);
         let gap = cells("  ", Ink::Text);
         canvas.line(cells(&unit, Ink::Text).chain(admitted).chain(gap).chain(denied));
     }

@@ -50,7 +50,8 @@ impl Report {
     }
 }
 
-fn over_time(title: String, width_us: u64, columns: usize) -> Chart {
+/// Returns a chart of requests over time, without series.
+pub(crate) fn over_time(title: String, width_us: u64, columns: usize) -> Chart {
     let starts = (0..columns).map(|column| (column as u64 * width_us) as f64).collect();
     let requests = format!("requests per {}", span_text(width_us));
     let (time, requests) = (Axis::new("time", Unit::Duration), Axis::new(requests, Unit::Count));

@@ -3,7 +3,8 @@
 //! [`Trace`] reads recorded arrivals and [`Traffic`] generates them. [`Simulation`] decides each
 //! one with the same store that serves real traffic, and [`compare`] reports how several limits
 //! handle the same arrivals. Time comes from the arrivals: nothing reads a clock or sleeps. [`service`]
-//! models a service under overload, behind a concurrency limit.
+//! models a service under overload, behind a concurrency limit. [`plan`] finds the rate that a service can be offered, and
+//! [`scenario`] runs clients, limiter, store and service together.
 //!
 //! ```
 //! use std::time::Duration;
@@ -29,14 +30,18 @@ mod canvas;
 mod chart;
 mod compare;
 mod compare_document;
+mod event_queue;
 mod histogram;
 mod json;
 mod peak;
+pub mod plan;
 mod random;
 mod releases;
 pub mod replay;
 pub mod report;
+pub mod retry;
 mod round;
+pub mod scenario;
 pub mod service;
 mod simulate;
 mod summary;

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-use ratekeeper_core::{Decision, Limit, Micros};
+use ratekeeper_core::{Decision, Limit};
 use ratekeeper_stores::{Charge, MemoryStore};
 
 use crate::arrival::Arrival;
@@ -48,7 +48,7 @@ impl Decider for MemoryStore {
     }
 
     fn evictions(&self) -> u64 {
-        self.stats(Micros::MAX).evictions
+        self.evictions()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::ops::Range;
 
-use crate::chart::{Bars, Chart, Decided, Panel, TextOptions};
+use crate::chart::{Bars, Chart, Decided, Legend, Panel, TextOptions};
 use crate::compare::{Report, Run};
 use crate::text::{list_text, percent_text, short_span_text, span_text, wrap};
 
@@ -82,7 +82,8 @@ impl Report {
         let groups = self.same_decisions();
         let arrivals = groups.iter().map(|group| self.arrivals_panel(group, bars_max));
         let releases = self.runs.iter().filter_map(|run| self.releases_panel(run, bars_max));
-        Chart { column_us, panels: arrivals.chain(releases).collect() }.to_text(options)
+        let legend = Legend::DECISIONS;
+        Chart { column_us, legend, panels: arrivals.chain(releases).collect() }.to_text(options)
     }
 
     /// Returns the panel of runs that admitted the same requests.
@@ -159,6 +160,19 @@ fn tables<const N: usize>(rows: &[[String; N]], width: usize) -> Vec<String> {
         start = end;
     }
     lines
+}
+
+/// Returns the lines of a table of texts, which begin where their column does.
+pub(crate) fn aligned(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |row: &Vec<String>, i: usize| row.get(i).map_or(0, |cell| cell.chars().count());
+    let column_width = |i: usize| rows.iter().map(|row| width(row, i)).max().unwrap_or(0);
+    let widths: Vec<_> = (0..columns).map(column_width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
+    };
+    rows.iter().map(line).collect()
 }
 
 fn table_line(row: &[String], widths: &[usize], columns: Range<usize>) -> String {

@@ -57,6 +57,26 @@ pub(crate) fn number_text(n: u64) -> String {
     }
 }
 
+/// Formats a count with commas: `1,234,567`.
+pub(crate) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Formats a time in microseconds since 1970 as a date and a time of day in UTC.
+pub(crate) fn time_text(us: u64) -> String {
+    let us = i64::try_from(us).unwrap_or(i64::MAX);
+    let time = jiff::Timestamp::from_microsecond(us).unwrap_or(jiff::Timestamp::MAX);
+    time.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
 /// Joins names as in a sentence: `a`, `a and b`, `a, b and c`.
 pub(crate) fn list_text(names: &[&str]) -> String {
     match names {
@@ -119,6 +139,12 @@ mod tests {
         check(1_500, "1.5k");
         check(20_000_000, "20M");
         check(u64::MAX, "18.4E");
+    }
+
+    #[test]
+    fn counts_are_grouped_and_times_are_in_utc() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(time_text(1_791_640_536_900_000), "2026-10-10 13:55:36");
     }
 
     #[test]

@@ -114,7 +114,7 @@ function drawSeries(chart, s, plot, { from, to }, bases, hatch) {
   }
   const runs = runsOf(series.values, from, to);
   const point = (i, value) => `${plot.x(plot.all[i]).toFixed(1)} ${plot.y(value).toFixed(1)}`;
-  const line = runs.map((run) => `M${run.map((i) => point(i, plot.tops[s][i])).join("L")}`).join("");
+  const line = runs.map((run) => `M${run.map((i) => point(i, plot.tops[s][i])).join("L")}h0`).join("");
   if (chart.shape === "area") {
     const back = (run) => [...run].reverse().map((i) => point(i, bases[i])).join("L");
     const area = runs.map((run) => `M${run.map((i) => point(i, plot.tops[s][i])).join("L")}L${back(run)}Z`).join("");

@@ -16,7 +16,7 @@ function decimalStep(least) {
 function roundStep(least, unit) {
   if (unit === "count" && least < 1) return 1;
   if (unit !== "duration" && unit !== "time") return decimalStep(least);
-  if (least < 1e6) return Math.max(decimalStep(least), 1);
+  if (least < 1e6) return Math.max(decimalStep(least), unit === "time" ? 1e6 : 1);
   return CLOCK.find((step) => step >= least) ?? decimalStep(least / DAY) * DAY;
 }
 

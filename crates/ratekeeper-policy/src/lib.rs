@@ -56,10 +56,11 @@ mod response;
 mod rule;
 mod schema;
 pub mod suggest;
+mod summary;
 #[cfg(feature = "jwt")]
 mod token;
 pub mod usage;
-mod yaml;
+pub mod yaml;
 mod yaml_mistakes;
 
 pub use condition::Mismatch;

@@ -156,7 +156,8 @@ impl Problem {
 }
 
 /// Collects problems and warnings while a file is read.
-pub(crate) struct Problems {
+#[derive(Debug)]
+pub struct Problems {
     file: String,
     lines: Vec<String>,
     found: Vec<Problem>,
@@ -177,7 +178,7 @@ impl Problems {
     }
 
     /// Reports a problem, unless there is one at the same position, of which it is likely a consequence.
-    pub(crate) fn report(&mut self, span: Span, message: impl Into<String>) {
+    pub fn report(&mut self, span: Span, message: impl Into<String>) {
         if !self.found.iter().any(|p| (p.line, p.column) == (span.line, span.column)) {
             self.report_also(span, message);
         }
@@ -223,7 +224,8 @@ impl Problems {
 
     /// Returns the span of a byte range of a scalar's text. If the scalar is written with escapes or over
     /// several lines, returns the span of the whole scalar.
-    pub(crate) fn span_of(&self, node: &Node, part: Range<usize>) -> Span {
+    #[must_use]
+    pub fn span_of(&self, node: &Node, part: Range<usize>) -> Span {
         let Value::Scalar { text, is_quoted } = &node.value else { return node.span };
         if self.is_full() {
             return node.span;
@@ -277,11 +279,15 @@ impl Problems {
         self.found.len() >= PROBLEMS_MAX
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Returns whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    pub(crate) fn into_errors(mut self) -> PolicyErrors {
+    /// Returns all problems in the order of the file.
+    #[must_use]
+    pub fn into_errors(mut self) -> PolicyErrors {
         self.found.sort_by_key(|problem| (problem.line, problem.column));
         PolicyErrors { file: self.file, problems: self.found, more: self.more }
     }

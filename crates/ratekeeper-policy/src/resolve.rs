@@ -185,7 +185,8 @@ impl Policy {
         context.has_read_client()
     }
 
-    /// Returns whether the limits of a request depend on its body, so that it has to be read first.
+    /// Returns whether the limits of a request, its class or its dependencies depend on its body, so that it has to be
+    /// read first.
     #[must_use]
     pub fn needs_request_json(&self, request: &RequestAttributes<'_>) -> bool {
         if self.request_json.is_empty() {
@@ -193,6 +194,10 @@ impl Policy {
         }
         let context = RequestContext::new(self, request);
         let _ = self.resolve_in(&context, &mut AppliedLimits::new());
+        if self.shedding.is_some() {
+            let _ = self.class(&context);
+        }
+        let _ = self.dependencies_in(&context);
         context.has_read_json()
     }
 

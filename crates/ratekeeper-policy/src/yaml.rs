@@ -1,10 +1,20 @@
-//! Parses YAML into a tree whose nodes have spans.
+//! Parses YAML into a tree whose nodes have spans: of policies, and of other files.
+//!
+//! ```
+//! use ratekeeper_policy::yaml;
+//!
+//! let (root, mut problems) = yaml::read("scenario.yaml", "rate: 5/x\n");
+//! let rate = root.as_ref().and_then(|root| root.get("rate")).expect("it is there");
+//! problems.report(rate.span, "it has no such unit");
+//! assert!(problems.into_errors().to_string().starts_with("scenario.yaml:1:7: it has no such unit"));
+//! ```
 
 use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span as Marks, StrInput};
 
-use crate::problems::{Problems, quoted};
+pub use crate::problems::Problems;
+use crate::problems::quoted;
 use crate::yaml_mistakes;
 
 /// Maximum number of nodes. Expanded aliases count each time, and long texts as several nodes.
@@ -14,29 +24,44 @@ const DEPTH_MAX: usize = 64;
 
 /// A position in a file. Lines and columns count from 1, in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) line: usize,
-    pub(crate) column: usize,
+pub struct Span {
+    /// The line.
+    pub line: usize,
+    /// The column.
+    pub column: usize,
     /// Number of characters in the line.
-    pub(crate) width: usize,
+    pub width: usize,
 }
 
+/// A value and where it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
-    pub(crate) span: Span,
-    pub(crate) value: Value,
+pub struct Node {
+    /// Where it is.
+    pub span: Span,
+    /// What it is.
+    pub value: Value,
 }
 
+/// A value.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
-    Scalar { text: String, is_quoted: bool },
+pub enum Value {
+    /// Text, a number or a boolean.
+    Scalar {
+        /// As it is written, without quotes.
+        text: String,
+        /// Whether it is in quotes.
+        is_quoted: bool,
+    },
+    /// A list.
     List(Vec<Node>),
+    /// Names and their values.
     Map(Vec<(Node, Node)>),
 }
 
 impl Node {
     /// Returns the text of a scalar.
-    pub(crate) fn text(&self) -> Option<&str> {
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Scalar { text, .. } => Some(text),
             _ => None,
@@ -44,7 +69,8 @@ impl Node {
     }
 
     /// Whether the value is null or absent.
-    pub(crate) fn is_null(&self) -> bool {
+    #[must_use]
+    pub fn is_null(&self) -> bool {
         let Value::Scalar { text, is_quoted } = &self.value else { return false };
         !is_quoted && matches!(text.as_str(), "" | "~" | "null")
     }
@@ -59,13 +85,15 @@ impl Node {
     }
 
     /// Returns the value of a field, unless it is null.
-    pub(crate) fn get(&self, name: &str) -> Option<&Node> {
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Node> {
         let found = self.entries().iter().find(|(key, _)| key.text() == Some(name));
         found.map(|(_, value)| value).filter(|value| !value.is_null())
     }
 
     /// Returns the fields of a map.
-    pub(crate) fn entries(&self) -> &[(Node, Node)] {
+    #[must_use]
+    pub fn entries(&self) -> &[(Node, Node)] {
         match &self.value {
             Value::Map(entries) => entries,
             _ => &[],
@@ -73,12 +101,22 @@ impl Node {
     }
 
     /// Returns the items of a list; a single value is a list of one.
-    pub(crate) fn items(&self) -> &[Node] {
+    #[must_use]
+    pub fn items(&self) -> &[Node] {
         match &self.value {
             Value::List(items) => items,
             _ => std::slice::from_ref(self),
         }
     }
+}
+
+/// Parses a file of this name. Returns its root and what is wrong so far. Without a root, the file is empty, or
+/// invalid, which is then reported.
+#[must_use]
+pub fn read(file: &str, text: &str) -> (Option<Node>, Problems) {
+    let mut problems = Problems::new(file, text);
+    let root = parse(text, &mut problems);
+    (root, problems)
 }
 
 /// Parses a document. Returns `None` if it is empty, or invalid, which is then reported.
@@ -137,7 +175,7 @@ impl<'t> TreeBuilder<'t> {
             match self.next()? {
                 (Event::StreamEnd, _) => return Ok(()),
                 (Event::DocumentStart(_), span) => {
-                    return Err((span, "a policy is one document; remove this one".into()));
+                    return Err((span, "a file is one document; remove this one".into()));
                 }
                 _ => {}
             }
@@ -247,7 +285,7 @@ impl<'t> TreeBuilder<'t> {
     fn count(&mut self, nodes: usize, span: Span) -> Result<(), YamlError> {
         self.nodes += nodes;
         match self.nodes > NODES_MAX {
-            true => Err((span, format!("a policy may have {NODES_MAX} values at most"))),
+            true => Err((span, format!("a file may have {NODES_MAX} values at most"))),
             false => Ok(()),
         }
     }

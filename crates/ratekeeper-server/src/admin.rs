@@ -1,18 +1,20 @@
-//! The admin listener: health, metrics, the policy and its errors.
+//! The admin listener: health, metrics, the policy and its errors, the console.
 
 use std::net::TcpListener as StdListener;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, ORIGIN, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use ratekeeper::shared::StoreState;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::body::{BodyLimits, read_body};
+use crate::console::{self, Console, EventStream, InvalidKeyRequest, MoreReadings};
 use crate::listener::tls::Tls;
 use crate::listener::{
     self, Accepted, ConnectionHandler, ConnectionLimit, Drain, InFlightLimit, ListenerConfig,
@@ -31,6 +33,11 @@ GET  /v1/envoy          the limits for Envoy, and why the last reload failed
 GET  /v1/top?n=20       the most frequent keys, and the most frequently denied
 GET  /v1/refusals       recent refusals: ?key=, limit=, since=5m, outcome=, n=
 GET  /v1/refusals/ID    why a request was refused; ?rate=200/minute: what if
+GET  /v1/status         what the console shows: rates of the last second and minute, store, what needs attention
+GET  /v1/history        rates over time: ?span=5m, 1h or 24h, and &limit=NAME
+GET  /v1/events         the status once a second, as server-sent events
+POST /v1/keys           what each limit has left for a key, by a body such as {\"key\": \"k-123\"}
+POST /v1/keys/reset     start a key afresh in a limit: {\"key\": \"k-123\", \"limit\": \"search\"}
 POST /v1/policy/reload  reload the policy file
 ";
 
@@ -45,13 +52,32 @@ pub(crate) struct Admin {
     pub(crate) policy: Arc<PolicyFile>,
     /// Needed for everything but health checks.
     pub(crate) tokens: Arc<Tokens>,
+    /// Enough to read what names no keys.
+    pub(crate) read_tokens: Arc<Tokens>,
     /// Why no requests may be sent, if so.
     pub(crate) not_ready: Box<dyn Fn() -> Option<&'static str> + Send + Sync>,
     /// Metrics beside those of the policy.
     pub(crate) more_metrics: Box<dyn Fn(&mut Page) + Send + Sync>,
+    /// What the history records beside the policy's decisions.
+    pub(crate) more_readings: MoreReadings,
     /// The limits for Envoy, if there are any.
     pub(crate) envoy: Option<StatusReport>,
+    pub(crate) console: Console,
 }
+
+/// A response at once, or one that goes on.
+type AdminBody = Either<Full<Bytes>, EventStream>;
+
+/// What a client may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Everything: see keys, change something.
+    Full,
+    /// Read what names no keys.
+    Read,
+}
+
+const BODY_MAX: usize = 64 << 10;
 
 /// Returns the current status of something.
 pub(crate) type StatusReport = Box<dyn Fn() -> Value + Send + Sync>;
@@ -74,7 +100,7 @@ impl ConnectionHandler for AdminHandler {
         let admin = Arc::clone(&self.admin);
         let respond = move |request: Request<Incoming>| {
             let admin = Arc::clone(&admin);
-            async move { respond(&admin, &request).await }
+            async move { respond(&admin, request).await }
         };
         serve_http1(&self.http, stream, accepted.peer, self.ticks, &self.drain, respond).await;
         drop(accepted);
@@ -100,21 +126,53 @@ pub(crate) async fn serve(
     let mut http = http1::Builder::new();
     // The listener has its own timeouts.
     http.header_read_timeout(None);
+    let sampled = Arc::clone(&admin);
     let handler = AdminHandler { admin, http, drain, ticks: Ticks::start() };
-    if let Err(error) = listener::serve(listener, Arc::new(handler), config).await {
+    let sampling = sampled.console.run(&sampled);
+    let serving = listener::serve(listener, Arc::new(handler), config);
+    let served = tokio::select! {
+        served = serving => served,
+        () = sampling => Ok(()),
+    };
+    if let Err(error) = served {
         tracing::error!(%error, "the admin listener failed");
     }
 }
 
-async fn respond<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>> {
-    let is_probe = matches!(request.uri().path(), "/healthz" | "/readyz");
-    if !is_probe && !admin.tokens.allow(request.headers()) {
-        let message = "a valid bearer token is needed\n";
-        let mut response = text(StatusCode::UNAUTHORIZED, message.into());
-        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        return response;
+async fn respond(admin: &Admin, request: Request<Incoming>) -> Response<AdminBody> {
+    let (method, path) = (request.method().clone(), request.uri().path().to_string());
+    if method == Method::GET
+        && let Some(file) = console::file(&path, request.headers())
+    {
+        return file.map(|text| Either::Left(Full::from(text)));
     }
-    match (request.method(), request.uri().path()) {
+    let is_probe = matches!(&*path, "/healthz" | "/readyz");
+    let access = match admin.access(request.headers()) {
+        Some(access) => access,
+        None if is_probe => Access::Read,
+        None => return unauthorized().map(Either::Left),
+    };
+    if method == Method::POST && is_of_another_site(request.headers()) {
+        let message = "requests of other sites are rejected\n";
+        return text(StatusCode::FORBIDDEN, message.into()).map(Either::Left);
+    }
+    if access == Access::Read && needs_full_access(&method, &path) {
+        let message = "this token may not see keys or change anything\n";
+        return text(StatusCode::FORBIDDEN, message.into()).map(Either::Left);
+    }
+    if (&method, &*path) == (&Method::GET, "/v1/events") {
+        return events(admin);
+    }
+    respond_at_once(admin, &method, &path, request).await.map(Either::Left)
+}
+
+async fn respond_at_once(
+    admin: &Admin,
+    method: &Method,
+    path: &str,
+    request: Request<Incoming>,
+) -> Response<Full<Bytes>> {
+    match (method, path) {
         (&Method::GET, "/healthz") => text(StatusCode::OK, "ok\n".into()),
         (&Method::GET, "/readyz") => ready(admin),
         (&Method::GET, "/metrics") => {
@@ -136,15 +194,82 @@ async fn respond<B>(admin: &Admin, request: &Request<B>) -> Response<Full<Bytes>
             refusal(admin, &path[REFUSAL.len()..], request.uri().query())
         }
         (&Method::GET, "/v1/top") => top(admin, request.uri().query()),
+        (&Method::GET, "/v1/status") => json(StatusCode::OK, &admin.console.status(admin)),
+        (&Method::GET, "/v1/history") => match admin.console.history(request.uri().query()) {
+            Ok(history) => full(StatusCode::OK, "application/json", history.to_string()),
+            Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+        },
+        (&Method::POST, "/v1/keys" | "/v1/keys/reset") => keys(admin, request).await,
         (&Method::GET, "/v1/envoy") => match &admin.envoy {
             Some(envoy) => json(StatusCode::OK, &envoy()),
             None => text(StatusCode::NOT_FOUND, "there are no limits for Envoy\n".into()),
         },
         (_, "/healthz" | "/readyz" | "/metrics" | "/v1/policy" | "/v1/policy/reload")
-        | (_, "/v1/top" | "/v1/envoy" | "/v1/refusals") => {
+        | (_, "/v1/top" | "/v1/envoy" | "/v1/refusals" | "/v1/status" | "/v1/history")
+        | (_, "/v1/events" | "/v1/keys" | "/v1/keys/reset") => {
             text(StatusCode::METHOD_NOT_ALLOWED, HELP.into())
         }
         _ => text(StatusCode::NOT_FOUND, HELP.into()),
+    }
+}
+
+impl Admin {
+    /// Returns what a request may do, or `None` if it needs a token.
+    fn access(&self, headers: &HeaderMap) -> Option<Access> {
+        let needs_token = !self.tokens.is_empty() || !self.read_tokens.is_empty();
+        if !needs_token || self.tokens.has_bearer(headers) {
+            return Some(Access::Full);
+        }
+        self.read_tokens.has_bearer(headers).then_some(Access::Read)
+    }
+}
+
+fn needs_full_access(method: &Method, path: &str) -> bool {
+    method == Method::POST || matches!(path, "/v1/top" | "/v1/keys")
+}
+
+/// Whether a page of another site made a browser send this request.
+fn is_of_another_site(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(ORIGIN) else { return false };
+    let authority = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
+    authority.is_none() || authority != headers.get(HOST).and_then(|host| host.to_str().ok())
+}
+
+fn unauthorized() -> Response<Full<Bytes>> {
+    let mut response = text(StatusCode::UNAUTHORIZED, "a valid bearer token is needed\n".into());
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}
+
+fn events(admin: &Admin) -> Response<AdminBody> {
+    let Some(events) = admin.console.subscribe(admin) else {
+        let message = "too many pages are open; close one and try again\n";
+        return text(StatusCode::SERVICE_UNAVAILABLE, message.into()).map(Either::Left);
+    };
+    let mut response = Response::new(Either::Right(events));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+async fn keys(admin: &Admin, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let is_reset = request.uri().path() == "/v1/keys/reset";
+    let body = match read_body(request.into_body(), BodyLimits::of_message(BODY_MAX)).await {
+        Ok(body) => body,
+        Err(error) => return text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+    };
+    let limiter = admin.policy.limiter();
+    let result = match is_reset {
+        true => console::reset(limiter, &body).await,
+        false => console::lookup(limiter, &body).await,
+    };
+    match result {
+        Ok(result) => json(StatusCode::OK, &result),
+        Err(error @ InvalidKeyRequest::Store(_)) => {
+            text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"))
+        }
+        Err(error) => text(StatusCode::BAD_REQUEST, format!("{error}\n")),
     }
 }
 

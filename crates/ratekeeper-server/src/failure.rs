@@ -27,6 +27,9 @@ pub(crate) enum Failure {
     /// There are warnings, which have been printed and count as errors: exit code 1.
     #[error("there are warnings")]
     Warnings,
+    /// A condition of `--fail-if` holds, which has been printed: exit code 3.
+    #[error("a condition holds")]
+    Exceeded,
     /// The reader of the output has closed the pipe, as with `| head`: exit code 0.
     #[error("the output was closed")]
     BrokenPipe,
@@ -52,6 +55,7 @@ impl Failure {
             Self::Io(error) => (error, 1),
             Self::Reported => return 2.into(),
             Self::Warnings => return 1.into(),
+            Self::Exceeded => return 3.into(),
             Self::BrokenPipe => return ExitCode::SUCCESS,
         };
         // If standard error cannot be written to, the exit code is all there is.

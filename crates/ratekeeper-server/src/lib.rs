@@ -7,6 +7,7 @@ mod body;
 mod check;
 mod choices;
 mod command_line;
+mod console;
 mod explain;
 mod failure;
 #[cfg(feature = "fuzzing")]
@@ -15,10 +16,13 @@ mod gateway;
 mod listener;
 mod log;
 mod metrics;
+mod plan;
 mod policy_input;
 mod refusals;
 mod reload;
 mod remote;
+mod replay;
+mod scenario;
 mod schema;
 mod serve;
 mod simulate;
@@ -58,6 +62,8 @@ enum Command {
     Schema,
     Simulate(simulate::Simulate),
     Why(why::Why),
+    Replay(replay::Replay),
+    Plan(Box<plan::Plan>),
     /// Print a completion script for your shell
     ///
     /// For bash: source <(ratekeeper completions bash)
@@ -81,6 +87,8 @@ pub fn run() -> ExitCode {
         Command::Schema => schema::run(),
         Command::Simulate(command) => command.run(),
         Command::Why(command) => command.run(),
+        Command::Replay(command) => command.run(),
+        Command::Plan(command) => command.run(),
         Command::Completions { shell } => completions(shell),
     };
     done.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)

@@ -17,6 +17,7 @@ use crate::choices::{self, AlgorithmChoice, AlgorithmChoiceParser};
 use crate::command_line::command_line;
 use crate::failure::Failure;
 use crate::remote::RemoteDecider;
+use crate::scenario;
 use crate::terminal;
 
 const EXAMPLES: &str = "\
@@ -35,6 +36,9 @@ Examples:
 
   A report to attach to a design review, as one HTML file:
     ratekeeper simulate 10/s --algorithm all --format html > report.html
+
+  A scenario from a file, such as a retry storm with and without a budget:
+    ratekeeper simulate --scenario retry-storm.yaml
 
   Make the same decisions in Redis; the output is identical:
     ratekeeper simulate 100/minute --trace trace.csv --format jsonl --store redis://127.0.0.1:6379
@@ -59,8 +63,12 @@ const PERIODS: u32 = 10;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Simulate {
     /// The limit: a rate such as 100/minute, "5/s burst 10" for a bucket, or "1000/calendar day in Europe/Berlin"
-    #[arg(value_name = "LIMIT")]
-    rate: Rate,
+    #[arg(value_name = "LIMIT", required_unless_present = "scenario")]
+    rate: Option<Rate>,
+
+    /// Run this scenario file instead: clients that retry, several nodes, a store that fails
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "algorithm", "count_rejected", "trace", "traffic", "offered", "duration", "start", "keys", "store", "keys_max"])]
+    scenario: Option<PathBuf>,
 
     /// Algorithm to simulate [default: token_bucket; fixed_window for a calendar period]
     #[arg(long, value_name = "ALGORITHM", value_parser = AlgorithmChoiceParser)]
@@ -95,9 +103,9 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     keys: u32,
 
-    /// Seed of random traffic; the same seed generates the same traffic
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    /// Seed of random traffic; the same seed generates the same traffic [default: 1, or that of the scenario]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
 
     /// Decide in this Redis or Valkey instead of in memory, at the times of the trace: redis://HOST:PORT,
     /// rediss://…, redis+sentinel://…/SERVICE, redis+cluster://…
@@ -114,7 +122,7 @@ pub(crate) struct Simulate {
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum OutputFormat {
+pub(crate) enum OutputFormat {
     /// A table and a chart
     Table,
     /// One JSON document with totals and time series
@@ -141,6 +149,9 @@ type Arrivals = Box<dyn Iterator<Item = Result<Arrival, TraceError>>>;
 
 impl Simulate {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        if let Some(file) = &self.scenario {
+            return scenario::run(file, self.seed, self.format);
+        }
         let (limits, notes) = self.limits()?;
         let (arrivals, span) = self.arrivals()?;
         let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
@@ -155,6 +166,10 @@ impl Simulate {
         self.print(&report, &notes, out).map_err(Failure::output)?;
         self.warn(report.evictions());
         Ok(())
+    }
+
+    fn rate(&self) -> Rate {
+        self.rate.expect("there is a limit if there is no scenario")
     }
 
     fn simulations(&self, limits: &[Limit]) -> Result<Vec<Simulation>, Failure> {
@@ -172,9 +187,9 @@ impl Simulate {
         let algorithm = match self.algorithm {
             Some(AlgorithmChoice::All) => return self.all_limits(),
             Some(AlgorithmChoice::One(algorithm)) => algorithm,
-            None => Algorithm::default_for(&self.rate),
+            None => Algorithm::default_for(&self.rate()),
         };
-        let limit = Limit::new(self.rate, algorithm)?;
+        let limit = Limit::new(self.rate(), algorithm)?;
         let limit = if self.count_rejected { limit.count_rejected()? } else { limit };
         Ok((vec![limit], Vec::new()))
     }
@@ -188,7 +203,7 @@ impl Simulate {
                 "--format jsonl prints the decisions of one algorithm; use one instead of all",
             ));
         }
-        let AllAlgorithms { limits, notes } = AllAlgorithms::new(self.rate)?;
+        let AllAlgorithms { limits, notes } = AllAlgorithms::new(self.rate())?;
         Ok((limits, notes))
     }
 
@@ -196,9 +211,9 @@ impl Simulate {
         if self.trace.is_some() {
             return Ok((Box::new(Trace::new(self.open()?)), None));
         }
-        let duration = self.duration.unwrap_or(self.rate.period() * PERIODS);
-        let traffic = Traffic::new(self.traffic, self.rate, duration);
-        let traffic = traffic.with_keys(self.keys).with_seed(self.seed);
+        let duration = self.duration.unwrap_or(self.rate().period() * PERIODS);
+        let traffic = Traffic::new(self.traffic, self.rate(), duration);
+        let traffic = traffic.with_keys(self.keys).with_seed(self.seed.unwrap_or(1));
         let traffic = match self.offered()? {
             Some(rate) => traffic.with_rate(rate),
             None => traffic,
@@ -254,7 +269,7 @@ impl Simulate {
     fn title(&self, report: &Report) -> String {
         let limit = match report.runs() {
             [run] => run.limit().to_string(),
-            _ => format!("{} with every algorithm", self.rate),
+            _ => format!("{} with every algorithm", self.rate()),
         };
         let offered = report.runs().first().map_or(0, |run| run.summary().offered());
         let source = match &self.trace {

@@ -20,6 +20,7 @@ const PROXY_TOKEN: HeaderName = HeaderName::from_static("x-ratekeeper-token");
 pub(crate) enum SecretKind {
     Token,
     AdminToken,
+    AdminReadToken,
     Password,
 }
 
@@ -28,6 +29,7 @@ impl SecretKind {
         match self {
             Self::Token => "token",
             Self::AdminToken => "admin token",
+            Self::AdminReadToken => "admin token for reading",
             Self::Password => "password",
         }
     }
@@ -36,6 +38,7 @@ impl SecretKind {
         match self {
             Self::Token => "tokens",
             Self::AdminToken => "admin tokens",
+            Self::AdminReadToken => "admin tokens for reading",
             Self::Password => "passwords",
         }
     }
@@ -73,9 +76,11 @@ impl Tokens {
 
     /// Whether a request has one of them, or none is needed.
     pub(crate) fn allow(&self, headers: &HeaderMap) -> bool {
-        if self.is_empty() {
-            return true;
-        }
+        self.is_empty() || self.has_bearer(headers)
+    }
+
+    /// Whether a request has one of them.
+    pub(crate) fn has_bearer(&self, headers: &HeaderMap) -> bool {
         let value = headers.get(AUTHORIZATION).map(|value| value.as_bytes()).unwrap_or_default();
         let Some((scheme, token)) = value.split_at_checked(7) else { return false };
         scheme.eq_ignore_ascii_case(b"bearer ") && self.contains(token.trim_ascii())

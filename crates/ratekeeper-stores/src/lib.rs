@@ -10,7 +10,7 @@ mod charge;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod decision_inputs;
-#[cfg(feature = "redis")]
+#[cfg(feature = "leased")]
 pub mod leased;
 pub mod memory;
 mod permit;
@@ -23,7 +23,7 @@ mod verdict;
 
 pub use charge::{CHARGES_MAX, Charge, ChargeKind, ChargesError, OwnedCharge};
 pub use decision_inputs::{DecisionInputs, StateBefore};
-#[cfg(feature = "redis")]
+#[cfg(feature = "leased")]
 pub use leased::{LeaseStats, LeasedStore};
 pub use memory::{MemoryStats, MemoryStore};
 pub use permit::{PermitName, PermitReply, PermitStore};

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 /// A running Caddy, killed on drop.
 pub struct Caddy {
-    _process: Process,
+    process: Process,
     _folder: TempDir,
     address: SocketAddr,
 }
@@ -30,7 +30,12 @@ impl Caddy {
             .map(str::to_string);
         let mut process = Process::spawn_in(folder.path(), &programs::caddy(), &args);
         process.wait_until_ready("Caddy", |_| TcpStream::connect(address).is_ok());
-        Caddy { _process: process, _folder: folder, address }
+        Caddy { process, _folder: folder, address }
+    }
+
+    /// Returns what it has logged: also its access log, if the configuration has one.
+    pub fn log(&self) -> String {
+        self.process.log()
     }
 
     /// Returns its address.

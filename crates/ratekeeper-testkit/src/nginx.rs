@@ -106,10 +106,15 @@ impl Nginx {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
+    /// Returns what it has written to `access.log`.
+    pub fn access_log(&self) -> String {
+        fs::read_to_string(self.folder.path().join(ACCESS_LOG)).unwrap_or_default()
+    }
+
     /// Returns what one [with a limit](Self::with_limit) has logged. nginx logs a request once it has sent the
     /// response, so the last ones may be missing.
     pub fn limit_counts(&self) -> NginxLimitCounts {
-        let log = fs::read_to_string(self.folder.path().join(ACCESS_LOG)).unwrap_or_default();
+        let log = self.access_log();
         let mut counts = NginxLimitCounts::default();
         for line in log.lines() {
             match line {

@@ -12,6 +12,15 @@ pub(crate) fn redis_cli() -> PathBuf {
     installed("redis-cli")
 }
 
+/// Returns one of PostgreSQL's programs, which Debian keeps in a directory for each version.
+pub(crate) fn postgres(program: &str) -> PathBuf {
+    let versions = folders(PathBuf::from("/usr/lib/postgresql"));
+    let mut installed = versions.into_iter().map(|version| version.join("bin").join(program));
+    in_path(program)
+        .or_else(|| installed.find(|file| file.is_file()))
+        .unwrap_or_else(|| missing(program))
+}
+
 pub(crate) fn chromium() -> PathBuf {
     installed("chromium")
 }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 /// A running Traefik, killed on drop.
 pub struct Traefik {
-    _process: Process,
+    process: Process,
     _folder: TempDir,
     address: SocketAddr,
 }
@@ -28,12 +28,18 @@ impl Traefik {
             "--providers.file.watch=false".into(),
             "--global.checkNewVersion=false".into(),
             "--global.sendAnonymousUsage=false".into(),
+            "--accessLog=true".into(),
             "--ping=true".into(),
             "--ping.entryPoint=web".into(),
         ];
         let mut process = Process::spawn_in(folder.path(), &programs::traefik(), &args);
         process.wait_until_ready("Traefik", |_| TcpStream::connect(address).is_ok());
-        Traefik { _process: process, _folder: folder, address }
+        Traefik { process, _folder: folder, address }
+    }
+
+    /// Returns what it has logged: also its access log, if the configuration has one.
+    pub fn log(&self) -> String {
+        self.process.output()
     }
 
     /// Returns its address.

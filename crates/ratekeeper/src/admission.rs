@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ratekeeper_control::Shed;
+#[cfg(feature = "tower")]
+use ratekeeper_control::adaptive::SampleOutcome;
 use ratekeeper_core::{Decision, Limit};
 use ratekeeper_policy::{AppliedLimit, AppliedLimits, Headers, LimitRule, MissingReason};
 use ratekeeper_stores::Op;
@@ -349,6 +351,16 @@ impl Admitted {
                 let mut grpc_status = None;
                 headers.each("grpc-status", &mut |value| grpc_status = Some(value));
                 permit.sample(load_of(status, grpc_status));
+            }
+        }
+    }
+
+    /// Reports to adaptive limits that the response says nothing about load, because the service was not called.
+    #[cfg(feature = "tower")]
+    pub(crate) fn ignore_load(&mut self) {
+        for permit in &mut self.permits {
+            if let InFlightPermit::Adaptive(permit) = permit {
+                permit.sample(SampleOutcome::Ignored);
             }
         }
     }

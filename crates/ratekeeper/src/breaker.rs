@@ -124,7 +124,7 @@ impl<C: Clock> CircuitBreaker<C> {
     }
 
     /// Rejects a call that cannot be made any more, because it was to be rejected when it was prepared.
-    #[cfg(feature = "tower")]
+    #[cfg(feature = "policy")]
     pub(crate) fn reject(&self) -> CircuitOpen {
         self.shared.rejected.fetch_add(1, Ordering::Relaxed);
         let now_again =

@@ -212,6 +212,15 @@ pub enum BulkheadError {
 }
 
 impl BulkheadError {
+    /// Returns the code in the body of a response.
+    #[cfg(feature = "policy")]
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Self::TimedOut { .. } => "BULKHEAD_TIMEOUT",
+            Self::Full { .. } | Self::Evicted { .. } => "BULKHEAD_FULL",
+        }
+    }
+
     /// Returns how long the request waited.
     #[must_use]
     pub fn waited(&self) -> Duration {

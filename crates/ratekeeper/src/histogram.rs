@@ -73,6 +73,15 @@ impl Histogram {
     }
 }
 
+/// Counts of two histograms together.
+impl std::ops::AddAssign for DurationCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.within.iter_mut().zip(other.within).for_each(|(sum, count)| *sum += count);
+        self.count += other.count;
+        self.sum += other.sum;
+    }
+}
+
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }

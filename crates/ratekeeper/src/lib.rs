@@ -133,6 +133,8 @@ mod bulkhead;
 pub mod client;
 pub mod clock;
 mod concurrency;
+#[cfg(feature = "policy")]
+mod dependency;
 #[cfg(any(feature = "policy", feature = "redis"))]
 mod engine;
 #[cfg(feature = "policy")]
@@ -176,6 +178,11 @@ pub use breaker::{
 pub use bulkhead::{Bulkhead, BulkheadError, BulkheadStats};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use concurrency::{ConcurrencyLimit, Permit, ZeroPermits};
+#[cfg(feature = "policy")]
+pub use dependency::{
+    CallOutcome, Dependency, DependencyError, DependencyPermit, DependencyRejected,
+    DependencyRejection, DependencyStats, UnknownDependency,
+};
 #[cfg(any(feature = "policy", feature = "redis"))]
 pub use engine::{
     Applied, Degraded, DegradedReason, HoldId, InvalidHoldId, PermitError, Receipt,

@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use ratekeeper_core::Micros;
 use ratekeeper_policy::{LimitRule, Policy, PolicyErrors, StoreSettings};
 
+use crate::dependency::{Dependency, DependencyRegistry, PolicyDependencies, UnknownDependency};
 use crate::engine::Engine;
 use crate::files::{FileStamps, Reloader};
 use crate::policy_files::{PolicyFiles, read_policy};
@@ -33,6 +34,7 @@ pub struct ActivePolicy {
     /// By the id of the limit.
     counters: Vec<Arc<LimitCounters>>,
     version: u64,
+    dependencies: PolicyDependencies,
 }
 
 impl ActivePolicy {
@@ -44,6 +46,26 @@ impl ActivePolicy {
     /// Returns how many policies have been active before, and this one.
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// Returns the dependency of this name.
+    ///
+    /// # Errors
+    ///
+    /// If the policy has none, or it is one for each upstream.
+    pub fn dependency(&self, name: &str) -> Result<&Dependency, UnknownDependency> {
+        self.dependencies.get(name)
+    }
+
+    /// Returns the dependencies that protect an upstream of a gateway, by its index in
+    /// [`PolicyHandle::declare_upstreams`].
+    pub fn upstream_dependencies(&self, index: usize) -> &[Dependency] {
+        self.dependencies.of_upstream(index)
+    }
+
+    /// Returns all dependencies, for metrics: those with one for each upstream last.
+    pub fn dependencies(&self) -> impl Iterator<Item = &Dependency> {
+        self.dependencies.all()
     }
 
     pub(crate) fn counters(&self, rule: &LimitRule) -> &LimitCounters {
@@ -72,6 +94,7 @@ pub struct PolicyHandle {
     engine: Arc<Engine>,
     telemetry: Arc<Telemetry>,
     refusals: Arc<RefusalLog>,
+    dependencies: DependencyRegistry,
 }
 
 /// Which configuration is active, and the result of the last attempts to replace it.
@@ -135,15 +158,23 @@ impl PolicyHandle {
         engine.set_protection(&policy);
         log_warnings(&policy);
         let counters = telemetry.counters_of(&policy);
+        let registry = DependencyRegistry::new(Arc::clone(&engine));
+        let dependencies = registry.of_policy(&policy);
         let status = LoadStatus { version: 1, loaded_at: engine.now(), ..LoadStatus::default() };
         Self {
-            active: ArcSwap::from_pointee(ActivePolicy { policy, counters, version: 1 }),
+            active: ArcSwap::from_pointee(ActivePolicy {
+                policy,
+                counters,
+                version: 1,
+                dependencies,
+            }),
             status: Mutex::new(status),
             opened: OnceLock::new(),
             supplied: Mutex::default(),
             engine,
             telemetry,
             refusals,
+            dependencies: registry,
         }
     }
 
@@ -205,6 +236,13 @@ impl PolicyHandle {
         checked
     }
 
+    /// Declares the upstreams of a gateway, by name: each has a dependency of its own for a rule with
+    /// `per: upstream`. Only the first call has an effect.
+    pub fn declare_upstreams(&self, names: impl IntoIterator<Item = Arc<str>>) {
+        self.dependencies.set_upstreams(names.into_iter().collect());
+        self.active().dependencies.set_upstreams(&self.dependencies);
+    }
+
     fn activate(&self, policy: Policy) -> Result<(), PolicyLoadError> {
         if !is_same_store(self.active().policy().store(), policy.store()) {
             return Err(PolicyLoadError::StoreChanged);
@@ -216,7 +254,9 @@ impl PolicyHandle {
         log_warnings(&policy);
         let counters = self.telemetry.counters_of(&policy);
         let version = self.lock_status().version + 1;
-        self.active.store(Arc::new(ActivePolicy { policy, counters, version }));
+        let dependencies = self.dependencies.of_policy(&policy);
+        let active = ActivePolicy { policy, counters, version, dependencies };
+        self.active.store(Arc::new(active));
         Ok(())
     }
 

@@ -17,6 +17,7 @@ use crate::admission::{
     ShedRefusal, correct,
 };
 use crate::clock::{Clock, SystemClock};
+use crate::dependency::{Dependency, UnknownDependency};
 use crate::engine::{
     Applied, Engine, EngineStore, InFlightPermit, MaybeReady, PermitRequest, Receipt,
     ServicePermitRequest, ready_now,
@@ -118,6 +119,15 @@ impl PolicyLimiter {
     /// Returns the engine, for limits that are in no policy.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.inner.engine
+    }
+
+    /// Returns a dependency of the active policy, by its name. Its settings follow the policy when that is replaced.
+    ///
+    /// # Errors
+    ///
+    /// If the policy has none of this name.
+    pub fn dependency(&self, name: &str) -> Result<Dependency, UnknownDependency> {
+        self.policy().active().dependency(name).cloned()
     }
 
     /// Returns the counters of what was decided.

@@ -82,11 +82,15 @@ impl<R: Read> Lines<R> {
             return Ok(None);
         }
         let mut bytes = std::mem::take(&mut self.partial);
-        bytes.reserve_exact(BLOCK.saturating_sub(bytes.len()));
-        while bytes.len() < BLOCK && !self.is_done {
-            match self.fill(&mut bytes) {
-                Ok(read) => self.is_done = read == 0,
-                Err(error) if memchr::memchr(b'\n', &bytes).is_some() => {
+        let mut length = bytes.len();
+        bytes.resize(BLOCK, 0);
+        while length < BLOCK && !self.is_done {
+            match self.fill(&mut bytes[length..]) {
+                Ok(read) => {
+                    self.is_done = read == 0;
+                    length += read;
+                }
+                Err(error) if memchr::memchr(b'\n', &bytes[..length]).is_some() => {
                     self.error = Some(error);
                     break;
                 }
@@ -96,23 +100,18 @@ impl<R: Read> Lines<R> {
                 }
             }
         }
+        bytes.truncate(length);
         self.cut(&mut bytes)?;
         let first_line = self.next_line;
         self.next_line += memchr::memchr_iter(b'\n', &bytes).count() as u64;
         Ok((!bytes.is_empty()).then_some(Block { bytes, first_line }))
     }
 
-    fn fill(&mut self, bytes: &mut Vec<u8>) -> io::Result<usize> {
-        let (length, room) = (bytes.len(), BLOCK - bytes.len());
-        bytes.resize(BLOCK, 0);
+    fn fill(&mut self, room: &mut [u8]) -> io::Result<usize> {
         loop {
-            let read = self.input.read(&mut bytes[length..length + room]);
-            match read {
+            match self.input.read(room) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => {
-                    bytes.truncate(length + read.as_ref().copied().unwrap_or(0));
-                    return read;
-                }
+                read => return read,
             }
         }
     }
@@ -138,15 +137,16 @@ impl<R: Read> Lines<R> {
     }
 
     fn skip_line(&mut self) -> io::Result<()> {
-        let mut rest = Vec::new();
+        let mut room = vec![0; BLOCK];
         loop {
-            rest.clear();
-            if self.fill(&mut rest)? == 0 {
-                self.is_done = true;
+            let read = self.fill(&mut room)?;
+            self.is_done = read == 0;
+            let rest = &room[..read];
+            if let Some(end) = memchr::memchr(b'\n', rest) {
+                self.partial.extend_from_slice(&rest[end + 1..]);
                 return Ok(());
             }
-            if let Some(end) = memchr::memchr(b'\n', &rest) {
-                self.partial.extend_from_slice(&rest[end + 1..]);
+            if self.is_done {
                 return Ok(());
             }
         }

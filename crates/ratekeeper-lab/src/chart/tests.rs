@@ -10,7 +10,7 @@ fn decided(bars: &[(u64, u64)]) -> Panel {
 }
 
 fn chart(panels: Vec<Panel>) -> Chart {
-    Chart { column_us: 500_000, panels }
+    Chart { column_us: 500_000, legend: Legend::DECISIONS, panels }
 }
 
 #[test]
@@ -53,7 +53,8 @@ fn releases_take_half_a_panel_if_that_is_enough() {
 #[test]
 fn the_time_axis_has_usual_units() {
     let bars = vec![(1, 0); 60];
-    let text = |column_us| Chart { column_us, panels: vec![decided(&bars)] }.to_text(PLAIN);
+    let legend = Legend::DECISIONS;
+    let text = |column_us| Chart { column_us, legend, panels: vec![decided(&bars)] }.to_text(PLAIN);
     let labels = |column_us| {
         let text: String = text(column_us);
         text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
@@ -89,7 +90,8 @@ fn any_chart() -> impl Strategy<Value = (Chart, usize)> {
         let bars_max = TextOptions { width, color: false }.bars_max();
         let panels =
             (1..=bars_max).prop_flat_map(|bars| prop::collection::vec(any_panel(bars), 1..6));
-        panels.prop_map(move |panels| (Chart { column_us, panels }, width))
+        panels
+            .prop_map(move |panels| (Chart { column_us, legend: Legend::DECISIONS, panels }, width))
     })
 }
 

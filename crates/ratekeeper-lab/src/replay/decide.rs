@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ratekeeper_core::{Decision, Micros};
+use ratekeeper_core::Decision;
 use ratekeeper_policy::{Amount, AppliedLimit};
 use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
 use smallvec::SmallVec;
@@ -96,7 +96,7 @@ impl<'v> Run<'v> {
 
     /// Returns how many keys were evicted although their state was still needed.
     pub(super) fn evictions(&self) -> u64 {
-        self.store.stats(Micros::MAX).evictions
+        self.store.evictions()
     }
 
     pub(super) fn decide(&mut self, request: &LoggedRequest<'_>, policy: usize) -> Decided {
@@ -275,4 +275,63 @@ impl<'v> Run<'v> {
 
 fn delay_us(decision: &Decision) -> u64 {
     u64::try_from(decision.delay().as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use proptest::prelude::*;
+    use ratekeeper_core::{Cost, Limit, Micros, Rate};
+    use ratekeeper_policy::{NoSources, Policy};
+
+    use super::*;
+    use crate::arrival::Arrival;
+    use crate::replay::{Logs, ReadOptions};
+    use crate::simulate::Simulation;
+
+    /// A log of these requests: milliseconds since the one before, and the client.
+    fn log(requests: &[(u64, u8)]) -> (String, Vec<Arrival>) {
+        let (mut at_ms, mut text, mut arrivals) = (1_791_640_536_000, String::new(), Vec::new());
+        for (gap_ms, client) in requests {
+            at_ms += gap_ms;
+            text.push_str(&format!("{at_ms} 192.0.2.{client} GET /\n"));
+            let key = format!("ip=192.0.2.{client}");
+            arrivals.push(Arrival { at: Micros::new(at_ms * 1_000), key, cost: Cost::ONE });
+        }
+        (text, arrivals)
+    }
+
+    fn replayed(log: String, policy: &str, threads: usize) -> Vec<bool> {
+        let policy = Arc::new(Policy::parse("policy.yaml", policy, &NoSources).unwrap());
+        let format = "$msec $remote_addr $request_method $request_uri";
+        let format = Some(crate::access_log::LogFormat::of_log_format(format).unwrap());
+        let options = ReadOptions { format, threads, ..ReadOptions::default() };
+        let logs = Logs::open([("log", Cursor::new(log))], options, &[&policy]).unwrap();
+        let variants = [Variants::new(policy)];
+        let (mut run, mut admitted) = (Run::new(&variants[0], 1_000), Vec::new());
+        logs.each_of(&variants, |request| admitted.push(!run.decide(request, 0).is_refused));
+        admitted
+    }
+
+    proptest! {
+        #[test]
+        fn a_replay_decides_as_a_simulation(
+            requests in proptest::collection::vec((0u64..400, 0u8..4), 1..200),
+            threads in 1usize..4,
+        ) {
+            let (log, arrivals) = log(&requests);
+            for algorithm in ratekeeper_core::ALGORITHMS.iter().copied() {
+                let rate: Rate = "5/s".parse().unwrap();
+                let simulation = Simulation::new(Limit::new(rate, algorithm).unwrap(), 1_000);
+                let simulated = simulation.decide(&arrivals).unwrap();
+                let simulated: Vec<bool> = simulated.iter().map(Decision::allowed).collect();
+                let policy = format!(
+                    "version: 1\nlimits: [{{ name: api, per: ip, rate: 5/s, algorithm: {} }}]",
+                    algorithm.name()
+                );
+                prop_assert_eq!(replayed(log.clone(), &policy, threads), simulated);
+            }
+        }
+    }
 }

@@ -119,8 +119,8 @@ impl Logs {
     /// # Errors
     ///
     /// If a log cannot be read, or its format is not known.
-    pub fn open<'i, R: Read + Send + 'static>(
-        inputs: impl IntoIterator<Item = (&'i str, R)>,
+    pub fn open<N: AsRef<str>, R: Read + Send + 'static>(
+        inputs: impl IntoIterator<Item = (N, R)>,
         options: ReadOptions,
         policies: &[&Policy],
     ) -> Result<Self, OpenLogError> {
@@ -129,7 +129,7 @@ impl Logs {
         let mut logs = Vec::new();
         let mut fields = LogFields::default();
         for (name, input) in inputs {
-            let (log, found) = Log::open(name, input, &options, &reads)?;
+            let (log, found) = Log::open(name.as_ref(), input, &options, &reads)?;
             fields = fields.and(found);
             logs.push(log);
         }

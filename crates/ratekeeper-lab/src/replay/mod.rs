@@ -5,6 +5,7 @@
 
 mod decide;
 mod demand;
+mod document;
 mod in_flight;
 mod keys;
 mod limit_stats;
@@ -17,6 +18,8 @@ mod replay_logs;
 mod request;
 mod result;
 mod summary;
+mod text;
+mod threshold;
 
 pub use demand::{Demand, SCALES_SECS};
 pub use logs::{Logs, OpenLogError, ReadOptions, ReadProgress};
@@ -28,3 +31,4 @@ pub use result::{
     TierResult,
 };
 pub use summary::{LogSummary, ReadSummary, SkippedLine};
+pub use threshold::{Threshold, ThresholdError};

@@ -189,7 +189,9 @@ impl PolicyResult {
         let tiers: Vec<&str> = policy.tiers().collect();
         let amounts = amounts(run.limits());
         let span_us = (read.end_us - read.start_us).max(1) + 1;
-        let columns = run.timeline.columns(span_us, COLUMNS_MAX);
+        // Most logs have times of whole seconds.
+        let columns_max = span_us.div_ceil(1_000_000).min(COLUMNS_MAX);
+        let columns = run.timeline.columns(span_us, columns_max);
         let (totals, evictions) = (run.totals, run.evictions());
         let limits = policy.limits().iter().zip(run.stats);
         Self {

@@ -62,6 +62,8 @@ impl Scale {
 
 /// Returns the smallest round number that is at least `least`.
 fn round_step(least: f64, unit: Unit) -> f64 {
+    // Labels of times have no fractions of a second.
+    let least = if unit == Unit::Time { least.max(SECOND_US) } else { least };
     if matches!(unit, Unit::Duration | Unit::Time) {
         return round::duration_us(least.ceil() as u64) as f64;
     }

@@ -36,6 +36,7 @@ pub use measures::Measures;
 pub use protection::{ConcurrencyLimiter, PROTECTIONS, Protection};
 pub use scenarios::{scenarios, step};
 pub use service_time::ServiceTime;
+pub(crate) use service_time::fraction;
 pub use simulation::{simulate, simulate_behind};
 
 /// A service, its load, and what goes wrong.

@@ -6,12 +6,13 @@ use std::time::Duration;
 use ratekeeper_control::adaptive::SampleOutcome;
 use ratekeeper_control::{Backoff, Micros, RetryBudget};
 
-use super::event::{Attempt, Event, Events};
+use super::event::{Attempt, Event};
 use super::load::Clients;
 use super::measures::Measures;
 use super::protection::{ConcurrencyLimiter, Protection};
 use super::service_time::fraction;
 use super::{Scenario, micros};
+use crate::event_queue::EventQueue;
 use crate::random::Random;
 
 /// Naive clients retry after this.
@@ -53,7 +54,7 @@ struct Simulation<'s> {
     arrivals: Random,
     chances: Random,
     retries: Random,
-    events: Events,
+    events: EventQueue<Event>,
     /// Admitted requests in the order of their deadlines, which is that of their admission.
     deadlines: VecDeque<(u64, usize)>,
     requests: Vec<Request>,
@@ -89,7 +90,7 @@ impl<'s> Simulation<'s> {
             arrivals: Random::new(seeds.next()),
             chances: Random::new(seeds.next()),
             retries: Random::new(seeds.next()),
-            events: Events::default(),
+            events: EventQueue::default(),
             deadlines: VecDeque::new(),
             requests: Vec::new(),
             free: Vec::new(),

@@ -6,7 +6,8 @@ use std::fmt::{self, Display, Formatter};
 use bytes::Bytes;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
-use ratekeeper::tower::Unanswered;
+use ratekeeper::DependencyRejected;
+use ratekeeper::tower::{NotCalled, Unanswered, reject_call};
 
 use super::state::Overload;
 
@@ -30,6 +31,8 @@ pub(super) enum ProxyError {
     UpstreamTimeout,
     /// A limit on what is in flight is reached.
     Overloaded(Overload),
+    /// A dependency that protects the upstreams rejected the request.
+    Rejected(DependencyRejected),
     /// A layer before the proxy failed.
     Internal(String),
 }
@@ -44,7 +47,7 @@ impl ProxyError {
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::Unreachable(_) | Self::Upstream(_) => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
-            Self::Overloaded(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Overloaded(_) | Self::Rejected(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -61,6 +64,7 @@ impl ProxyError {
             Self::Upstream(_) => "UPSTREAM_FAILED",
             Self::UpstreamTimeout => "UPSTREAM_TIMEOUT",
             Self::Overloaded(_) => "OVERLOADED",
+            Self::Rejected(rejected) => rejected.code(),
             Self::Internal(_) => "INTERNAL",
         }
     }
@@ -78,8 +82,14 @@ impl ProxyError {
             Self::Upstream(_) => "the upstream failed while it responded",
             Self::UpstreamTimeout => "the upstream did not respond in time",
             Self::Overloaded(_) => "the gateway has too many requests in flight; try again later",
+            Self::Rejected(_) => "the upstreams are protected from this request; try again later",
             Self::Internal(_) => "the gateway failed",
         }
+    }
+
+    /// Whether the upstream is at fault.
+    fn is_of_upstream(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Upstream(_) | Self::UpstreamTimeout)
     }
 
     /// Whether the client's request is at fault, so that nothing more is read from its connection.
@@ -91,10 +101,16 @@ impl ProxyError {
         if self.status().is_server_error() {
             tracing::debug!(error = %self, "response by the gateway");
         }
+        if let Self::Rejected(rejected) = &self {
+            return reject_call(rejected, false).map(B::from);
+        }
         let mut response = Response::new(B::from(body(self.code(), self.message())));
         *response.status_mut() = self.status();
         if matches!(self, Self::Upstream(_) | Self::UpstreamTimeout) {
             response.extensions_mut().insert(Unanswered);
+        }
+        if !self.is_of_upstream() {
+            response.extensions_mut().insert(NotCalled);
         }
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -124,6 +140,7 @@ impl Display for ProxyError {
             Self::Unreachable(why) | Self::Upstream(why) | Self::Internal(why) => {
                 write!(f, ": {why}")
             }
+            Self::Rejected(rejected) => write!(f, ": {rejected}"),
             Self::Overloaded(bound) => write!(f, ": {bound:?}"),
             _ => Ok(()),
         }

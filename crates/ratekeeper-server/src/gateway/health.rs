@@ -10,6 +10,7 @@ use http::{Request, StatusCode};
 use http_body_util::Empty;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use ratekeeper::Dependency;
 use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 
@@ -63,13 +64,22 @@ async fn check_regularly(gateway: Arc<GatewayState>, index: usize, path: String)
         let is_unhealthy = failures >= FAILURES;
         if (is_unhealthy || failures == 0) && upstream.health.set_unhealthy(is_unhealthy) {
             match error {
-                None => tracing::info!(upstream = %upstream.name, "upstream is healthy again"),
+                None => {
+                    tracing::info!(upstream = %upstream.name, "upstream is healthy again");
+                    close_breakers(&gateway, index);
+                }
                 Some(error) => {
                     tracing::warn!(upstream = %upstream.name, error, "upstream is unhealthy");
                 }
             }
         }
     }
+}
+
+/// Lets requests through to an upstream that has become healthy, without waiting for probes.
+fn close_breakers(gateway: &GatewayState, index: usize) {
+    let policy = gateway.policy.limiter().policy().active();
+    policy.upstream_dependencies(index).iter().for_each(Dependency::probe_succeeded);
 }
 
 /// Ends the task of a connection when the check is over.

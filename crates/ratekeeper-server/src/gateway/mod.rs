@@ -39,6 +39,7 @@ use tokio_rustls::TlsConnector;
 use tower_layer::{Layer, Stack};
 
 use crate::admin::Admin;
+use crate::console::Console;
 use crate::failure::Failure;
 use crate::listener::tls::{self, Tls};
 use crate::listener::{
@@ -68,9 +69,14 @@ impl Gateway {
         let tls = self.tls.load()?;
         let admin_tokens =
             Tokens::read_if_named(SecretKind::AdminToken, self.admin_tokens.as_deref())?;
+        let read_tokens =
+            Tokens::read_if_named(SecretKind::AdminReadToken, self.admin_read_tokens.as_deref())?;
         let gateway = self.gateway(policy)?;
+        let names = gateway.upstreams.iter().map(|upstream| Arc::clone(&upstream.name));
+        gateway.policy.limiter().policy().declare_upstreams(names);
         let listener = self.bind()?;
-        let admin = self.admin_listener(&gateway, &admin_tokens, tls.as_ref())?;
+        let tokens = [&admin_tokens, &read_tokens];
+        let admin = self.admin_listener(&gateway, tokens, tls.as_ref())?;
         let supervisor = Supervisor::new().map_err(Failure::io)?;
         self.start_workers(&listener, &gateway, tls.as_ref()).map_err(Failure::io)?;
         self.announce(&listener, admin.as_ref()).map_err(Failure::io)?;
@@ -78,7 +84,7 @@ impl Gateway {
         let mut reloads = ReloadSet::default();
         reloads.add(&gateway.policy);
         tls.iter().for_each(|tls| reloads.add(tls));
-        reloads.add(&admin_tokens);
+        tokens.into_iter().for_each(|tokens| reloads.add(tokens));
         let (policy, drain) = (Arc::clone(&gateway.policy), gateway.drain.clone());
         let drain_timeout = self.timeouts.drain;
         let supervised = Supervised { policy, reloads, admin, drain, drain_timeout };
@@ -95,6 +101,7 @@ impl Gateway {
             ejection: EjectionRule {
                 after: self.health.eject_after,
                 lasting: self.health.eject_for,
+                is_off: false,
             },
             health: self.health.clone(),
             timeouts: self.timeouts.clone(),
@@ -123,6 +130,8 @@ impl Gateway {
         let limiter = limiter.for_requests("gateway", gateway.request_id_header.as_str());
         let limits = RatekeeperLayer::new(limiter);
         let bodies = limits.request_json().with_max_bytes(self.bounds.max_request_json as usize);
+        // What the limits refuse is no call of a dependency.
+        let limits = Stack::new(limits.dependencies(), limits);
         let layers = Stack::new(Stack::new(limits, bodies), stale);
         let (connections, descriptors) = (&gateway.connections, &gateway.descriptors.connections);
         let config = ListenerConfig::new(Arc::clone(connections), descriptors, &gateway.drain);
@@ -155,7 +164,7 @@ impl Gateway {
     fn admin_listener(
         &self,
         gateway: &Arc<GatewayState>,
-        tokens: &Arc<Tokens>,
+        [tokens, read_tokens]: [&Arc<Tokens>; 2],
         tls: Option<&Arc<Tls>>,
     ) -> Result<Option<AdminListener>, Failure> {
         let Some(address) = self.admin.0 else { return Ok(None) };
@@ -167,10 +176,13 @@ impl Gateway {
         let admin = Admin {
             policy: Arc::clone(&gateway.policy),
             tokens: Arc::clone(tokens),
+            read_tokens: Arc::clone(read_tokens),
             not_ready: Box::new(move || {
                 of_serving.drain.is_draining().then_some("the server is shutting down")
             }),
             more_metrics: Box::new(move |page| of_metrics.write_metrics(page)),
+            more_readings: Box::new(|_| {}),
+            console: Console::default(),
             envoy: None,
         };
         Ok(Some(AdminListener {

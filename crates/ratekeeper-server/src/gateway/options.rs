@@ -60,6 +60,10 @@ pub(crate) struct Gateway {
     #[arg(long, value_name = "FILE")]
     pub(super) admin_tokens: Option<PathBuf>,
 
+    /// Accept one of the bearer tokens in this file on the admin listener to read what names no keys
+    #[arg(long, value_name = "FILE")]
+    pub(super) admin_read_tokens: Option<PathBuf>,
+
     /// Allow an admin listener on other addresses than loopback without TLS or without tokens
     #[arg(long)]
     pub(super) insecure_public: bool,

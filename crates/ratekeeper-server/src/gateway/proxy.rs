@@ -11,6 +11,8 @@ use http::header::HOST;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
+use ratekeeper::tower::outcome_of;
+use ratekeeper::{ActivePolicy, CallOutcome, DependencyPermit, DependencyRejected};
 
 use super::client::Client;
 use super::error::{ProxyError, chain};
@@ -62,6 +64,8 @@ impl tower_service::Service<Request<ForwardedBody>> for Proxy {
 /// An upstream's response, and the connection that its body comes from.
 struct UpstreamResponse {
     upstream: usize,
+    /// The permits of the dependencies that protect the upstream.
+    calls: Vec<DependencyPermit>,
     connection: Box<UpstreamConnection>,
     response: Response<Incoming>,
 }
@@ -75,9 +79,11 @@ async fn exchange(
         && *request.method() == Method::GET
         && headers::requests_websocket(request.headers());
     let upgrade = is_upgrade.then(|| hyper::upgrade::on(&mut request));
+    let policy = request.extensions_mut().remove::<Arc<ActivePolicy>>();
+    let policy = policy.unwrap_or_else(|| worker.gateway.policy.limiter().policy().active());
     let request = prepare(&worker, &client, request, upgrade.is_some())?;
-    let response = send_to_any(&worker, request).await?;
-    finish(worker, client, response, upgrade)
+    let response = send_to_any(&worker, &policy, request).await?;
+    finish(worker, client, &policy, response, upgrade)
 }
 
 /// Turns a client's request into the one for the upstream.
@@ -111,16 +117,34 @@ fn take_authority(uri: &mut Uri) {
 /// Tries one upstream after the other until one has received something of the request.
 async fn send_to_any(
     worker: &WorkerState,
+    policy: &ActivePolicy,
     mut request: Request<ForwardedBody>,
 ) -> Result<UpstreamResponse, ProxyError> {
     let start = worker.next_start();
     let (mut tried, mut why, mut overload) = (Tried::default(), String::new(), None);
-    while let Some(upstream) = worker.pick(start, tried) {
+    let mut rejected: Option<DependencyRejected> = None;
+    while let Some(upstream) = worker.pick(policy, start, tried) {
         tried.add(upstream);
+        let mut calls = match acquire_all(policy, upstream).await {
+            Ok(calls) => calls,
+            Err(error) => {
+                let is_sooner =
+                    |other: &DependencyRejected| error.retry_after() < other.retry_after();
+                if rejected.as_ref().is_none_or(is_sooner) {
+                    rejected = Some(error);
+                }
+                continue;
+            }
+        };
+        let mut report = |outcome| calls.iter_mut().for_each(|call| call.report(outcome));
         match send_to(worker, upstream, request).await {
-            Ok(response) => return Ok(response),
+            Ok((connection, response)) => {
+                report(outcome_of(&response));
+                return Ok(UpstreamResponse { upstream, calls, connection, response });
+            }
             Err(SendFailure::Unsent(unsent, error)) => {
-                worker.note_failure(upstream, &error);
+                report(CallOutcome::Failure);
+                worker.note_failure(policy, upstream, &error);
                 (request, why) = (*unsent, error);
             }
             // The upstream has not failed.
@@ -128,20 +152,37 @@ async fn send_to_any(
                 (request, overload) = (*unsent, Some(bound));
             }
             Err(SendFailure::Failed(error)) => {
-                if matches!(error, ProxyError::Upstream(_) | ProxyError::UpstreamTimeout) {
-                    worker.note_failure(upstream, &error.to_string());
+                match error {
+                    ProxyError::Upstream(_) => report(CallOutcome::Failure),
+                    ProxyError::UpstreamTimeout => report(CallOutcome::Overloaded),
+                    // The client failed.
+                    _ => return Err(error),
                 }
+                worker.note_failure(policy, upstream, &error.to_string());
                 return Err(error);
             }
         }
     }
-    match overload {
-        Some(bound) => {
+    match (overload, rejected) {
+        (Some(bound), _) => {
             worker.gateway.note_overload(bound);
             Err(ProxyError::Overloaded(bound))
         }
-        None => Err(ProxyError::Unreachable(why)),
+        (None, Some(rejected)) if why.is_empty() => Err(ProxyError::Rejected(rejected)),
+        (None, _) => Err(ProxyError::Unreachable(why)),
     }
+}
+
+/// Takes a permit of each dependency that protects an upstream.
+async fn acquire_all(
+    policy: &ActivePolicy,
+    upstream: usize,
+) -> Result<Vec<DependencyPermit>, DependencyRejected> {
+    let mut calls = Vec::new();
+    for dependency in policy.upstream_dependencies(upstream) {
+        calls.push(dependency.acquire().await?);
+    }
+    Ok(calls)
 }
 
 enum SendFailure {
@@ -157,7 +198,7 @@ async fn send_to(
     worker: &WorkerState,
     upstream: usize,
     mut request: Request<ForwardedBody>,
-) -> Result<UpstreamResponse, SendFailure> {
+) -> Result<(Box<UpstreamConnection>, Response<Incoming>), SendFailure> {
     let GatewayState { timeouts, upstreams, descriptors, .. } = &*worker.gateway;
     let Some(in_use) = upstreams[upstream].in_use.try_acquire_owned() else {
         return Err(SendFailure::Overloaded(Box::new(request), Overload::UpstreamConnections));
@@ -166,7 +207,7 @@ async fn send_to(
         match connection.send(request, timeouts.response).await {
             Ok(response) => {
                 connection.set_in_use(Some(in_use));
-                return Ok(UpstreamResponse { upstream, connection, response });
+                return Ok((connection, response));
             }
             // It was closed while it was idle. There may be others.
             Err(SendError::Unsent(unsent)) => request = *unsent,
@@ -184,7 +225,7 @@ async fn send_to(
     };
     connection.set_in_use(Some(in_use));
     match connection.send(request, timeouts.response).await {
-        Ok(response) => Ok(UpstreamResponse { upstream, connection, response }),
+        Ok(response) => Ok((connection, response)),
         Err(SendError::Unsent(unsent)) => {
             Err(SendFailure::Unsent(unsent, "it closed a new connection".to_string()))
         }
@@ -196,11 +237,12 @@ async fn send_to(
 fn finish(
     worker: Arc<WorkerState>,
     client: Arc<Client>,
+    policy: &ActivePolicy,
     response: UpstreamResponse,
     upgrade: Option<OnUpgrade>,
 ) -> Result<Response<ResponseBody>, ProxyError> {
-    let UpstreamResponse { upstream, connection, response } = response;
-    note_status(&worker, upstream, response.status());
+    let UpstreamResponse { upstream, calls, connection, response } = response;
+    note_status(&worker, policy, upstream, response.status());
     let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let (mut parts, incoming) = response.into_parts();
     let allowed = headers::kept_for_s(&parts.headers);
@@ -214,12 +256,12 @@ fn finish(
             // A second less, so that no request is sent just when the upstream closes.
             let allowed = allowed.map(|s| Duration::from_secs(s.saturating_sub(1)));
             ResponseBody::Upstream(UpstreamBody::new(
-                incoming, connection, allowed, upstream, worker,
+                incoming, connection, calls, allowed, upstream, worker,
             ))
         }
         (true, Some(upgrade)) => {
             client.become_tunnel();
-            tokio::spawn(tunnel::run(worker, client, *connection, upgrade));
+            tokio::spawn(tunnel::run(worker, client, *connection, calls, upgrade));
             ResponseBody::Own(None)
         }
         (true, None) => {
@@ -231,9 +273,9 @@ fn finish(
     Ok(Response::from_parts(parts, body))
 }
 
-fn note_status(worker: &WorkerState, upstream: usize, status: StatusCode) {
+fn note_status(worker: &WorkerState, policy: &ActivePolicy, upstream: usize, status: StatusCode) {
     match status.as_u16() {
-        502..=504 => worker.note_failure(upstream, status.as_str()),
+        502..=504 => worker.note_failure(policy, upstream, status.as_str()),
         _ => worker.gateway.upstreams[upstream].health.succeed(),
     }
 }

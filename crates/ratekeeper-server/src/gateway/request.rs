@@ -12,6 +12,7 @@ use http::{HeaderValue, Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
+use ratekeeper::DependencyRejected;
 use ratekeeper::tower::{PeerAddr, RefusedBy, ShadowRefusedBy, X_REQUEST_ID};
 use tower_service::Service;
 
@@ -84,11 +85,16 @@ where
     }
     let log = log.map(|mut entry| {
         let by = response.extensions_mut().remove::<ServedBy>();
-        let limit = response.extensions_mut().remove::<RefusedBy>().map(|limited| limited.limit);
-        let shadow = response.extensions_mut().remove::<ShadowRefusedBy>();
-        let shadow = shadow.map(|shadow| shadow.limits).unwrap_or_default();
-        let upstream = by.map(|ServedBy(name)| name);
-        entry.respond(response.status(), Outcome { upstream, refused_by: limit, shadow });
+        let extensions = response.extensions_mut();
+        let limit = extensions.remove::<RefusedBy>().map(|limited| limited.limit);
+        let dependency = extensions.remove::<DependencyRejected>().map(|one| one.dependency);
+        let shadow = extensions.remove::<ShadowRefusedBy>().map(|shadow| shadow.limits);
+        let outcome = Outcome {
+            upstream: by.map(|ServedBy(name)| name),
+            refused_by: limit.or(dependency),
+            shadow: shadow.unwrap_or_default(),
+        };
+        entry.respond(response.status(), outcome);
         entry
     });
     Ok(response.map(|content| ClientBody { content, log, in_flight }))

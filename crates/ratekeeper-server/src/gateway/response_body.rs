@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use ratekeeper::DependencyPermit;
 
 use super::state::WorkerState;
 use super::upstream_connection::UpstreamConnection;
@@ -22,6 +23,8 @@ pub(crate) enum ResponseBody {
 pub(crate) struct UpstreamBody {
     incoming: Incoming,
     connection: Option<Box<UpstreamConnection>>,
+    /// The permits of the dependencies that protect the upstream, until the end of the body.
+    calls: Vec<DependencyPermit>,
     /// How long the upstream keeps the connection open, if it said so.
     keep_alive: Option<Duration>,
     upstream: usize,
@@ -32,11 +35,12 @@ impl UpstreamBody {
     pub(super) fn new(
         incoming: Incoming,
         connection: Box<UpstreamConnection>,
+        calls: Vec<DependencyPermit>,
         keep_alive: Option<Duration>,
         upstream: usize,
         worker: Arc<WorkerState>,
     ) -> Self {
-        Self { incoming, connection: Some(connection), keep_alive, upstream, worker }
+        Self { incoming, connection: Some(connection), calls, keep_alive, upstream, worker }
     }
 
     fn release_connection(&mut self) {
@@ -51,6 +55,7 @@ impl UpstreamBody {
         }
         let polled = Pin::new(&mut self.incoming).poll_frame(cx);
         if matches!(polled, Poll::Ready(None)) {
+            self.calls.clear();
             self.release_connection();
         }
         polled

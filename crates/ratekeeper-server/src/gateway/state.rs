@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use http::{HeaderName, HeaderValue};
+use ratekeeper::{ActivePolicy, Dependency};
 use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
@@ -78,6 +79,14 @@ impl GatewayState {
         self.policy.limiter().policy().active().policy().client_ip().is_trusted(peer)
     }
 
+    /// Whether an upstream gets requests: its health checks pass, it is not ejected, and its circuit breakers are
+    /// not open.
+    pub(super) fn is_available(&self, policy: &ActivePolicy, index: usize) -> bool {
+        let is_healthy = self.upstreams[index].health.is_available(|| self.ticks.now_us());
+        let mut dependencies = policy.upstream_dependencies(index).iter();
+        is_healthy && dependencies.all(|dependency| dependency.check_breaker().is_ok())
+    }
+
     /// Counts a request that was rejected at a limit.
     pub(super) fn note_overload(&self, overload: Overload) {
         self.overloads.0[overload as usize].fetch_add(1, Ordering::Relaxed);
@@ -113,9 +122,9 @@ impl GatewayState {
         let lost = lost.map(|(reason, lines)| (Labels(vec![("reason", reason)]), lines));
         let help = "Lines of the access log that were lost.";
         page.counter("ratekeeper_gateway_access_log_lost_total", help, lost);
-        let now_us = self.ticks.now_us();
-        let up = self.upstreams.iter().map(|upstream| {
-            let is_available = u8::from(upstream.health.is_available(|| now_us));
+        let policy = self.policy.limiter().policy().active();
+        let up = self.upstreams.iter().enumerate().map(|(index, upstream)| {
+            let is_available = u8::from(self.is_available(&policy, index));
             (Labels(vec![("upstream", &*upstream.name)]), is_available)
         });
         page.gauge("ratekeeper_gateway_upstream_up", "Whether the upstream gets requests.", up);
@@ -136,19 +145,22 @@ impl WorkerState {
         self.next_start.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn pick(&self, start: usize, tried: Tried) -> Option<usize> {
-        let GatewayState { upstreams, ticks, .. } = &*self.gateway;
-        pick(upstreams.iter().map(|upstream| &upstream.health), start, tried, || ticks.now_us())
+    pub(super) fn pick(&self, policy: &ActivePolicy, start: usize, tried: Tried) -> Option<usize> {
+        let count = self.gateway.upstreams.len();
+        pick(count, start, tried, |index| self.gateway.is_available(policy, index))
     }
 
-    pub(super) fn note_failure(&self, index: usize, why: &str) {
+    pub(super) fn note_failure(&self, policy: &ActivePolicy, index: usize, why: &str) {
         let GatewayState { upstreams, ejection, ticks, .. } = &*self.gateway;
         let upstream = &upstreams[index];
         // Only the first in a row: there may be many.
         if !upstream.health.is_failing() {
             tracing::warn!(upstream = %upstream.name, error = why, "upstream failed");
         }
-        if let Some(lasting) = upstream.health.fail(*ejection, ticks.now_us()) {
+        // A circuit breaker of the policy takes the place of ejection.
+        let has_breaker = policy.upstream_dependencies(index).iter().any(Dependency::has_breaker);
+        let ejection = EjectionRule { is_off: has_breaker, ..*ejection };
+        if let Some(lasting) = upstream.health.fail(ejection, ticks.now_us()) {
             tracing::warn!(upstream = %upstream.name, ?lasting, error = why, "upstream ejected");
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use ratekeeper::DependencyPermit;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::time::sleep_until;
 
@@ -18,11 +19,12 @@ use crate::listener::Ticks;
 const BUFFER: usize = 16 * 1024;
 
 /// Runs until both sides have closed, one fails, or no byte has come for `--tunnel-timeout`. The client
-/// counts as an open connection until then.
+/// counts as an open connection until then, and the permits of dependencies are kept.
 pub(super) async fn run(
     worker: Arc<WorkerState>,
     client: Arc<Client>,
     connection: UpstreamConnection,
+    _calls: Vec<DependencyPermit>,
     upgrade: OnUpgrade,
 ) {
     let gateway = &worker.gateway;

@@ -79,6 +79,8 @@ impl Display for UpstreamAddress {
 pub(super) struct EjectionRule {
     pub(super) after: u32,
     pub(super) lasting: Duration,
+    /// Whether nothing is ejected.
+    pub(super) is_off: bool,
 }
 
 /// Whether an upstream gets requests, shared by all workers. Times are microseconds on any one clock.
@@ -116,7 +118,10 @@ impl UpstreamHealth {
     /// Returns for how long the upstream is ejected, if that begins now.
     pub(super) fn fail(&self, rule: EjectionRule, now_us: u64) -> Option<Duration> {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        if failures < rule.after || now_us < self.ejected_until_us.load(Ordering::Relaxed) {
+        if rule.is_off
+            || failures < rule.after
+            || now_us < self.ejected_until_us.load(Ordering::Relaxed)
+        {
             return None;
         }
         let times = self.ejections.fetch_add(1, Ordering::Relaxed).min(20);
@@ -147,24 +152,23 @@ impl Tried {
 }
 
 /// Picks the next upstream from `start` on: an available one, or any if none is; `None` when all were tried.
-pub(super) fn pick<'a>(
-    upstreams: impl ExactSizeIterator<Item = &'a UpstreamHealth> + Clone,
+pub(super) fn pick(
+    count: usize,
     start: usize,
     tried: Tried,
-    now_us: impl Fn() -> u64,
+    is_available: impl Fn(usize) -> bool,
 ) -> Option<usize> {
-    let count = upstreams.len();
-    let in_order = upstreams.enumerate().cycle().skip(start % count).take(count);
-    let mut untried = in_order.filter(|(index, _)| !tried.contains(*index));
-    let available = untried.clone().find(|(_, health)| health.is_available(&now_us));
-    available.or_else(|| untried.next()).map(|(index, _)| index)
+    let in_order = (0..count).cycle().skip(start % count).take(count);
+    let mut untried = in_order.filter(|index| !tried.contains(*index));
+    untried.clone().find(|index| is_available(*index)).or_else(|| untried.next())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const RULE: EjectionRule = EjectionRule { after: 2, lasting: Duration::from_secs(1) };
+    const RULE: EjectionRule =
+        EjectionRule { after: 2, lasting: Duration::from_secs(1), is_off: false };
     const SECOND: u64 = 1_000_000;
 
     #[test]
@@ -195,7 +199,8 @@ mod tests {
     #[test]
     fn upstreams_are_picked_in_order_and_unavailable_ones_only_when_none_is_available() {
         let all = [UpstreamHealth::default(), UpstreamHealth::default(), UpstreamHealth::default()];
-        let next = |start, tried| pick(all.iter(), start, tried, || 0);
+        let next =
+            |start, tried| pick(all.len(), start, tried, |index| all[index].is_available(|| 0));
         assert_eq!((next(0, Tried::default()), next(4, Tried::default())), (Some(0), Some(1)));
         all[1].set_unhealthy(true);
         assert_eq!(next(1, Tried::default()), Some(2));

@@ -1,5 +1,6 @@
 //! The metrics of a policy limiter and its store. Labels come from the configuration, never from requests.
 
+mod dependencies;
 mod page;
 mod protection;
 
@@ -30,6 +31,7 @@ pub(crate) fn collect(page: &mut Page, limiter: &PolicyLimiter) {
     memory(page, limiter.engine());
     store(page, limiter.engine());
     leases(page, limiter.engine());
+    dependencies::collect(page, &limiter.policy().active());
 }
 
 fn decisions(page: &mut Page, limiter: &PolicyLimiter) {

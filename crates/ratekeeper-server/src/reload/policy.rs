@@ -39,8 +39,28 @@ pub(crate) enum Program {
 }
 
 impl Program {
+    /// Logs the dependencies that have no effect in this program.
+    fn log_dependencies_without_effect(self, policy: &Policy) {
+        for dependency in policy.dependencies() {
+            let name = dependency.name();
+            if self != Self::Gateway {
+                tracing::warn!(
+                    dependency = name,
+                    "a dependency has no effect here: this server calls none; use the gateway or the library"
+                );
+            } else if !dependency.is_for_gateway() {
+                tracing::warn!(
+                    dependency = name,
+                    "this dependency has no effect here: it is for programs that use it by name; for the \
+                     gateway, give it a \"match\" or \"per: upstream\""
+                );
+            }
+        }
+    }
+
     /// Logs the limits that have no effect in this program.
     fn log_limits_without_effect(self, policy: &Policy) {
+        self.log_dependencies_without_effect(policy);
         if self == Self::Gateway {
             return;
         }

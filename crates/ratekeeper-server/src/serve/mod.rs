@@ -24,6 +24,7 @@ use tokio::time::interval;
 
 use crate::admin::{Admin, StatusReport};
 use crate::choices::LocalAddress;
+use crate::console::Console;
 use crate::failure::Failure;
 use crate::listener::tls::Tls;
 use crate::listener::{
@@ -57,6 +58,7 @@ struct Server {
     grpc_tls: Option<Arc<Tls>>,
     tokens: Arc<Tokens>,
     admin_tokens: Arc<Tokens>,
+    admin_read_tokens: Arc<Tokens>,
     resp_passwords: Arc<Tokens>,
     descriptors: FileDescriptors,
     drain: Drain,
@@ -117,6 +119,10 @@ impl Serve {
             admin_tokens: Tokens::read_if_named(
                 SecretKind::AdminToken,
                 self.admin_tokens.as_deref(),
+            )?,
+            admin_read_tokens: Tokens::read_if_named(
+                SecretKind::AdminReadToken,
+                self.admin_read_tokens.as_deref(),
             )?,
             resp_passwords: Tokens::read_if_named(
                 SecretKind::Password,
@@ -210,10 +216,11 @@ impl Server {
     fn admin(&self) -> Admin {
         let (drain, envoy) = (self.drain.clone(), self.envoy.clone());
         let (of_ready, of_status) = (self.envoy.clone(), self.envoy.clone());
-        let metrics = Arc::clone(&self.metrics);
+        let (metrics, of_history) = (Arc::clone(&self.metrics), Arc::clone(&self.metrics));
         Admin {
             policy: Arc::clone(&self.policy),
             tokens: Arc::clone(&self.admin_tokens),
+            read_tokens: Arc::clone(&self.admin_read_tokens),
             not_ready: Box::new(move || match &of_ready {
                 _ if drain.is_draining() => Some("the server is shutting down"),
                 Some(envoy) if !envoy.is_ready() => {
@@ -225,6 +232,8 @@ impl Server {
                 metrics.collect(page);
                 envoy.iter().for_each(|service| service.write_metrics(page));
             }),
+            more_readings: Box::new(move |readings| of_history.read(readings)),
+            console: Console::default(),
             envoy: of_status.map(|service| -> StatusReport { Box::new(move || service.status()) }),
         }
     }
@@ -234,8 +243,9 @@ impl Server {
         reloads.add(&self.policy);
         self.envoy.iter().for_each(|envoy| reloads.add(envoy));
         self.tls.iter().chain(&self.grpc_tls).for_each(|tls| reloads.add(tls));
-        let secrets = [&self.tokens, &self.admin_tokens, &self.resp_passwords];
-        secrets.into_iter().for_each(|tokens| reloads.add(tokens));
+        let secrets = [&self.tokens, &self.admin_tokens, &self.admin_read_tokens];
+        let secrets = secrets.into_iter().chain([&self.resp_passwords]);
+        secrets.for_each(|tokens| reloads.add(tokens));
         reloads
     }
 

@@ -115,6 +115,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", help_heading = "Access")]
     pub(super) admin_tokens: Option<PathBuf>,
 
+    /// Accept one of the bearer tokens in this file on the admin listener to read what names no keys
+    #[arg(long, value_name = "FILE")]
+    pub(super) admin_read_tokens: Option<PathBuf>,
+
     /// Allow listeners on other addresses than loopback without TLS or without authentication
     #[arg(long, help_heading = "Access")]
     pub(super) insecure_public: bool,

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ratekeeper::histogram::Histogram;
+use ratekeeper::histogram::{DurationCounts, Histogram};
 
+use crate::console::Readings;
 use crate::listener::ConnectionLimit;
 use crate::metrics::{Labels, Page};
 use crate::top::Top;
@@ -119,6 +120,17 @@ impl RequestMetrics {
     fn all(&self) -> [(&'static str, &ProtocolMetrics); 4] {
         let Self { http, forward_auth, resp, grpc, .. } = self;
         [("http", http), ("forward_auth", forward_auth), ("resp", resp), ("grpc", grpc)]
+    }
+
+    /// Adds the counters of each protocol, and the durations of all.
+    pub(crate) fn read(&self, readings: &mut Readings) {
+        let mut durations = DurationCounts::default();
+        for (name, metrics) in self.all() {
+            let count = |i: usize| metrics.requests[i].load(Ordering::Relaxed);
+            readings.protocol(name, std::array::from_fn(count));
+            durations += metrics.duration.counts();
+        }
+        readings.durations("request", durations);
     }
 
     pub(crate) fn collect(&self, page: &mut Page) {

@@ -4,14 +4,13 @@
 //! this one, with ordinary users.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use ratekeeper::{Clock, SystemClock};
+use ratekeeper_testkit::Helper;
 
 use crate::backend::{Backend, respond};
 use crate::client::Client;
@@ -97,7 +96,7 @@ struct Results {
 
 #[test]
 fn a_flooding_partner_is_limited_and_other_users_are_unaffected() {
-    let mut backend = Helper::start("flash_sale::upstream_process", &[]);
+    let mut backend = Helper::test("flash_sale::upstream_process", &[]);
     let port = backend.line();
     let upstream = format!("http://127.0.0.1:{}", port.trim());
     let folder = tempfile::tempdir().unwrap();
@@ -107,7 +106,7 @@ fn a_flooding_partner_is_limited_and_other_users_are_unaffected() {
     let gateway = Gateway::start(&["--upstream", &upstream, "--admin", "127.0.0.1:0", policy]);
 
     let address = gateway.address().to_string();
-    let mut flooders = Helper::start("flash_sale::flooding_process", &[("GATEWAY", &address)]);
+    let mut flooders = Helper::test("flash_sale::flooding_process", &[("GATEWAY", &address)]);
     assert_eq!(flooders.line().trim(), "the partner is refused");
     let served_users: usize = thread::scope(|scope| {
         let users: Vec<_> = (0..30)
@@ -185,9 +184,7 @@ fn upstream_process() {
         in_flight.lock().unwrap().0 -= 1;
         is_read && respond(wire, "sold")
     });
-    println!("\n{}", backend.address().port());
-    // Until the test closes standard input.
-    let _ = std::io::stdin().read(&mut [0]);
+    Helper::serve(backend.address().port());
 }
 
 #[test]
@@ -289,51 +286,4 @@ fn counts(port: u16) -> BTreeMap<String, u64> {
     let response = Client::connect(([127, 0, 0, 1], port).into()).get("/counts");
     let pairs = response.body.lines().filter_map(|line| line.split_once('='));
     pairs.map(|(name, n)| (name.to_string(), n.parse().unwrap())).collect()
-}
-
-/// This program in another role, as a separate process that ends when its standard input is closed.
-struct Helper {
-    child: Child,
-    out: BufReader<std::process::ChildStdout>,
-}
-
-impl Helper {
-    fn start(role: &str, env: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([role, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-            .envs(env.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("this program starts again");
-        let out = BufReader::new(child.stdout.take().unwrap());
-        Self { child, out }
-    }
-
-    /// Returns the first line that is not printed by the test harness.
-    fn line(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            assert!(self.out.read_line(&mut line).unwrap() > 0, "the process ended without output");
-            let is_ours = !line.trim().is_empty()
-                && !line.starts_with("running ")
-                && !line.starts_with("test ");
-            if is_ours {
-                return line;
-            }
-        }
-    }
-
-    fn rest(&mut self) -> String {
-        let mut text = String::new();
-        self.out.read_to_string(&mut text).unwrap();
-        text
-    }
-}
-
-impl Drop for Helper {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

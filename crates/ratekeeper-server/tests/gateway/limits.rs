@@ -28,13 +28,13 @@ impl PolicyFile {
     }
 
     /// Replaces the file atomically, as an editor or a deployment does.
-    fn write(&self, text: &str) {
+    pub(crate) fn write(&self, text: &str) {
         let new = self.path.with_extension("new");
         fs::write(&new, format!("version: 1\n{text}\n")).unwrap();
         fs::rename(&new, &self.path).unwrap();
     }
 
-    fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.path.to_str().unwrap()
     }
 }
@@ -52,7 +52,7 @@ pub(crate) fn admin(gateway: &Gateway, request: &str) -> Response {
     Client::connect(address).request(&format!("{request} HTTP/1.1\r\nHost: admin\r\n\r\n"))
 }
 
-fn statuses(client: &mut Client, request: &str, times: usize) -> Vec<u16> {
+pub(crate) fn statuses(client: &mut Client, request: &str, times: usize) -> Vec<u16> {
     (0..times).map(|_| client.request(request).status()).collect()
 }
 

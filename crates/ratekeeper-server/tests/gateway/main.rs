@@ -3,7 +3,9 @@
 use ratekeeper_testkit::{http1 as client, upstream as backend};
 
 mod bounds;
+mod cascade;
 mod clients;
+mod dependencies;
 mod drain;
 mod evasion;
 mod flash_sale;

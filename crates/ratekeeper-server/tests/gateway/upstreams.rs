@@ -123,7 +123,7 @@ fn an_upstream_that_does_not_speak_http_is_a_502() {
 }
 
 /// Starts an upstream whose failure can be switched on.
-fn failing_upstream() -> (Backend, Arc<AtomicBool>) {
+pub(crate) fn failing_upstream() -> (Backend, Arc<AtomicBool>) {
     let is_failing = Arc::new(AtomicBool::new(false));
     let failing = Arc::clone(&is_failing);
     let backend = Backend::start(move |head, wire| {

@@ -16,6 +16,9 @@ use crate::page::Page;
 const LIMITS: &str = "
 priorities: [ { class: partner, match: { path: /partner } }, { class: others } ]
 shedding: { queue_time: 20ms }
+dependencies:
+  inventory: { match: { path: /stock }, rate: 5/s, concurrency: 5, breaker: true }
+  upstreams: { per: upstream, concurrency: 5, breaker: true }
 limits:
   - { name: guaranteed, match: { path: /partner }, rate: 350/hour, guarantees: { partner: 200/hour } }
   - { name: checkout, match: { path: /checkout }, rate: 5/hour }

@@ -217,11 +217,16 @@ impl MemoryStore {
         BucketCell { cell: state.map_or(Cell::EMPTY, SlotState::cell), now: Micros::new(now) }
     }
 
+    /// Returns how many live keys were evicted, without walking the table.
+    pub fn evictions(&self) -> u64 {
+        self.table.evictions() + self.logs.evictions()
+    }
+
     /// Returns sizes and counters.
     pub fn stats(&self, now: Micros) -> MemoryStats {
         MemoryStats {
             live_keys: self.table.live_keys(now.get()),
-            evictions: self.table.evictions() + self.logs.evictions(),
+            evictions: self.evictions(),
             memory_bytes: self.table.memory_bytes() + self.logs.memory_bytes(),
         }
     }

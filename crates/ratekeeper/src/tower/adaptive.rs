@@ -14,6 +14,7 @@ use tower_service::Service;
 
 use super::body::{Held, ResponseBody};
 use super::breaker::{Classify, grpc_status};
+use super::dependencies::was_not_called;
 use super::layer::is_grpc;
 use super::rejection::{ProtectError, Rejection};
 use super::response::reject;
@@ -34,6 +35,9 @@ pub struct ClassifyLoad;
 impl<B, E> Classify<Response<B>, E, SampleOutcome> for ClassifyLoad {
     fn classify(&self, result: &Result<Response<B>, E>) -> SampleOutcome {
         let Ok(response) = result else { return SampleOutcome::Ignored };
+        if was_not_called(response.extensions()) {
+            return SampleOutcome::Ignored;
+        }
         load_of(response.status().as_u16(), grpc_status(response))
     }
 }

@@ -39,6 +39,10 @@ pub(crate) enum Held {
     AdaptivePermit {
         _permit: Box<dyn std::fmt::Debug + Send + Sync>,
     },
+    /// The permits of dependencies.
+    Calls {
+        _permits: Vec<crate::dependency::DependencyPermit>,
+    },
     /// The charges of the request, which depend on the body.
     Metered(Box<Metering>),
 }

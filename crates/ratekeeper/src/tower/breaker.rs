@@ -147,12 +147,18 @@ pub(super) fn grpc_status<B>(response: &Response<B>) -> Option<&[u8]> {
 
 impl<B, E> Classify<Response<B>, E> for ClassifyStatus {
     fn classify(&self, result: &Result<Response<B>, E>) -> Outcome {
-        let Ok(response) = result else { return Outcome::Failure };
-        match grpc_status(response) {
-            Some(b"2" | b"4" | b"13" | b"14" | b"15") => Outcome::Failure,
-            _ if response.status().is_server_error() => Outcome::Failure,
-            _ => Outcome::Success,
+        match result {
+            Ok(response) if !is_failed(response) => Outcome::Success,
+            _ => Outcome::Failure,
         }
+    }
+}
+
+/// Returns whether a response is a failure of the service.
+pub(super) fn is_failed<B>(response: &Response<B>) -> bool {
+    match grpc_status(response) {
+        Some(b"2" | b"4" | b"13" | b"14" | b"15") => true,
+        _ => response.status().is_server_error(),
     }
 }
 

@@ -13,6 +13,7 @@ use tower_service::Service;
 
 use super::ActualCost;
 use super::body::{Held, ResponseBody};
+use super::dependencies::was_not_called;
 use super::layer::InMap;
 use super::metering::request_plain_response;
 use super::response::{ShadowRefusedBy, refuse, refuse_shed, set_limit_headers};
@@ -153,6 +154,9 @@ fn finish<R: Body<Data = Bytes>>(
     let (Some(mut admitted), Some(policy)) = (admitted, policy) else {
         return Response::from_parts(parts, ResponseBody::of_service(body, Held::Nothing));
     };
+    if was_not_called(&parts.extensions) {
+        admitted.ignore_load();
+    }
     admitted.settle(parts.status.as_u16(), &InMap(&parts.headers));
     if let Some(ActualCost(actual)) = parts.extensions.get() {
         admitted.settle_as(*actual);

@@ -14,11 +14,13 @@ use tower_layer::{Layer, Stack};
 use tower_service::Service;
 
 use super::body::ResponseBody;
+use super::dependencies::DependencyLayer;
 use super::future::{ResponseFuture, forward};
 use super::peer::peer;
 use super::request_json::{BodyFields, RequestJsonLayer};
 use super::response::{bad_request, misconfigured, refuse, refuse_shed};
 use crate::admission::Admission;
+use crate::dependency::Dependency;
 use crate::engine::MaybeReady;
 use crate::policy_handle::{ActivePolicy, PolicyLoadError};
 use crate::policy_limiter::PolicyLimiter;
@@ -200,6 +202,12 @@ impl RatekeeperLayer {
         Stack::new(self, request_json)
     }
 
+    /// Returns the layer that protects the dependencies of the policy that have a `match`. It goes inside of this
+    /// layer.
+    pub fn dependencies(&self) -> DependencyLayer {
+        DependencyLayer::new(Arc::clone(&self.config))
+    }
+
     /// Returns the limiter, to replace its policy or to read its counters.
     pub fn limiter(&self) -> &PolicyLimiter {
         &self.config.limiter
@@ -345,6 +353,22 @@ impl LayerConfig {
         let needs = |request: &RequestAttributes<'_>| policy.policy().needs_request_json(request);
         // A request with an invalid host is rejected.
         self.with_attributes(parts, now, needs).unwrap_or(false)
+    }
+
+    /// Returns the dependencies of a request.
+    pub(super) fn dependencies_of(&self, parts: &Parts) -> Vec<Dependency> {
+        let policy = self.active_policy(parts);
+        if !policy.policy().dependencies().iter().any(|rule| rule.is_conditional()) {
+            return Vec::new();
+        }
+        let now = self.limiter.engine().now();
+        let found = self.with_attributes(parts, now, |request| {
+            let rules = policy.policy().dependencies_of(request);
+            let found = rules.iter().filter_map(|rule| policy.dependency(rule.name()).ok());
+            found.cloned().collect()
+        });
+        // A request with an invalid host is rejected by the limits.
+        found.unwrap_or_default()
     }
 
     /// Decides about a request, unless it is unknown which host it is for, from which client it comes, or what

@@ -36,6 +36,7 @@ mod adaptive;
 mod body;
 mod breaker;
 mod bulkhead;
+mod dependencies;
 mod future;
 mod layer;
 mod metering;
@@ -58,6 +59,9 @@ pub use breaker::{
     Classify, ClassifyStatus,
 };
 pub use bulkhead::{BulkheadLayer, BulkheadService, HttpBulkheadLayer, HttpBulkheadService};
+pub use dependencies::{
+    DependencyFuture, DependencyLayer, DependencyService, NotCalled, outcome_of,
+};
 pub use future::ResponseFuture;
 pub use layer::{IdentifyError, Ratekeeper, RatekeeperLayer, layer};
 #[cfg(feature = "client")]
@@ -71,7 +75,7 @@ pub use replayed_body::ReplayedBody;
 pub use request_json::{RequestJson, RequestJsonFuture, RequestJsonLayer};
 pub use response::{
     RATELIMIT_HEADERS, RefusedBy, ShadowRefusedBy, X_REQUEST_ID, refuse, refuse_shed, reject,
-    set_headers_of, set_limit_headers,
+    reject_call, set_headers_of, set_limit_headers,
 };
 pub use shed::{
     HttpShedFuture, HttpShedLayer, HttpShedService, ShedFuture, ShedLayer, ShedService,

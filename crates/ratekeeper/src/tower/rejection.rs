@@ -52,8 +52,7 @@ impl Rejection {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Shed(_) => "OVERLOADED",
-            Self::Bulkhead(BulkheadError::TimedOut { .. }) => "BULKHEAD_TIMEOUT",
-            Self::Bulkhead(_) => "BULKHEAD_FULL",
+            Self::Bulkhead(error) => error.code(),
             Self::ConcurrencyLimit(_) => "CONCURRENCY_LIMIT",
         }
     }

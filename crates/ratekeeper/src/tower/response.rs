@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::rejection::Rejection;
 use crate::admission::{BindingLimit, Refusal, RefusalReason, ShedRefusal};
+use crate::dependency::{DependencyRejected, DependencyRejection};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -254,36 +255,85 @@ pub fn refuse_shed(refusal: &ShedRefusal, is_grpc: bool) -> Response<Bytes> {
 }
 
 fn reject_class(rejection: &Rejection, class: Option<&str>, is_grpc: bool) -> Response<Bytes> {
-    let retry_after = rejection.retry_after();
-    let secs = secs_up(retry_after);
     let what = match rejection {
         Rejection::Shed(_) => "The service is overloaded.",
         Rejection::Bulkhead(_) | Rejection::ConcurrencyLimit(_) => {
             "Too many requests are in flight."
         }
     };
+    let (code, retry_after) = (rejection.code(), rejection.retry_after());
+    let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+    let fields = class.map_or(json!({}), |class| json!({ "class": class }));
+    let mut response = rejected_response(unavailable, code, what, retry_after, fields, is_grpc);
+    response.extensions_mut().insert(*rejection);
+    response
+}
+
+/// Returns the response to a request that a dependency rejected, whose name is in the body: 503 with `Retry-After`; 429
+/// if its rate is used up; the status `UNAVAILABLE` or `RESOURCE_EXHAUSTED` if it is a gRPC request. Its extensions
+/// have the [`DependencyRejected`].
+///
+/// ```
+/// # use ratekeeper::policy::NoSources;
+/// use ratekeeper::tower::reject_call;
+/// use ratekeeper::{Policy, PolicyLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let text = "{ version: 1, dependencies: { mail: { rate: 1/minute } }, limits: [] }";
+/// let mail = PolicyLimiter::new(Policy::parse("policy.yaml", text, &NoSources)?)?.dependency("mail")?;
+/// mail.acquire().await?.success();
+/// let response = reject_call(&mail.acquire().await.unwrap_err(), false);
+/// assert_eq!(response.status(), 429);
+/// assert!(response.body().windows(19).any(|part| part == b"\"dependency\":\"mail\""));
+/// # Ok(()) }
+/// ```
+pub fn reject_call(rejected: &DependencyRejected, is_grpc: bool) -> Response<Bytes> {
+    let name = &rejected.dependency;
+    let (status, what) = match &rejected.reason {
+        DependencyRejection::RateLimited { .. } => {
+            (StatusCode::TOO_MANY_REQUESTS, format!("The rate of calls to {name} is used up."))
+        }
+        DependencyRejection::Bulkhead(_) => {
+            (StatusCode::SERVICE_UNAVAILABLE, format!("Too many calls to {name} are in flight."))
+        }
+        DependencyRejection::Open(_) => {
+            (StatusCode::SERVICE_UNAVAILABLE, format!("Calls to {name} fail, so none are made."))
+        }
+    };
+    let (code, retry_after) = (rejected.code(), rejected.retry_after());
+    let fields = json!({ "dependency": **name });
+    let mut response = rejected_response(status, code, &what, retry_after, fields, is_grpc);
+    response.extensions_mut().insert(rejected.clone());
+    response
+}
+
+/// Returns a response that says when to try again.
+fn rejected_response(
+    status: StatusCode,
+    code: &str,
+    what: &str,
+    retry_after: Duration,
+    mut fields: serde_json::Value,
+    is_grpc: bool,
+) -> Response<Bytes> {
+    let secs = secs_up(retry_after);
     let plural = if secs == 1 { "" } else { "s" };
     let message = format!("{what} Try again in {secs} second{plural}.");
     let mut response = Response::new(Bytes::new());
-    match is_grpc {
-        true => set_grpc_status(&mut response, GRPC_UNAVAILABLE, &message),
-        false => {
-            let mut body = json!({
-                "code": rejection.code(),
-                "message": message,
-                "retry_after_ms": retry_after.as_micros().div_ceil(1_000) as u64,
-            });
-            if let Some(class) = class {
-                body["class"] = class.into();
-            }
-            *response.body_mut() = body.to_string().into();
-            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-            let content_type = HeaderValue::from_static(content_type(BodyKind::Json));
-            response.headers_mut().insert(CONTENT_TYPE, content_type);
-        }
+    if is_grpc {
+        let is_limited = status == StatusCode::TOO_MANY_REQUESTS;
+        let status = if is_limited { GRPC_RESOURCE_EXHAUSTED } else { GRPC_UNAVAILABLE };
+        set_grpc_status(&mut response, status, &message);
+    } else {
+        fields["code"] = code.into();
+        fields["message"] = message.into();
+        fields["retry_after_ms"] = (retry_after.as_micros().div_ceil(1_000) as u64).into();
+        *response.body_mut() = fields.to_string().into();
+        *response.status_mut() = status;
+        let content_type = HeaderValue::from_static(content_type(BodyKind::Json));
+        response.headers_mut().insert(CONTENT_TYPE, content_type);
     }
     set_number(response.headers_mut(), RETRY_AFTER, secs);
-    response.extensions_mut().insert(*rejection);
     response
 }
 

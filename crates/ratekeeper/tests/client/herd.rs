@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Request;
+use ratekeeper::Micros;
 use ratekeeper::client::{Attempt, Backoff, ClientExt, Jitter};
+use ratekeeper_lab::retry::{Failed, RetryModel, TowerBudget};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tower::{ServiceExt, service_fn};
@@ -122,97 +124,6 @@ enum Processes {
     OnePerClient,
 }
 
-/// How a client that is not ours retries.
-enum Strategy {
-    /// After the same delay each time, until it is served.
-    Fixed(Duration),
-    /// By exponential backoff, until it is served. `Retry-After` is ignored.
-    Exponential(Backoff),
-    /// By exponential backoff after `Retry-After`, until it is served.
-    RetryAfterAndExponential(Backoff),
-    /// As the OpenAI SDKs do.
-    OpenAi,
-    /// As the AWS SDKs do in standard mode.
-    AwsStandard { tokens: u32 },
-    /// At once, as long as a budget with the defaults of tower allows.
-    TowerBudget(TowerBudget),
-}
-
-impl Strategy {
-    const OPENAI_RETRIES: u32 = 2;
-    const OPENAI_RETRY_AFTER_MAX: u64 = 60;
-    const OPENAI: Backoff =
-        Backoff::new(Duration::from_millis(500), Duration::from_secs(8)).with_jitter(Jitter::None);
-
-    const AWS_RETRIES: u32 = 2;
-    const AWS_TOKENS_MAX: u32 = 500;
-    const AWS_RETRY_COST: u32 = 5;
-    const AWS: Backoff = Backoff::new(SEC, Duration::from_secs(20));
-
-    fn aws_standard() -> Self {
-        Self::AwsStandard { tokens: Self::AWS_TOKENS_MAX }
-    }
-
-    /// Returns how long to wait before this retry; `None` gives up. The first retry is 1.
-    fn delay(&mut self, retry: u32, refused: Refused, now: Duration) -> Option<Duration> {
-        let by = |backoff: &Backoff| backoff.delay(retry, Duration::ZERO, fastrand::u64(..));
-        let retry_after = Duration::from_secs(refused.retry_after);
-        match self {
-            Self::Fixed(delay) => Some(*delay),
-            Self::Exponential(backoff) => Some(by(backoff)),
-            Self::RetryAfterAndExponential(backoff) => Some(retry_after + by(backoff)),
-            Self::OpenAi if retry > Self::OPENAI_RETRIES => None,
-            Self::OpenAi if refused.retry_after <= Self::OPENAI_RETRY_AFTER_MAX => {
-                Some(retry_after)
-            }
-            Self::OpenAi => Some(by(&Self::OPENAI).mul_f64(1.0 - 0.25 * fastrand::f64())),
-            Self::AwsStandard { .. } if retry > Self::AWS_RETRIES => None,
-            Self::AwsStandard { tokens } => {
-                *tokens = tokens.checked_sub(Self::AWS_RETRY_COST)?;
-                Some(by(&Self::AWS))
-            }
-            Self::TowerBudget(budget) => budget.try_withdraw(now).then_some(Duration::ZERO),
-        }
-    }
-
-    /// Notes that a request was served after so many retries.
-    fn served(&mut self, retries: u32, now: Duration) {
-        match self {
-            Self::AwsStandard { tokens } => {
-                let refund = if retries == 0 { 1 } else { Self::AWS_RETRY_COST };
-                *tokens = (*tokens + refund).min(Self::AWS_TOKENS_MAX);
-            }
-            Self::TowerBudget(budget) => budget.deposits.push(now),
-            _ => {}
-        }
-    }
-}
-
-/// The budget of tower: in 10 seconds, a retry for every five requests that succeed, and 100 more.
-#[derive(Default)]
-struct TowerBudget {
-    deposits: Vec<Duration>,
-    retries: Vec<Duration>,
-}
-
-impl TowerBudget {
-    const TTL: Duration = Duration::from_secs(10);
-    const RESERVE: usize = 10 * 10;
-    const DEPOSITS_PER_RETRY: usize = 5;
-
-    fn try_withdraw(&mut self, now: Duration) -> bool {
-        let is_recent = |at: &Duration| now - *at < Self::TTL;
-        self.deposits.retain(is_recent);
-        self.retries.retain(is_recent);
-        let earned = Self::RESERVE + self.deposits.len() / Self::DEPOSITS_PER_RETRY;
-        let is_admitted = self.retries.len() < earned;
-        if is_admitted {
-            self.retries.push(now);
-        }
-        is_admitted
-    }
-}
-
 /// What became of one request.
 struct Ended {
     at: Duration,
@@ -295,8 +206,12 @@ where
     })
 }
 
+fn micros(time: Duration) -> Micros {
+    Micros::new(time.as_micros() as u64)
+}
+
 /// Runs clients that retry by a strategy.
-fn with_strategy(name: &'static str, processes: Processes, make: impl Fn() -> Strategy) -> Row {
+fn with_strategy(name: &'static str, processes: Processes, make: impl Fn() -> RetryModel) -> Row {
     run(name, SCENARIO, |server| {
         let strategies = processes.per_client(|| Arc::new(Mutex::new(make())));
         let clients = strategies.into_iter().map(|strategy| {
@@ -305,11 +220,17 @@ fn with_strategy(name: &'static str, processes: Processes, make: impl Fn() -> St
                 let mut retries = 0;
                 loop {
                     let Err(refused) = server.call(retries > 0).await else {
-                        strategy.lock().unwrap().served(retries, server.now());
+                        strategy.lock().unwrap().served(retries, micros(server.now()));
                         return true;
                     };
                     retries += 1;
-                    let delay = strategy.lock().unwrap().delay(retries, refused, server.now());
+                    let failed =
+                        Failed { retry_after: Some(Duration::from_secs(refused.retry_after)) };
+                    let now = micros(server.now());
+                    let delay = strategy
+                        .lock()
+                        .unwrap()
+                        .delay(retries, failed, now, &mut || fastrand::u64(..));
                     let Some(delay) = delay else { return false };
                     sleep(delay).await;
                 }
@@ -357,24 +278,24 @@ impl Processes {
 fn rows() -> Vec<Row> {
     use Processes::{One, OnePerClient};
     const EXPONENTIAL: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(20));
-    let fixed = |delay| move || Strategy::Fixed(delay);
-    let tower_budget = || Strategy::TowerBudget(TowerBudget::default());
+    let fixed = |delay| move || RetryModel::Fixed(delay);
+    let tower_budget = || RetryModel::TowerBudget(TowerBudget::default());
     let half = Scenario { limit: SCENARIO.limit / 2, ..SCENARIO };
     vec![
         with_strategy("loop with a pause of 50 ms", OnePerClient, fixed(50 * MS)),
         with_strategy("fixed delay of 1 s", OnePerClient, fixed(SEC)),
         with_strategy("exponential backoff, no jitter", OnePerClient, || {
-            Strategy::Exponential(EXPONENTIAL.with_jitter(Jitter::None))
+            RetryModel::Exponential(EXPONENTIAL.with_jitter(Jitter::None))
         }),
         with_strategy("exponential backoff, full jitter", OnePerClient, || {
-            Strategy::Exponential(EXPONENTIAL)
+            RetryModel::Exponential(EXPONENTIAL)
         }),
         with_strategy("`Retry-After`, then backoff with full jitter", OnePerClient, || {
-            Strategy::RetryAfterAndExponential(EXPONENTIAL)
+            RetryModel::RetryAfterAndExponential(EXPONENTIAL)
         }),
-        with_strategy("OpenAI SDK", OnePerClient, || Strategy::OpenAi),
-        with_strategy("AWS SDK, one process", One, Strategy::aws_standard),
-        with_strategy("AWS SDK, 1,000 processes", OnePerClient, Strategy::aws_standard),
+        with_strategy("OpenAI SDK", OnePerClient, || RetryModel::OpenAi),
+        with_strategy("AWS SDK, one process", One, RetryModel::aws_standard),
+        with_strategy("AWS SDK, 1,000 processes", OnePerClient, RetryModel::aws_standard),
         with_strategy("tower's retry budget, one process", One, tower_budget),
         with_strategy("tower's retry budget, 1,000 processes", OnePerClient, tower_budget),
         with_layer("**`Outbound`, `100/s per host`**", SCENARIO, One, &["100/s per host"]),

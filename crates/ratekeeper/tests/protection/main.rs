@@ -3,6 +3,7 @@
 
 mod adaptive;
 mod bulkhead;
+mod dependencies;
 mod layers;
 mod policy;
 mod shedder;

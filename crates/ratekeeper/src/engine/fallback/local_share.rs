@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
-use ratekeeper_core::{Cost, Decision, Limit, LimitError, LimitParams, Micros, Rate};
+use ratekeeper_core::{Cost, Decision, Limit, LimitParams, Micros, Rate};
 use ratekeeper_stores::{Charge, ChargeKind, MemoryStore, Op};
 
 /// How many shares are cached. Beyond that they are computed each time.
@@ -80,7 +79,7 @@ impl LocalShare {
         {
             return share.limit;
         }
-        let share = Arc::new(share_of(limit, nodes));
+        let share = Arc::new(limit.share_of_nodes(nodes));
         let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
         if shares.len() < SHARES_MAX || shares.contains_key(&key) {
             shares.insert(key, Share { of_nodes: nodes, limit: share.clone() });
@@ -89,44 +88,10 @@ impl LocalShare {
     }
 }
 
-/// The limit that one of `nodes` enforces by itself, so that all of them together stay within `limit`.
-///
-/// The rate and the burst of a bucket are divided by the number of nodes; the burst is at least 1. The count
-/// of a window is divided likewise; where that is less than 1, the period is longer instead.
-fn share_of(limit: &Limit, nodes: u32) -> Limit {
-    if nodes <= 1 {
-        return limit.clone();
-    }
-    rate_share(limit, u64::from(nodes))
-        .and_then(|rate| Limit::new(rate, limit.algorithm()))
-        .and_then(|share| match limit.params(Cost::ONE) {
-            LimitParams::SlidingLog { count_rejected: true, .. } => share.count_rejected(),
-            _ => Ok(share),
-        })
-        .map_or_else(|_| limit.clone(), |share| share.named(limit.name()))
-}
-
-fn rate_share(limit: &Limit, nodes: u64) -> Result<Rate, LimitError> {
-    let (rate, count) = (limit.rate(), limit.rate().count());
-    // Several windows of the calendar are not one. They are at most this long.
-    let period = rate.calendar().map_or(rate.period(), |period| period.unit().greatest_length());
-    let stretched = |by: u64| period.saturating_mul(u32::try_from(by).unwrap_or(u32::MAX));
-    if limit.algorithm().has_burst() {
-        let burst = (limit.quota() / nodes).max(1);
-        let slower = Rate::new(count, stretched(nodes));
-        // If the period becomes too long for a rate, the count is divided instead.
-        let slower = slower.or_else(|_| Rate::new((count / nodes).max(1), rate.period()))?;
-        return Ok(slower.with_burst(burst)?);
-    }
-    match count / nodes {
-        0 => Ok(Rate::new(1, stretched(nodes.div_ceil(count)))
-            .or_else(|_| Rate::new(1, Duration::from_secs(10 * 365 * 86_400)))?),
-        part => Ok(rate.with_count(part)?),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use ratekeeper_core::ALGORITHMS;
 
     use super::*;
@@ -134,7 +99,7 @@ mod tests {
     fn share(algorithm_and_rate: (&str, &str), nodes: u32) -> String {
         let (algorithm, rate) = algorithm_and_rate;
         let limit = Limit::new(rate.parse().unwrap(), algorithm.parse().unwrap()).unwrap();
-        share_of(&limit, nodes).rate().to_string()
+        limit.share_of_nodes(nodes).rate().to_string()
     }
 
     #[test]
@@ -160,7 +125,7 @@ mod tests {
         for algorithm in ALGORITHMS {
             for (count, nodes) in [(1u64, 7u32), (10, 3), (1_000, 64), (5, 5), (1_000_000, 1_000)] {
                 let limit = Limit::new(format!("{count}/s").parse().unwrap(), *algorithm).unwrap();
-                let rate = share_of(&limit, nodes).rate();
+                let rate = limit.share_of_nodes(nodes).rate();
                 // In an hour, all nodes together.
                 let hour = Duration::from_secs(3_600).as_micros();
                 let passed = u128::from(rate.count()) * hour / rate.period().as_micros();
@@ -175,7 +140,7 @@ mod tests {
     #[test]
     fn a_share_keeps_the_name_and_what_is_counted() {
         let limit = Limit::sliding_log("10/s").unwrap().count_rejected().unwrap().named("login");
-        let share = share_of(&limit, 2);
+        let share = limit.share_of_nodes(2);
         assert_eq!(share.name(), "login");
         assert!(matches!(
             share.params(Cost::ONE),

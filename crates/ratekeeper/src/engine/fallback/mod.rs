@@ -105,7 +105,7 @@ impl<S: SharedStore + Send + Sync + 'static> Fallback<S> {
         self.membership.fix(nodes);
     }
 
-    #[cfg(feature = "policy")]
+    #[cfg(feature = "client")]
     pub(crate) fn nodes(&self) -> u32 {
         self.membership.nodes()
     }

@@ -1,0 +1,66 @@
+// One key in every limit: what is left, when it resets, and starting it afresh.
+import { element } from "./dom.js";
+import { shortText, spanText } from "./format.js";
+import { post } from "./api.js";
+
+const number = (text) => element("td", { class: "number" }, text);
+const wait = (us) => (us === null || us === undefined ? "–" : us === 0 ? "now" : `in ${spanText(us)}`);
+
+// Returns the page, with a key to look up if there is one.
+export function keys(key) {
+  const field = element("input", { id: "key", name: "key", required: true, autocomplete: "off", spellcheck: "false", value: key ?? "" });
+  const result = element("div", { "aria-live": "polite" });
+  const form = element("form", { class: "line", onsubmit: (event) => { event.preventDefault(); find(); } },
+    element("label", { for: "key" }, "Key"), field, element("button", { type: "submit" }, "Look up"));
+  const dialog = element("dialog", { "aria-label": "Reset a key" });
+
+  async function find() {
+    try {
+      const found = await post("/v1/keys", { key: field.value });
+      result.replaceChildren(table(found));
+    } catch (error) {
+      result.replaceChildren(element("p", { class: "error" }, error.message));
+    }
+  }
+
+  function table({ key: looked, limits }) {
+    const rows = limits.map((state) => element("tr", {},
+      element("th", { scope: "row" }, state.limit),
+      element("td", {}, state.amount),
+      element("td", {}, !state.known ? "the store did not respond" : !state.is_used ? "not used" : state.allowed ? "allows" : "refuses"),
+      number(state.known ? `${shortText(state.remaining)} of ${shortText(state.capacity)}` : "–"),
+      number(state.allowed ? "–" : wait(state.retry_after_us)),
+      number(state.is_used ? wait(state.reset_after_us) : "–"),
+      element("td", {}, state.is_used ? element("button", { type: "button", class: "reset-key", "aria-label": `Reset in ${state.limit}`, onclick: () => confirmReset(looked, state.limit) }, "Reset") : null)));
+    const names = ["Limit", "Amount", "Now", "Remaining", "Next request", "Full again", ""];
+    return element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "State" }, element("table", {},
+      element("thead", {}, element("tr", {}, ...names.map((name, i) => element("th", { scope: "col", class: i > 2 && i < 6 ? "number" : null }, name)))),
+      element("tbody", {}, ...rows)));
+  }
+
+  function confirmReset(looked, limit) {
+    const yes = element("button", { type: "button", class: "danger", onclick: () => { dialog.close(); reset(looked, limit); } }, "Reset");
+    dialog.replaceChildren(
+      element("p", {}, "Forget all usage of the key ", element("strong", {}, looked), " in the limit ", element("strong", {}, limit), "? It starts afresh at once."),
+      element("p", { class: "line" }, yes, element("button", { type: "button", onclick: () => dialog.close() }, "Cancel")));
+    dialog.showModal();
+  }
+
+  async function reset(looked, limit) {
+    try {
+      await post("/v1/keys/reset", { key: looked, limit });
+      await find();
+    } catch (error) {
+      result.prepend(element("p", { class: "error" }, error.message));
+    }
+  }
+
+  if (key) find();
+  return {
+    title: "Keys",
+    nodes: [element("h1", {}, "Keys"),
+      element("p", { class: "caption" }, "A key is what a limit counts by, as the lists under Limits show it, such as user=ann. Looking it up charges nothing."),
+      form, result, dialog],
+    update() {},
+  };
+}
