@@ -106,12 +106,18 @@ impl AdminClient {
 
     /// Returns the JSON at this path; `None` if there is none.
     pub(crate) fn get(&self, path: &str) -> Result<Option<Value>, AdminError> {
-        self.runtime.block_on(async {
-            let address = || self.address();
-            tokio::time::timeout(TIMEOUT, self.request(path))
-                .await
-                .map_err(|_| AdminError::Timeout { address: address() })?
-        })
+        self.block_on(self.fetch(path))
+    }
+
+    /// Runs something that asks this server, for example several times.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    /// Like [`get`](Self::get), within [`block_on`](Self::block_on).
+    pub(crate) async fn fetch(&self, path: &str) -> Result<Option<Value>, AdminError> {
+        let done = tokio::time::timeout(TIMEOUT, self.request(path)).await;
+        done.map_err(|_| AdminError::Timeout { address: self.address() })?
     }
 
     async fn request(&self, path: &str) -> Result<Option<Value>, AdminError> {

@@ -66,7 +66,7 @@ impl Failure {
 }
 
 /// Returns the message of an error and of its sources, except those that it includes already.
-fn with_sources(error: &dyn Error) -> String {
+pub(crate) fn with_sources(error: &dyn Error) -> String {
     let sources = std::iter::successors(error.source(), |error| (*error).source());
     sources.map(ToString::to_string).fold(error.to_string(), |text, source| {
         if text.contains(&source) { text } else { format!("{text}: {source}") }

@@ -30,6 +30,7 @@ mod style;
 mod terminal;
 mod tokens;
 mod top;
+mod top_view;
 mod trace;
 mod why;
 
@@ -61,6 +62,7 @@ enum Command {
     /// Print the JSON Schema of policy files, for editors
     Schema,
     Simulate(simulate::Simulate),
+    Top(top_view::TopView),
     Why(why::Why),
     Replay(replay::Replay),
     Plan(Box<plan::Plan>),
@@ -86,6 +88,7 @@ pub fn run() -> ExitCode {
         Command::Explain(command) => command.run(),
         Command::Schema => schema::run(),
         Command::Simulate(command) => command.run(),
+        Command::Top(command) => command.run(),
         Command::Why(command) => command.run(),
         Command::Replay(command) => command.run(),
         Command::Plan(command) => command.run(),

@@ -1,4 +1,4 @@
-//! The width and the colours of standard output.
+//! The width and the colours of standard output, and texts that are safe to print there.
 
 use std::ffi::OsString;
 use std::io;
@@ -25,4 +25,9 @@ pub(crate) fn text_options() -> TextOptions {
 
 fn parse_columns(text: OsString) -> Option<usize> {
     text.into_string().ok()?.parse().ok().filter(|columns| *columns > 0)
+}
+
+/// Replaces control characters, which could move the cursor: clients choose these texts.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

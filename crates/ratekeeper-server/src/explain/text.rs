@@ -8,6 +8,7 @@ use ratekeeper::{FailureMode, GuaranteedLimit, MaxDebt};
 use super::request::ExplainedRequest;
 use super::state::{LimitState, LimitStates, applied};
 use crate::style;
+use crate::terminal::printable;
 
 pub(super) fn show(
     request: &ExplainedRequest<'_>,
@@ -235,11 +236,6 @@ pub(super) fn why_not(outcome: &LimitOutcome<'_>) -> Option<String> {
             Some(format!("{} is missing, so it rejects the request", missing.identity))
         }
     }
-}
-
-/// Replaces control characters, which could move the cursor: clients choose these texts.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Formats rows as columns.

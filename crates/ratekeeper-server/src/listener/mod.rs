@@ -29,6 +29,7 @@ pub(crate) use http1::{serve_http1, too_many_connections};
 pub(crate) use limits::{
     ConnectionLimit, FileDescriptors, InFlightLimit, OwnedInFlightPermit, raise_file_limit,
 };
+pub(crate) use signals::Termination;
 pub(crate) use socket::{KEEP_ALIVE, ListeningSocket, SocketFile, bind, bind_unix, listen_failure};
 pub(crate) use stream::ClientStream;
 pub(crate) use supervisor::{AdminListener, Supervised, Supervisor};

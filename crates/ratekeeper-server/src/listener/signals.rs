@@ -5,20 +5,20 @@ use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// SIGTERM and SIGINT.
-pub(super) struct Termination {
+pub(crate) struct Termination {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Termination {
     /// From here on, no signal is missed. Must be called in a tokio runtime.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
         Ok(Self { terminate: signal(terminate)?, interrupt: signal(interrupt)? })
     }
 
     /// Returns when the process is to end.
-    pub(super) async fn received(&mut self) {
+    pub(crate) async fn received(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
