@@ -1,5 +1,5 @@
 //! Servers for tests: the `ratekeeper` binary, the real servers and proxies that it works with, and HTTP
-//! servers with quotas, for clients that have to stay under them. A browser for what they show to people.
+//! servers with quotas, for clients that have to stay under them. A browser and a terminal for what they show to people.
 //!
 //! Each is started by its constructor, ready when that returns, and killed when it is dropped or
 //! when the test's process ends in any way. Everything blocks and needs no runtime. A server that
@@ -31,6 +31,7 @@ mod resp;
 mod scripted_server;
 mod sentinel;
 mod server;
+mod terminal;
 mod tls;
 mod traefik;
 pub mod upstream;
@@ -54,6 +55,7 @@ pub use redis::RedisServer;
 pub use scripted_server::{ReceivedRequest, ScriptedResponse, ScriptedServer};
 pub use sentinel::RedisSentinel;
 pub use server::{ANY_PORT, Listener, Server, ServerBuilder};
+pub use terminal::{Terminal, TerminalMode};
 pub use tls::{CA, CERTIFICATE, KEY, write_certificates};
 pub use traefik::Traefik;
 pub use wait::{TIMEOUT, wait_until};

@@ -29,6 +29,10 @@ pub(crate) fn chromedriver() -> PathBuf {
     installed("chromedriver")
 }
 
+pub(crate) fn tmux() -> PathBuf {
+    installed("tmux")
+}
+
 pub(crate) fn prometheus() -> PathBuf {
     installed("prometheus")
 }

@@ -94,18 +94,18 @@ fn tabs(state: &State) -> Line<'static> {
 
 fn help(state: &State) -> Line<'static> {
     if state.is_editing_filter {
-        let text = format!("filter: {}_   Enter keep   Esc clear", state.filter);
+        let text = format!("filter: {}_   Enter keeps it   Esc clears it", state.filter);
         return Line::styled(text, BOLD);
     }
-    let mut text = String::new();
+    let mut text = "q quit   Tab pane   / filter".to_string();
     if !state.filter.is_empty() {
-        text = format!("filter: {}   ", state.filter);
+        text += &format!(" ({})", state.filter);
     }
     let sorts: Vec<_> = state.pane.columns().iter().filter_map(shortcut).collect();
     if !sorts.is_empty() {
-        text += &format!("sort: {}   ", sorts.join(" "));
+        text += &format!("   sort: {}", sorts.join(" "));
     }
-    Line::raw(text + "/ filter   Tab pane   q quit")
+    Line::raw(text)
 }
 
 fn shortcut(column: &Column) -> Option<String> {
@@ -125,10 +125,13 @@ fn draw_table(
         aligned(column, format!("{}{mark}", column.title))
     });
     let visible = usize::from(area.height);
-    let rows = table.rows.iter().skip(scroll).take(visible).map(|row| {
-        let cells = row.iter().zip(table.columns);
-        Row::new(cells.map(|(cell, column)| aligned(column, cell.text()).style(style(cell, column, look))))
-    });
+    let rows =
+        table.rows.iter().skip(scroll).take(visible).map(|row| {
+            let cells = row.iter().zip(table.columns);
+            Row::new(cells.map(|(cell, column)| {
+                aligned(column, cell.text()).style(style(cell, column, look))
+            }))
+        });
     let widget = TableWidget::new(rows, constraints(table, area.width))
         .header(Row::new(titles).style(BOLD))
         .column_spacing(SPACING);

@@ -43,7 +43,9 @@ impl Cell {
             Self::Text(text) => text.clone(),
             Self::Count(count) => count.to_string(),
             Self::PerSecond(rate) => rate.map_or("-".into(), number),
-            Self::Percent(percent) => percent.map_or("-".into(), |percent| format!("{percent:.0}%")),
+            Self::Percent(percent) => {
+                percent.map_or("-".into(), |percent| format!("{percent:.0}%"))
+            }
         }
     }
 
