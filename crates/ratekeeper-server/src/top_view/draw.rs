@@ -109,7 +109,8 @@ fn help(state: &State) -> Line<'static> {
 }
 
 fn shortcut(column: &Column) -> Option<String> {
-    column.shortcut.map(|shortcut| format!("{shortcut}={}", column.title.to_lowercase()))
+    let name = column.title.trim_end_matches("/S").to_lowercase();
+    column.shortcut.map(|shortcut| format!("{shortcut}={name}"))
 }
 
 fn draw_table(

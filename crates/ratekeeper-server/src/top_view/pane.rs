@@ -26,7 +26,7 @@ const LIMIT_COLUMNS: &[Column] = &[
     column("DENIED/S", 'd', Kind::Number, Tone::Error),
     column("SHADOW/S", 's', Kind::Number, Tone::Warning),
     column("NEAR/S", 'e', Kind::Number, Tone::Warning),
-    column("DENIED", 'p', Kind::Number, Tone::Plain),
+    column("DENIED%", 'p', Kind::Number, Tone::Plain),
     column("MODE", 'm', Kind::Text, Tone::Plain),
     column("RATE", 'r', Kind::Text, Tone::Plain),
 ];

@@ -99,9 +99,12 @@ impl State {
 
     fn press(&mut self, key: KeyEvent) -> Flow {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        let is_plain = !is_control && !key.modifiers.contains(KeyModifiers::ALT);
         match key.code {
             KeyCode::Char('c') if is_control => return Flow::Quit,
-            code if self.is_editing_filter => self.edit_filter(code, is_control),
+            KeyCode::Char('u') if is_control => self.filter.clear(),
+            KeyCode::Char(_) if !is_plain => {}
+            code if self.is_editing_filter => self.edit_filter(code),
             KeyCode::Char('q') | KeyCode::Esc => return Flow::Quit,
             KeyCode::Char('/') => self.is_editing_filter = true,
             KeyCode::Tab | KeyCode::Right => self.show(self.pane.plus(1)),
@@ -116,13 +119,13 @@ impl State {
                 let pane = Pane::ALL.get(digit as usize - '1' as usize);
                 self.show(*pane.unwrap_or(&self.pane));
             }
-            KeyCode::Char(shortcut) if !is_control => self.sort_by(shortcut),
+            KeyCode::Char(shortcut) => self.sort_by(shortcut),
             _ => {}
         }
         Flow::Continue
     }
 
-    fn edit_filter(&mut self, code: KeyCode, is_control: bool) {
+    fn edit_filter(&mut self, code: KeyCode) {
         match code {
             KeyCode::Enter => self.is_editing_filter = false,
             KeyCode::Esc => {
@@ -130,8 +133,7 @@ impl State {
                 self.filter.clear();
             }
             KeyCode::Backspace => _ = self.filter.pop(),
-            KeyCode::Char('u') if is_control => self.filter.clear(),
-            KeyCode::Char(c) if !is_control && self.filter.chars().count() < FILTER_MAX => {
+            KeyCode::Char(c) if self.filter.chars().count() < FILTER_MAX => {
                 self.filter.push(c);
             }
             _ => {}

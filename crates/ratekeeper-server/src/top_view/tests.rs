@@ -104,12 +104,12 @@ fn a_frame_shows_the_rates_of_each_limit() {
             "decisions/s: admitted 53.0  denied 6.0  shadow 9.0  near limit 6.0  at 2027-01-15T08:00:12Z",
             "",
             " 1 limits   2 hottest keys   3 most denied keys   4 most shadow-denied keys   5 server",
-            "NAME     ADMITTED/S  DENIED/S▼   SHADOW/S   NEAR/S   DENIED  MODE      RATE",
-            "login           2.0        6.0          0      1.0      75%  enforced  5/minute per ip",
-            "search         50.0          0          0      5.0       0%  enforced  100/minute per ip",
-            "trial           1.0          0        9.0        0       0%  shadow    10/s",
+            "NAME     ADMITTED/S  DENIED/S▼   SHADOW/S   NEAR/S   DENIED%  MODE      RATE",
+            "login           2.0        6.0          0      1.0       75%  enforced  5/minute per ip",
+            "search         50.0          0          0      5.0        0%  enforced  100/minute per ip",
+            "trial           1.0          0        9.0        0        0%  shadow    10/s",
             "",
-            "q quit   Tab pane   / filter   sort: n=name a=admitted/s d=denied/s s=shadow/s e=near/s p=denied m",
+            "q quit   Tab pane   / filter   sort: n=name a=admitted d=denied s=shadow e=near p=denied% m=mode r=rate",
         ]
     );
     let docs = include_str!("../../../../docs/operations.md");
@@ -251,10 +251,10 @@ fn one_frame_as_text_has_every_pane() {
 decisions/s: admitted 53.0  denied 6.0  shadow 9.0  near limit 6.0  at 2027-01-15T08:00:12Z
 
 limits
-  NAME     ADMITTED/S   DENIED/S   SHADOW/S   NEAR/S   DENIED  MODE      RATE
-  login           2.0        6.0          0      1.0      75%  enforced  5/minute per ip
-  search         50.0          0          0      5.0       0%  enforced  100/minute per ip
-  trial           1.0          0        9.0        0       0%  shadow    10/s
+  NAME     ADMITTED/S   DENIED/S   SHADOW/S   NEAR/S   DENIED%  MODE      RATE
+  login           2.0        6.0          0      1.0       75%  enforced  5/minute per ip
+  search         50.0          0          0      5.0        0%  enforced  100/minute per ip
+  trial           1.0          0        9.0        0        0%  shadow    10/s
 
 hottest keys
    COUNT   ERROR  LIMIT   KEY

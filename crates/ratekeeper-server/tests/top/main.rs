@@ -103,7 +103,10 @@ fn a_terminal_shows_rates_sorts_filters_resizes_and_is_restored() {
     terminal.press("Tab");
     terminal.wait_for("ip=192.0.2.7");
     terminal.press("/");
+    terminal.wait_for("Esc clears it");
+    // Escape and a key at once are another key.
     terminal.press("Escape");
+    terminal.wait_until("no filter", |screen| !screen.contains("LOG"));
     terminal.press("1");
     terminal.wait_until("all of them", |screen| names(screen).len() == 3);
 
