@@ -37,7 +37,10 @@ impl Drop for Screen {
     fn drop(&mut self) {
         // The terminal may be gone.
         let _ = self.0.show_cursor();
-        let _ = ratatui::try_restore();
+        // To restore it twice would move the cursor into the message of the panic.
+        if !std::thread::panicking() {
+            let _ = ratatui::try_restore();
+        }
     }
 }
 
