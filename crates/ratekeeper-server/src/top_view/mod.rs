@@ -31,12 +31,12 @@ use state::State;
 
 const EXAMPLES: &str = "\
 Keys:
-  Tab, 1 to 5        next pane, this pane: limits, hottest, most denied and most shadow-denied keys, server
-  a d s e n          sort limits by admitted, denied, shadow-denied, near limit, name; again: reverse
-  c e l n            sort keys by count, error, limit, key
-  /                  filter by a part of a name, rate or key; Enter keeps it, Esc clears it
-  arrows, PgUp, PgDn scroll
-  q, Esc, Ctrl-C     quit
+  Tab, 1 to 5         next pane, this pane
+  n a d s e p m r     sort limits by name, admitted, denied, shadow, near limit, percentage, mode, rate
+  c e l n             sort keys by count, error, limit, key; again: reverse, as for limits
+  /                   filter by a part of a name, key, mode or rate; Enter keeps it, Esc clears it
+  arrows, PgUp, PgDn  scroll
+  q, Esc, Ctrl-C      quit
 
 Examples:
   Watch the server on this machine:
