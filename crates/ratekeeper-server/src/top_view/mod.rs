@@ -32,7 +32,7 @@ use state::State;
 const EXAMPLES: &str = "\
 Keys:
   Tab, 1 to 5         next pane, this pane
-  n a d s e p m r     sort limits by name, admitted, denied, shadow, near limit, percentage, mode, rate
+  n a d s e p m r     sort limits by name, admitted, denied, shadow, near, denied %, mode, rate
   c e l n             sort keys by count, error, limit, key; again: reverse, as for limits
   /                   filter by a part of a name, key, mode or rate; Enter keeps it, Esc clears it
   arrows, PgUp, PgDn  scroll

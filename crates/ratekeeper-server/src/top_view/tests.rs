@@ -291,11 +291,11 @@ fn any_key() -> impl Strategy<Value = KeyCode> {
         KeyCode::Delete,
         KeyCode::F(1),
     ]);
-    prop_oneof![named, any::<char>().prop_map(KeyCode::Char), "[ -~]".prop_map(first_key)]
-}
-
-fn first_key(text: String) -> KeyCode {
-    KeyCode::Char(text.chars().next().unwrap_or(' '))
+    prop_oneof![
+        named,
+        any::<char>().prop_map(KeyCode::Char),
+        (b' '..=b'~').prop_map(|byte| KeyCode::Char(char::from(byte)))
+    ]
 }
 
 fn any_modifiers() -> impl Strategy<Value = KeyModifiers> {
