@@ -96,7 +96,7 @@ fn first_column(state: &State) -> Vec<String> {
 
 #[test]
 fn a_frame_shows_the_rates_of_each_limit() {
-    let frame = frame(&mut state(), 102, 10);
+    let frame = frame(&mut state(), 104, 10);
     assert_eq!(
         frame,
         [
