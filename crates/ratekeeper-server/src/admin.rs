@@ -54,6 +54,8 @@ pub(crate) struct Admin {
     pub(crate) more_readings: MoreReadings,
     /// The limits for Envoy, if there are any.
     pub(crate) envoy: Option<StatusReport>,
+    /// The upstreams of a gateway.
+    pub(crate) upstreams: Option<StatusReport>,
     pub(crate) console: Console,
 }
 

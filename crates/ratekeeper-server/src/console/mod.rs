@@ -9,6 +9,7 @@ mod attention;
 mod events;
 mod history;
 mod keys;
+mod protection;
 mod status;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -82,7 +83,11 @@ impl Console {
     pub(crate) fn status(&self, admin: &Admin) -> Value {
         let loads = admin.policy.status();
         let not_ready = (admin.not_ready)();
-        status::status(admin.policy.limiter(), &loads, not_ready, &self.lock())
+        let mut status = status::status(admin.policy.limiter(), &loads, not_ready, &self.lock());
+        if let Some(upstreams) = &admin.upstreams {
+            status["protection"]["upstreams"] = upstreams();
+        }
+        status
     }
 
     /// Returns what happened, by a query such as `span=1h&limit=search`.

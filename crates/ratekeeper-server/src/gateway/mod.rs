@@ -171,6 +171,7 @@ impl Gateway {
             listen_failure(address, &error, remedy)
         })?;
         let (of_serving, of_metrics) = (Arc::clone(gateway), Arc::clone(gateway));
+        let of_upstreams = Arc::clone(gateway);
         let admin = Admin {
             policy: Arc::clone(&gateway.policy),
             tokens: Arc::clone(tokens),
@@ -182,6 +183,7 @@ impl Gateway {
             more_readings: Box::new(|_| {}),
             console: Console::default(),
             envoy: None,
+            upstreams: Some(Box::new(move || of_upstreams.upstream_status())),
         };
         Ok(Some(AdminListener {
             listener,

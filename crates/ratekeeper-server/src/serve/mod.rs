@@ -233,6 +233,7 @@ impl Server {
             }),
             more_readings: Box::new(move |readings| of_history.read(readings)),
             console: Console::default(),
+            upstreams: None,
             envoy: of_status.map(|service| -> StatusReport { Box::new(move || service.status()) }),
         }
     }
