@@ -21,7 +21,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use tokio::time::interval;
 
-use crate::admin::{Admin, StatusReport};
+use crate::admin::{Admin, AdminAccess, StatusReport};
 use crate::choices::LocalAddress;
 use crate::console::Console;
 use crate::failure::Failure;
@@ -36,6 +36,7 @@ use crate::tokens::{SecretKind, Tokens};
 pub(crate) use grpc::rls::read_config;
 use grpc::rls::{ConfigFolder, Environment, IgnoredVariable, RateLimitService, RateLimitSettings};
 use http::HttpApi;
+pub(crate) use http::{DescribedRequest, RequestError};
 use listeners::bind;
 use options::ListenerName;
 pub(crate) use options::Serve;
@@ -58,6 +59,7 @@ struct Server {
     tokens: Arc<Tokens>,
     admin_tokens: Arc<Tokens>,
     admin_read_tokens: Arc<Tokens>,
+    admin_hosts: Vec<String>,
     resp_passwords: Arc<Tokens>,
     descriptors: FileDescriptors,
     drain: Drain,
@@ -123,6 +125,7 @@ impl Serve {
                 SecretKind::AdminReadToken,
                 self.admin_read_tokens.as_deref(),
             )?,
+            admin_hosts: self.admin_hosts.clone(),
             resp_passwords: Tokens::read_if_named(
                 SecretKind::Password,
                 self.resp_passwords.as_deref(),
@@ -218,8 +221,11 @@ impl Server {
         let (metrics, of_history) = (Arc::clone(&self.metrics), Arc::clone(&self.metrics));
         Admin {
             policy: Arc::clone(&self.policy),
-            tokens: Arc::clone(&self.admin_tokens),
-            read_tokens: Arc::clone(&self.admin_read_tokens),
+            access: AdminAccess {
+                tokens: Arc::clone(&self.admin_tokens),
+                read_tokens: Arc::clone(&self.admin_read_tokens),
+                hosts: self.admin_hosts.clone(),
+            },
             not_ready: Box::new(move || match &of_ready {
                 _ if drain.is_draining() => Some("the server is shutting down"),
                 Some(envoy) if !envoy.is_ready() => {
