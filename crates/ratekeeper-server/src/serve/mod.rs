@@ -12,6 +12,7 @@ mod hold_time;
 mod http;
 mod listeners;
 mod options;
+mod recorded;
 mod request_metrics;
 mod resp;
 
