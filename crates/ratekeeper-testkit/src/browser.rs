@@ -112,6 +112,13 @@ impl Browser {
         self.post(&format!("/element/{element}/value"), &json!({ "text": text }));
     }
 
+    /// Presses and releases a key, wherever the focus is.
+    pub fn press(&self, key: &str) {
+        let action = |kind| json!({ "type": kind, "value": key });
+        let keyboard = json!({ "type": "key", "id": "keyboard", "actions": [action("keyDown"), action("keyUp")] });
+        self.post("/actions", &json!({ "actions": [keyboard] }));
+    }
+
     /// Moves the pointer over an element: these parts of its width and height, from -0.5 to 0.5, from its middle.
     /// With `drag_to`, presses there, moves to these parts, and releases.
     pub fn pointer(&self, selector: &str, at: (f64, f64), drag_to: Option<(f64, f64)>) {
