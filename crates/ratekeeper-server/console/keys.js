@@ -1,8 +1,9 @@
 // One key in every limit: what is left, when it resets, and starting it afresh.
 import { element } from "./dom.js";
 import { shortText, spanText } from "./format.js";
-import { post } from "./api.js";
+import { get, post } from "./api.js";
 import { number, scrollTable } from "./listing.js";
+import { refusalList } from "./refusals.js";
 
 const wait = (us) => (us === null || us === undefined ? "–" : us === 0 ? "now" : `in ${spanText(us)}`);
 
@@ -17,7 +18,8 @@ export function keys(key) {
   async function find() {
     try {
       const found = await post("/v1/keys", { key: field.value });
-      result.replaceChildren(table(found));
+      const { refusals } = await get(`/v1/refusals?n=20&key=${encodeURIComponent(field.value)}`);
+      result.replaceChildren(table(found), refusalList(refusals, "None is in the log."));
     } catch (error) {
       result.replaceChildren(element("p", { class: "error" }, error.message));
     }

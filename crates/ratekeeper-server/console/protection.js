@@ -35,7 +35,7 @@ const PERMITS = ["Permits", "In flight", "Waiting", "Queue full", "Waited in vai
 function concurrency(limits, meter) {
   const rows = limits.map((of) => element("tr", {},
     element("th", { scope: "row" }, element("a", { href: `#/limits/${encodeURIComponent(of.limit)}` }, of.limit)),
-    element("td", {}, of.rule ?? ""),
+    element("td", { class: "long" }, of.rule ?? ""),
     ...permitCells(`limit ${of.limit}`, of, meter)));
   return listing("Limits with permits", ["Limit", "Rule"], PERMITS, rows,
     "No limit of the policy is adaptive or has a queue, or none has had a request yet.");
@@ -52,19 +52,21 @@ function shedding(classes, { rate }) {
 }
 
 function dependencies(all, meter) {
+  const havePermits = all.some((of) => of.concurrency);
+  const haveUpstreams = all.some((of) => of.upstream);
   const rows = all.map((of) => {
     const name = `dependency ${of.name} ${of.upstream ?? ""}`;
     return element("tr", {},
       element("th", { scope: "row" }, of.name),
-      element("td", {}, of.upstream ?? ""),
+      haveUpstreams ? element("td", {}, of.upstream ?? "") : null,
       element("td", { class: of.breaker === "open" ? "bad" : null }, of.breaker ?? "none"),
       number(of.breaker === null ? "–" : shortText(of.breaker_opened)),
       meter.rate(`${name} admitted`, of.admitted), meter.rate(`${name} limited`, of.rate_limited),
       of.breaker === null ? number("–") : meter.rate(`${name} open`, of.breaker_rejected),
-      ...(of.concurrency ? permitCells(name, of.concurrency, meter) : PERMITS.map(() => number("–"))));
+      ...(of.concurrency ? permitCells(name, of.concurrency, meter) : havePermits ? PERMITS.map(() => number("–")) : []));
   });
-  return listing("Dependencies", ["Dependency", "Upstream", "Breaker"],
-    ["Opened", "Admitted", "Over the rate", "Breaker open", ...PERMITS], rows, "The policy has no dependencies.");
+  return listing("Dependencies", ["Dependency", ...(haveUpstreams ? ["Upstream"] : []), "Breaker"],
+    ["Opened", "Admitted", "Over the rate", "Breaker open", ...(havePermits ? PERMITS : [])], rows, "The policy has no dependencies.");
 }
 
 function upstreams(all) {

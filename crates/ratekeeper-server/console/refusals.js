@@ -17,7 +17,7 @@ function row(refusal) {
     element("td", {}, outcomeText(outcome)),
     element("td", {}, keyNode(refusal, key)),
     element("td", {}, protocol),
-    element("td", {}, element("a", { href: `#/refusals/${encodeURIComponent(id)}` }, message)));
+    element("td", { class: "long" }, element("a", { href: `#/refusals/${encodeURIComponent(id)}` }, message)));
 }
 
 function keyNode({ key_hashed: hashed, key_truncated: truncated }, key) {
@@ -25,6 +25,10 @@ function keyNode({ key_hashed: hashed, key_truncated: truncated }, key) {
   if (hashed || truncated) return truncated ? `${key}…` : key;
   return element("a", { href: `#/keys/${encodeURIComponent(key)}` }, key);
 }
+
+// Returns a table of refusals.
+export const refusalList = (all, empty) =>
+  listing("Latest refusals", ["Time (UTC)", "Limit", "Outcome", "Key", "By", "Why"], [], all.map(row), empty);
 
 // Returns the page of all refusals, or of the request with this id.
 export const refusals = (id) => (id ? oneRequest(id) : list());
@@ -66,7 +70,7 @@ function list() {
     shown = text;
     // The link that has the focus keeps it.
     const focused = holder.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-    holder.replaceChildren(listing("Latest refusals", ["Time (UTC)", "Limit", "Outcome", "Key", "By", "Why"], [], all.map(row), "Nothing that matches."));
+    holder.replaceChildren(refusalList(all, "Nothing that matches."));
     if (focused) [...holder.querySelectorAll("a")].find((a) => a.getAttribute("href") === focused)?.focus();
   }
 

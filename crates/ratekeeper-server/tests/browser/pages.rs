@@ -77,7 +77,7 @@ fn protection_shows_permits_classes_breakers_and_upstreams() {
     browser.wait_for("[aria-label='Limits with permits'] tbody", "service\tadaptive");
     browser.wait_for("[aria-label='Load shedding'] tbody", "users\tadmits all");
     browser.wait_for("[aria-label='Load shedding'] tbody", "batch\tadmits all");
-    browser.wait_for("[aria-label=Dependencies] tbody", "inventory\t\topen\t1");
+    browser.wait_for("[aria-label=Dependencies] tbody", "inventory\topen\t1");
     browser.screenshot("console-protection");
     open(&browser, &gateway, "overview");
     browser.wait_for(".attention .warning", "The circuit breaker of inventory is open");
@@ -159,6 +159,7 @@ fn a_key_is_found_by_its_value_and_reset_by_its_whole_name() {
     let browser = Browser::start();
     open(&browser, &server, "keys/ann");
     browser.wait_for("tbody tr:nth-child(1)", "search\tuser=ann\ttoken_bucket 5/h\trefuses");
+    browser.wait_for("[aria-label='Latest refusals'] tbody", "search\trefused\tuser=ann");
     assert_eq!(post("/v1/keys/reset", json!({ "key": "ann", "limit": "search" })).0, 200);
     browser.click("form button");
     browser.wait_for("tbody tr:nth-child(1)", "not used");
