@@ -27,26 +27,26 @@ fn pictures_of_a_minute_of_traffic() {
     let policy = file(SHOP);
     let server = serve(&policy, &[]);
     let browser = Browser::start();
-    browser.resize(1100, 700);
+    browser.resize(1000, 620);
     open(&browser, &server, "overview");
     for second in 0..SECONDS {
         send(&server, "ann", "/search", 20);
         send(&server, "ben", "/search", 15 + (second % 7) as u32 * 3);
-        send(&server, "crawler", "/search", if (20..45).contains(&second) { 150 } else { 10 });
+        send(&server, "crawler", "/search", if (20..45).contains(&second) { 90 } else { 10 });
         if second % 5 == 0 {
             send(&server, "ann", "/checkout", 1);
         }
         thread::sleep(Duration::from_secs(1));
     }
     browser.wait_for("#connection", "live");
-    browser.screenshot("docs-overview");
+    browser.screenshot_of_window("docs-overview");
     open(&browser, &server, "limits");
     browser.wait_for("tbody th", "search");
     browser.wait_for(".pair", "crawler");
-    browser.screenshot("docs-limits");
+    browser.screenshot_of_window("docs-limits");
     open(&browser, &server, "refusals");
     browser.wait_for("tbody", "crawler");
     browser.run("document.querySelector('tbody td:last-child a').click()", &[]);
     browser.wait_for("tbody", "bit for bit");
-    browser.screenshot("docs-refusal");
+    browser.screenshot_of_window("docs-refusal");
 }
