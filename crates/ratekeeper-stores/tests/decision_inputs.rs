@@ -109,7 +109,9 @@ proptest! {
 /// Some fixed requests, more than the limits admit.
 fn busy() -> Vec<Request> {
     (0..60)
-        .map(|i: u64| (i * 7_919 % 150_000, i as usize % 3, 1 + i % 4, 1 + i % 3, i % 2 == 0))
+        .map(|i: u64| {
+            (i * 7_919 % 150_000, i as usize % 3, 1 + i % 4, 1 + i % 3, i.is_multiple_of(2))
+        })
         .collect()
 }
 

@@ -57,7 +57,7 @@ struct Checked<'a> {
 
 impl HttpApi {
     pub(crate) fn new(
-        limiter: PolicyLimiter,
+        limiter: &PolicyLimiter,
         tokens: Arc<Tokens>,
         envoy: Option<Arc<RateLimitService>>,
         metrics: Arc<RequestMetrics>,
