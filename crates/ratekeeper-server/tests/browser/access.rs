@@ -125,6 +125,7 @@ fn the_tab_key_reaches_everything_and_shows_where_it_is() {
 fn nothing_moves_for_those_who_prefer_that() {
     let policy = file(POLICY);
     let server = serve(&policy, &[]);
+    send(&server, "ann", "/search", 40);
     let browser = Browser::start();
     browser.prefer("prefers-reduced-motion", "reduce");
     for (page, complete) in PAGES {
