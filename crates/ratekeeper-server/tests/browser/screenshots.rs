@@ -1,9 +1,7 @@
 //! Pictures of the console for the documentation, from a server with a minute of traffic.
 
-use std::thread;
-use std::time::Duration;
-
 use ratekeeper_testkit::Browser;
+use ratekeeper_testkit::http1::Client;
 
 use crate::support::{file, open, send, serve};
 
@@ -27,8 +25,11 @@ fn pictures_of_a_minute_of_traffic() {
     let policy = file(SHOP);
     let server = serve(&policy, &[]);
     let browser = Browser::start();
-    browser.resize(1000, 620);
+    browser.resize(1000, 760);
     open(&browser, &server, "overview");
+    let mut seconds = Client::connect(server.admin());
+    seconds.send("GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(seconds.0.head().status(), 200);
     for second in 0..SECONDS {
         send(&server, "ann", "/search", 20);
         send(&server, "ben", "/search", 15 + (second % 7) as u32 * 3);
@@ -36,7 +37,8 @@ fn pictures_of_a_minute_of_traffic() {
         if second % 5 == 0 {
             send(&server, "ann", "/checkout", 1);
         }
-        thread::sleep(Duration::from_secs(1));
+        // The server sends its status once a second.
+        seconds.0.chunk().expect("a status");
     }
     browser.wait_for("#connection", "live");
     browser.screenshot_of_window("docs-overview");
@@ -44,9 +46,4 @@ fn pictures_of_a_minute_of_traffic() {
     browser.wait_for("tbody th", "search");
     browser.wait_for(".pair", "crawler");
     browser.screenshot_of_window("docs-limits");
-    open(&browser, &server, "refusals");
-    browser.wait_for("tbody", "crawler");
-    browser.run("document.querySelector('tbody td:last-child a').click()", &[]);
-    browser.wait_for("tbody", "bit for bit");
-    browser.screenshot_of_window("docs-refusal");
 }
