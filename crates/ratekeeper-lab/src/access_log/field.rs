@@ -8,6 +8,7 @@ use ratekeeper_policy::attributes::Target;
 
 use super::record::AccessRecord;
 use super::time::TimeCache;
+use super::usage;
 
 /// What a field of a log means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -243,6 +244,10 @@ impl LogFields {
             ReadAttribute::Custom(name) => {
                 has(&|of| matches!(of, Field::Named(known) if **known == **name))
                     || name == "user" && has(&|of| *of == Field::User)
+            }
+            ReadAttribute::Usage => {
+                let is_usage = |known: &str| usage::names().any(|name| name == known);
+                has(&|of| matches!(of, Field::Named(known) if is_usage(known)))
             }
             ReadAttribute::Status => has(&|of| *of == Field::Status),
             ReadAttribute::ResponseHeader(name) => {

@@ -8,6 +8,7 @@ use super::json::{HeaderOf, JsonFields};
 use super::record::{AccessRecord, LineError};
 use super::template::{Template, TemplateError};
 use super::time::TimeCache;
+use super::usage;
 
 /// How many characters of a line an error shows.
 const SHOWN_MAX: usize = 120;
@@ -134,6 +135,9 @@ impl LogFormat {
         for attribute in attributes {
             match attribute {
                 ReadAttribute::Custom(name) => fields.add(name, Field::Named(name.as_str().into())),
+                ReadAttribute::Usage => {
+                    usage::names().for_each(|name| fields.add(name, Field::Named(name.into())));
+                }
                 ReadAttribute::Header(name) => {
                     let folded = name.replace('-', "_");
                     for spelling in [name, &folded, &format!("http_{folded}")] {

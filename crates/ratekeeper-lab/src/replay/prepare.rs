@@ -115,5 +115,7 @@ fn actual_cost(limit: &AppliedLimit, record: &AccessRecord<'_>) -> u64 {
     }
     let status = record.status.unwrap_or_default();
     let cost = record.with_response_headers(|headers| limit.rule.response_cost(status, headers));
-    cost.unwrap_or(UNKNOWN)
+    let usage_cost =
+        || limit.rule.usage_cost(&record.usage(limit.rule.usage_format()?)?);
+    cost.or_else(usage_cost).unwrap_or(UNKNOWN)
 }
