@@ -48,6 +48,14 @@ pub(crate) fn header(name: &str) -> Field {
 }
 
 impl Field {
+    /// Whether one of these attributes may depend on it. Of headers that are not read, only those that a browser sends
+    /// with every request are certain not to have the client's address.
+    pub(crate) fn is_read_by(&self, attributes: &[&ReadAttribute]) -> bool {
+        let Self::Header(name) = self else { return true };
+        let is_header = |of: &&ReadAttribute| matches!(of, ReadAttribute::Header(read) if **read == **name);
+        !matches!(&**name, "referer" | "user-agent") || attributes.iter().any(is_header)
+    }
+
     /// Adds a value to the record. A value of `-`, or an empty one, is none.
     pub(crate) fn fill<'a>(
         &'a self,
