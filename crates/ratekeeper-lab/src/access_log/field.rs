@@ -52,7 +52,8 @@ impl Field {
     /// with every request are certain not to have the client's address.
     pub(crate) fn is_read_by(&self, attributes: &[&ReadAttribute]) -> bool {
         let Self::Header(name) = self else { return true };
-        let is_header = |of: &&ReadAttribute| matches!(of, ReadAttribute::Header(read) if **read == **name);
+        let is_header =
+            |of: &&ReadAttribute| matches!(of, ReadAttribute::Header(read) if **read == **name);
         !matches!(&**name, "referer" | "user-agent") || attributes.iter().any(is_header)
     }
 

@@ -71,7 +71,9 @@ impl Enforced {
         // Most requests are not delayed by any limit.
         let delay_us = match self.delay_us {
             0 => 0,
-            _ => decisions.find(|(of, _)| *of == index).map_or(0, |(_, decision)| delay_us(decision)),
+            _ => {
+                decisions.find(|(of, _)| *of == index).map_or(0, |(_, decision)| delay_us(decision))
+            }
         };
         Outcome::Admitted { delay_us, is_binding: self.binding == Some(index) }
     }
@@ -192,8 +194,13 @@ impl<'v> Run<'v> {
     /// Charges the limits that are enforced: all or none.
     fn enforce(&mut self, request: &LoggedRequest<'_>, all: &[BatchCharge]) -> Enforced {
         let Self { limits, store, in_flight, .. } = self;
-        let mut enforced =
-            Enforced { refused_by: None, binding: None, delay_us: 0, rates: SmallVec::new(), verdict: None };
+        let mut enforced = Enforced {
+            refused_by: None,
+            binding: None,
+            delay_us: 0,
+            rates: SmallVec::new(),
+            verdict: None,
+        };
         let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
         let mut held: SmallVec<[usize; 1]> = SmallVec::new();
         for (index, charge) in all.iter().enumerate() {

@@ -62,7 +62,9 @@ impl ReplayResult {
                 1 => format!("1 line ({part}) is no request and is left out:{first}"),
                 lines => {
                     let lines = grouped(lines);
-                    format!("{lines} lines ({part}) are no requests and are left out; the first:{first}")
+                    format!(
+                        "{lines} lines ({part}) are no requests and are left out; the first:{first}"
+                    )
                 }
             }
         });

@@ -53,7 +53,9 @@ fn not_replayed(policy: &Policy, fields: &LogFields) -> impl Iterator<Item = Str
             format!("limit {names}: a request counts as in flight for as long as the log says")
         }),
         queues.map(|names| {
-            format!("not replayed: the queue of limit {names}: a request that would wait is refused")
+            format!(
+                "not replayed: the queue of limit {names}: a request that would wait is refused"
+            )
         }),
         adaptive.map(|names| {
             format!("not replayed: how limit {names} adapts: it has its highest value all the time")

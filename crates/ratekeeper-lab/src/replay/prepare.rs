@@ -89,11 +89,7 @@ impl<'p> Preparer<'p> {
 }
 
 /// Returns the index of a limit's variant.
-fn index_of(
-    limit: &AppliedLimit,
-    variants: &Variants,
-    seen: &mut Vec<(LimitVariant, u32)>,
-) -> u32 {
+fn index_of(limit: &AppliedLimit, variants: &Variants, seen: &mut Vec<(LimitVariant, u32)>) -> u32 {
     let variant = limit.variant();
     if let Some((_, index)) = seen.iter().find(|(known, _)| *known == variant) {
         return *index;
@@ -110,7 +106,6 @@ fn actual_cost(limit: &AppliedLimit, record: &AccessRecord<'_>) -> u64 {
     }
     let status = record.status.unwrap_or_default();
     let cost = record.with_response_headers(|headers| limit.rule.response_cost(status, headers));
-    let usage_cost =
-        || limit.rule.usage_cost(&record.usage(limit.rule.usage_format()?)?);
+    let usage_cost = || limit.rule.usage_cost(&record.usage(limit.rule.usage_format()?)?);
     cost.or_else(usage_cost).unwrap_or(UNKNOWN)
 }

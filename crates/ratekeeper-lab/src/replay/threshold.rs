@@ -227,15 +227,11 @@ mod tests {
     fn a_condition_is_checked_before_a_log_is_read() {
         let policy = Arc::new(Policy::one_line("10/s per ip").unwrap());
         let name = policy.limits()[0].name();
-        let check = |condition: &str, other| {
-            condition.parse::<Threshold>().unwrap().check(&policy, other)
-        };
+        let check =
+            |condition: &str, other| condition.parse::<Threshold>().unwrap().check(&policy, other);
         assert_eq!(check(&format!("{name}.refused > 1"), None), Ok(()));
         assert_eq!(check("api.refused > 1", None), Err(ThresholdError::Limit("api".into())));
-        assert_eq!(
-            check("newly_refused > 1", None),
-            Err(ThresholdError::Compare("newly_refused"))
-        );
+        assert_eq!(check("newly_refused > 1", None), Err(ThresholdError::Compare("newly_refused")));
         assert_eq!(check("newly_refused > 1", Some(&policy)), Ok(()));
     }
 
