@@ -49,6 +49,7 @@ mod problems;
 mod protection;
 mod read_headers;
 mod reads;
+mod refusals;
 mod request;
 mod resolve;
 mod response;
@@ -72,6 +73,7 @@ pub use protection::{
     AdaptiveRule, ConcurrencyRule, DependencyRule, Permits, QueueRule, ShedAttributes, SheddingRule,
 };
 pub use reads::{AttributeUse, ReadAttribute, WithoutAttribute};
+pub use refusals::{RefusalKeys, RefusalSettings};
 pub use request::{Headers, RequestAttributes};
 pub use resolve::{AppliedLimit, AppliedLimits, LimitVariant, NotCharged, Resolution};
 pub use response::{BodyKind, ResponseSettings};

@@ -19,6 +19,7 @@ use crate::json_schema::json_schema;
 use crate::problems::{PolicyErrors, Problem, Problems};
 use crate::protection::{DependencyRule, SheddingRule};
 use crate::read_headers::ReadHeaders;
+use crate::refusals::RefusalSettings;
 use crate::response::ResponseSettings;
 use crate::rule::LimitRule;
 use crate::schema::Schema;
@@ -61,6 +62,8 @@ pub struct Policy {
     pub(crate) request_json: JsonPaths,
     pub(crate) serves_stale: bool,
     pub(crate) response_settings: ResponseSettings,
+    pub(crate) refusals: RefusalSettings,
+    pub(crate) file: Arc<str>,
     pub(crate) warnings: Vec<Problem>,
 }
 
@@ -222,6 +225,18 @@ impl Policy {
     #[must_use]
     pub fn response_settings(&self) -> &ResponseSettings {
         &self.response_settings
+    }
+
+    /// Returns the settings of the refusal log.
+    #[must_use]
+    pub fn refusals(&self) -> RefusalSettings {
+        self.refusals
+    }
+
+    /// Returns the name of the file that the policy was parsed from.
+    #[must_use]
+    pub fn file(&self) -> &Arc<str> {
+        &self.file
     }
 
     /// Stores counts elsewhere than the policy says.

@@ -172,6 +172,11 @@ impl Problems {
         Self { file: file.into(), lines, found: Vec::new(), more: 0, warnings: Vec::new() }
     }
 
+    /// The name of the file.
+    pub(crate) fn file(&self) -> &str {
+        &self.file
+    }
+
     /// Reports a problem, unless there is one at the same position, of which it is likely a consequence.
     pub fn report(&mut self, span: Span, message: impl Into<String>) {
         if !self.found.iter().any(|p| (p.line, p.column) == (span.line, span.column)) {

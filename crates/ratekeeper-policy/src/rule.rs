@@ -29,6 +29,7 @@ pub struct LimitRule {
     pub(crate) when_limited: LimitAction,
     pub(crate) refund: Vec<StatusRange>,
     pub(crate) message: Option<String>,
+    pub(crate) line: usize,
 }
 
 impl LimitRule {
@@ -48,6 +49,12 @@ impl LimitRule {
     #[must_use]
     pub fn shared_name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// Returns the line of the file in which it begins, counted from 1.
+    #[must_use]
+    pub fn line(&self) -> usize {
+        self.line
     }
 
     /// Returns whether it applies only to requests that match certain conditions.

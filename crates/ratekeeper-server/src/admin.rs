@@ -31,6 +31,8 @@ GET  /metrics           metrics, in Prometheus' format
 GET  /v1/policy         the active policy, and why the last reload failed
 GET  /v1/envoy          the limits for Envoy, and why the last reload failed
 GET  /v1/top?n=20       the most frequent keys, and the most frequently denied
+GET  /v1/refusals       recent refusals: ?key=, limit=, since=5m, outcome=, n=
+GET  /v1/refusals/ID    why a request was refused; ?rate=200/minute: what if
 GET  /v1/status         what the console shows: rates of the last second and minute, store, what needs attention
 GET  /v1/history        rates over time: ?span=5m, 1h or 24h, and &limit=NAME
 GET  /v1/events         the status once a second, as server-sent events
@@ -38,6 +40,12 @@ POST /v1/keys           what each limit has left for a key, by a body such as {\
 POST /v1/keys/reset     start a key afresh in a limit: {\"key\": \"k-123\", \"limit\": \"search\"}
 POST /v1/policy/reload  reload the policy file
 ";
+
+/// The path of a refusal, before its id.
+const REFUSAL: &str = "/v1/refusals/";
+
+const NO_REFUSAL: &str = "the log has no refusal with this id: it is of another server, was admitted, is older than what \
+    the log keeps, or is one of very many of its key or limit; GET /v1/refusals?key= lists those of a key\n";
 
 /// What the admin listener shows.
 pub(crate) struct Admin {
@@ -181,6 +189,10 @@ async fn respond_at_once(
             true => json(StatusCode::OK, &policy(admin)),
             false => json(StatusCode::UNPROCESSABLE_ENTITY, &policy(admin)),
         },
+        (&Method::GET, "/v1/refusals") => refusals(admin, request.uri().query()),
+        (&Method::GET, path) if path.starts_with(REFUSAL) => {
+            refusal(admin, &path[REFUSAL.len()..], request.uri().query())
+        }
         (&Method::GET, "/v1/top") => top(admin, request.uri().query()),
         (&Method::GET, "/v1/status") => json(StatusCode::OK, &admin.console.status(admin)),
         (&Method::GET, "/v1/history") => match admin.console.history(request.uri().query()) {
@@ -193,8 +205,10 @@ async fn respond_at_once(
             None => text(StatusCode::NOT_FOUND, "there are no limits for Envoy\n".into()),
         },
         (_, "/healthz" | "/readyz" | "/metrics" | "/v1/policy" | "/v1/policy/reload")
-        | (_, "/v1/top" | "/v1/envoy" | "/v1/status" | "/v1/history" | "/v1/events")
-        | (_, "/v1/keys" | "/v1/keys/reset") => text(StatusCode::METHOD_NOT_ALLOWED, HELP.into()),
+        | (_, "/v1/top" | "/v1/envoy" | "/v1/refusals" | "/v1/status" | "/v1/history")
+        | (_, "/v1/events" | "/v1/keys" | "/v1/keys/reset") => {
+            text(StatusCode::METHOD_NOT_ALLOWED, HELP.into())
+        }
         _ => text(StatusCode::NOT_FOUND, HELP.into()),
     }
 }
@@ -262,6 +276,22 @@ async fn keys(admin: &Admin, request: Request<Incoming>) -> Response<Full<Bytes>
 fn top(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {
     match admin.policy.top().to_json(query, admin.policy.limiter().engine().now()) {
         Ok(top) => json(StatusCode::OK, &top),
+        Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+    }
+}
+
+fn refusals(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {
+    let limiter = admin.policy.limiter();
+    match crate::refusals::list(limiter.refusals(), query, limiter.engine().now()) {
+        Ok(refusals) => json(StatusCode::OK, &refusals),
+        Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+    }
+}
+
+fn refusal(admin: &Admin, id: &str, query: Option<&str>) -> Response<Full<Bytes>> {
+    match crate::refusals::explain(admin.policy.limiter().refusals(), id, query) {
+        Ok(Some(refusal)) => json(StatusCode::OK, &refusal),
+        Ok(None) => text(StatusCode::NOT_FOUND, NO_REFUSAL.into()),
         Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     }
 }

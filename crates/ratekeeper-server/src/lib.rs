@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod admin_client;
 mod body;
 mod check;
 mod choices;
@@ -17,6 +18,7 @@ mod log;
 mod metrics;
 mod plan;
 mod policy_input;
+mod refusals;
 mod reload;
 mod remote;
 mod replay;
@@ -29,6 +31,7 @@ mod terminal;
 mod tokens;
 mod top;
 mod trace;
+mod why;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -58,6 +61,7 @@ enum Command {
     /// Print the JSON Schema of policy files, for editors
     Schema,
     Simulate(simulate::Simulate),
+    Why(why::Why),
     Replay(replay::Replay),
     Plan(Box<plan::Plan>),
     /// Print a completion script for your shell
@@ -82,6 +86,7 @@ pub fn run() -> ExitCode {
         Command::Explain(command) => command.run(),
         Command::Schema => schema::run(),
         Command::Simulate(command) => command.run(),
+        Command::Why(command) => command.run(),
         Command::Replay(command) => command.run(),
         Command::Plan(command) => command.run(),
         Command::Completions { shell } => completions(shell),

@@ -9,6 +9,7 @@
 mod charge;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod decision_inputs;
 #[cfg(feature = "leased")]
 pub mod leased;
 pub mod memory;
@@ -21,6 +22,7 @@ mod store;
 mod verdict;
 
 pub use charge::{CHARGES_MAX, Charge, ChargeKind, ChargesError, OwnedCharge};
+pub use decision_inputs::{DecisionInputs, StateBefore};
 #[cfg(feature = "leased")]
 pub use leased::{LeaseStats, LeasedStore};
 pub use memory::{MemoryStats, MemoryStore};

@@ -7,6 +7,7 @@ use ratekeeper_core::{Decision, Micros};
 use smallvec::SmallVec;
 
 use crate::charge::{Charge, INLINE, MergedCharges};
+use crate::decision_inputs::StateBefore;
 use crate::store::Op;
 
 /// A decision for each of some charges.
@@ -27,12 +28,24 @@ pub(crate) type Decisions = SmallVec<[Decision; INLINE]>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Verdict {
     at: Micros,
     binding: usize,
     decisions: Decisions,
+    /// Of the binding charge, if it is denied and the store returned it.
+    state_before: Option<Box<StateBefore>>,
 }
+
+/// Verdicts are equal if they decide the same at the same time, in whatever form a store keeps its states.
+impl PartialEq for Verdict {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |of: &Self| (of.at, of.binding);
+        parts(self) == parts(other) && self.decisions == other.decisions
+    }
+}
+
+impl Eq for Verdict {}
 
 impl Verdict {
     /// Returns the verdict on a single charge, decided at `at`.
@@ -40,7 +53,7 @@ impl Verdict {
     pub fn single(decision: Decision, at: Micros) -> Self {
         let mut decisions = SmallVec::new();
         decisions.push(decision);
-        Self { at, binding: 0, decisions }
+        Self { at, binding: 0, decisions, state_before: None }
     }
 
     /// Returns the verdict of one decision for each usage: charges to the same usage share a
@@ -73,7 +86,26 @@ impl Verdict {
                 binding = i;
             }
         }
-        Self { at, binding, decisions }
+        Self { at, binding, decisions, state_before: None }
+    }
+
+    /// Returns the verdict of a decision for each merged charge, and of the states of those that are denied.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_states(
+        charges: &MergedCharges<'_>,
+        at: Micros,
+        merged: &[Decision],
+        mut states: Vec<Option<StateBefore>>,
+    ) -> Self {
+        let verdict = Self::of_merged(charges, at, merged);
+        let index = charges.indices().nth(verdict.binding);
+        let state = index.and_then(|index| states.get_mut(index)?.take());
+        Self { state_before: state.map(Box::new), ..verdict }
+    }
+
+    /// Returns the state that the binding decision was computed from, if that is a denial and a shared store made it.
+    pub fn state_before(&self) -> Option<&StateBefore> {
+        self.state_before.as_deref()
     }
 
     /// Returns when it was decided, by the store's clock: the `charged_at` of a refund.

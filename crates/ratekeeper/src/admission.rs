@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::adaptive_limit::load_of;
 use crate::bulkhead::BulkheadError;
-use crate::engine::{Engine, InFlightPermit, Receipt};
+use crate::engine::{Applied, Engine, InFlightPermit, Receipt};
 
 /// The decision about a request.
 ///
@@ -56,23 +56,13 @@ impl Admission {
 
 /// Why a request may not proceed.
 pub(crate) enum NotAdmitted {
-    Refused(Box<Refusal>),
+    Refused(Denial),
     Shed(Box<ShedRefusal>),
 }
 
-impl From<Box<Refusal>> for NotAdmitted {
-    fn from(refusal: Box<Refusal>) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl From<Result<Admitted, NotAdmitted>> for Admission {
-    fn from(result: Result<Admitted, NotAdmitted>) -> Self {
-        match result {
-            Ok(admitted) => Self::Admitted(Box::new(admitted)),
-            Err(NotAdmitted::Refused(refusal)) => Self::Refused(refusal),
-            Err(NotAdmitted::Shed(shed)) => Self::Shed(shed),
-        }
+impl From<Denial> for NotAdmitted {
+    fn from(denial: Denial) -> Self {
+        Self::Refused(denial)
     }
 }
 
@@ -128,6 +118,8 @@ pub struct Admitted {
     /// Whether it was decided without the store, which is unavailable.
     pub is_degraded: bool,
     pub(crate) permits: Permits,
+    /// The limits that would have refused it, but for shadow mode.
+    pub(crate) shadow_denials: Vec<ShadowDenial>,
     /// Dropped after the permits.
     #[cfg(feature = "client")]
     pub(crate) ended: EndSignal,
@@ -143,6 +135,25 @@ pub(crate) struct Charged {
     pub(crate) delay: Duration,
     pub(crate) is_degraded: bool,
     pub(crate) permits: Permits,
+    pub(crate) shadow_denials: Vec<ShadowDenial>,
+}
+
+/// A limit in shadow mode that would have refused a request.
+#[derive(Debug)]
+pub(crate) struct ShadowDenial {
+    /// Its index among the limits of the request.
+    pub(crate) index: usize,
+    /// What was decided, if it is a rate limit.
+    pub(crate) applied: Option<Box<Applied>>,
+}
+
+/// A request that a limit refused.
+pub(crate) struct Denial {
+    /// The index of the limit among those of the request.
+    pub(crate) index: usize,
+    pub(crate) refusal: Box<Refusal>,
+    /// What was decided, if it is a rate limit.
+    pub(crate) applied: Option<Box<Applied>>,
 }
 
 impl Charged {
@@ -156,7 +167,7 @@ impl Charged {
 
     /// Returns the admission of the request, which was charged to these limits.
     pub(crate) fn admitted(self, limits: AppliedLimits, engine: Arc<Engine>) -> Admitted {
-        let Self { receipts, binding, delay, is_degraded, permits } = self;
+        let Self { receipts, binding, delay, is_degraded, permits, shadow_denials } = self;
         Admitted {
             limits,
             receipts,
@@ -164,6 +175,7 @@ impl Charged {
             delay,
             is_degraded,
             permits,
+            shadow_denials,
             #[cfg(feature = "client")]
             ended: Default::default(),
             engine,
@@ -231,6 +243,9 @@ pub struct Refusal {
     pub reason: RefusalReason,
     /// Whether it was decided without the store, which is unavailable.
     pub is_degraded: bool,
+    /// The id of the request, by which [`PolicyLimiter::refusals`](crate::PolicyLimiter::refusals) finds the refusal.
+    /// `None` for requests that this program sends.
+    pub request_id: Option<Arc<str>>,
 }
 
 /// Why a request may not proceed.
@@ -292,6 +307,11 @@ impl Admitted {
     /// Returns the limits that apply to the request, those in shadow mode too.
     pub fn limits(&self) -> &[AppliedLimit] {
         &self.limits
+    }
+
+    /// Returns the limits that would have refused the request, but for shadow mode.
+    pub fn shadow_denied(&self) -> impl Iterator<Item = &AppliedLimit> {
+        self.shadow_denials.iter().map(|denial| &self.limits[denial.index])
     }
 
     /// Returns the binding rate limit.

@@ -154,6 +154,10 @@ mod policy_handle;
 mod policy_limiter;
 mod queued_permits;
 mod random;
+#[cfg(feature = "policy")]
+pub mod refusals;
+#[cfg(feature = "policy")]
+mod request_id;
 mod reservation;
 #[cfg(feature = "redis")]
 pub mod shared;
@@ -217,14 +221,16 @@ pub use ratekeeper_policy as policy;
 #[cfg(feature = "policy")]
 pub use ratekeeper_policy::{Policy, PolicyErrors};
 pub use ratekeeper_stores::{
-    CHARGES_MAX, Charge, ChargeKind, ChargesError, MemoryStats, MemoryStore, Op, StoreError,
-    StoreErrorCause, Verdict,
+    CHARGES_MAX, Charge, ChargeKind, ChargesError, DecisionInputs, MemoryStats, MemoryStore, Op,
+    Snapshot, StateBefore, StoreError, StoreErrorCause, Verdict,
 };
 #[cfg(feature = "redis")]
 pub use ratekeeper_stores::{
     LeaseStats, LeasedStore, PermitName, PermitReply, PermitStore, RedisConfig, RedisStore,
     RedisUrlError, ReservationRecord, ReservationStore, SettledReservation, SharedStore, Store,
 };
+#[cfg(feature = "policy")]
+pub use request_id::RequestIds;
 pub use reservation::{Reservation, ReservationExpired};
 #[cfg(feature = "redis")]
 pub use shared::{SharedConcurrencyLimit, SharedLimiter, SharedPermit};

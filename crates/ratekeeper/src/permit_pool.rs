@@ -324,7 +324,9 @@ mod tests {
                 pool.set_permits_max(1);
             };
             assert_eq!(tokio::join!(first, other, raise), (Ok(()), Ok(()), ()));
-            (0..3).for_each(|_| drop(pool.release()));
+            (0..3).for_each(|_| {
+                pool.release();
+            });
             assert!(!pool.try_take(), "one is in use, and one may be");
             pool.release();
             assert!(pool.try_take());

@@ -12,6 +12,7 @@ use crate::dependency::{Dependency, DependencyRegistry, PolicyDependencies, Unkn
 use crate::engine::Engine;
 use crate::files::{FileStamps, Reloader};
 use crate::policy_files::{PolicyFiles, read_policy};
+use crate::refusals::RefusalLog;
 use crate::telemetry::{LimitCounters, Telemetry};
 
 /// How often a watched policy file is checked for changes.
@@ -32,6 +33,7 @@ pub struct ActivePolicy {
     policy: Policy,
     /// By the id of the limit.
     counters: Vec<Arc<LimitCounters>>,
+    version: u64,
     dependencies: PolicyDependencies,
 }
 
@@ -39,6 +41,11 @@ impl ActivePolicy {
     /// Returns the policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Returns how many policies have been active before, and this one.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// Returns the dependency of this name.
@@ -86,6 +93,7 @@ pub struct PolicyHandle {
     supplied: Mutex<Vec<Vec<String>>>,
     engine: Arc<Engine>,
     telemetry: Arc<Telemetry>,
+    refusals: Arc<RefusalLog>,
     dependencies: DependencyRegistry,
 }
 
@@ -139,7 +147,13 @@ impl std::fmt::Debug for PolicyHandle {
 }
 
 impl PolicyHandle {
-    pub(crate) fn new(policy: Policy, engine: Arc<Engine>, telemetry: Arc<Telemetry>) -> Self {
+    pub(crate) fn new(
+        policy: Policy,
+        engine: Arc<Engine>,
+        telemetry: Arc<Telemetry>,
+        refusals: Arc<RefusalLog>,
+    ) -> Self {
+        refusals.configure(policy.refusals());
         engine.set_failure_mode(policy.store().on_failure);
         engine.set_protection(&policy);
         log_warnings(&policy);
@@ -148,12 +162,18 @@ impl PolicyHandle {
         let dependencies = registry.of_policy(&policy);
         let status = LoadStatus { version: 1, loaded_at: engine.now(), ..LoadStatus::default() };
         Self {
-            active: ArcSwap::from_pointee(ActivePolicy { policy, counters, dependencies }),
+            active: ArcSwap::from_pointee(ActivePolicy {
+                policy,
+                counters,
+                version: 1,
+                dependencies,
+            }),
             status: Mutex::new(status),
             opened: OnceLock::new(),
             supplied: Mutex::default(),
             engine,
             telemetry,
+            refusals,
             dependencies: registry,
         }
     }
@@ -229,11 +249,14 @@ impl PolicyHandle {
         }
         self.lock_supplied().iter().try_for_each(|names| check_supplied(&policy, names))?;
         self.engine.set_failure_mode(policy.store().on_failure);
+        self.refusals.configure(policy.refusals());
         self.engine.set_protection(&policy);
         log_warnings(&policy);
         let counters = self.telemetry.counters_of(&policy);
+        let version = self.lock_status().version + 1;
         let dependencies = self.dependencies.of_policy(&policy);
-        self.active.store(Arc::new(ActivePolicy { policy, counters, dependencies }));
+        let active = ActivePolicy { policy, counters, version, dependencies };
+        self.active.store(Arc::new(active));
         Ok(())
     }
 

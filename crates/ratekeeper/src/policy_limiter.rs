@@ -6,14 +6,15 @@ use std::sync::Arc;
 use ratekeeper_control::{Class, Shed};
 use ratekeeper_core::{Decision, Micros};
 use ratekeeper_policy::{
-    Amount, AppliedLimit, AppliedLimits, NotCharged, Policy, RequestAttributes, StoreSettings,
+    Amount, AppliedLimit, AppliedLimits, LimitRule, NotCharged, Policy, RequestAttributes,
+    StoreSettings,
 };
-use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
+use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op, Verdict};
 use smallvec::SmallVec;
 
 use crate::admission::{
-    Admission, Admitted, Charged, NotAdmitted, Permits, Refusal, RefusalReason, ShedRefusal,
-    correct,
+    Admission, Admitted, Charged, Denial, NotAdmitted, Refusal, RefusalReason, ShadowDenial,
+    ShedRefusal, correct,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::dependency::{Dependency, UnknownDependency};
@@ -22,7 +23,12 @@ use crate::engine::{
     ServicePermitRequest, ready_now,
 };
 use crate::policy_handle::{ActivePolicy, PolicyHandle, PolicyLoadError, read_stamped};
+use crate::refusals::{Recorder, RefusalLog};
+use crate::request_id::RequestIds;
 use crate::telemetry::{Outcome, Telemetry};
+
+/// The usual header of a request's id.
+const REQUEST_ID: &str = "x-request-id";
 
 /// Decides about requests by a policy.
 ///
@@ -46,12 +52,17 @@ use crate::telemetry::{Outcome, Telemetry};
 #[derive(Clone)]
 pub struct PolicyLimiter {
     inner: Arc<Inner>,
+    /// How the requests come that this clone decides about.
+    protocol: &'static str,
+    /// The header that has the id of a request.
+    request_id_header: Arc<str>,
 }
 
 struct Inner {
     policy: Arc<PolicyHandle>,
     engine: Arc<Engine>,
     telemetry: Arc<Telemetry>,
+    refusals: Arc<RefusalLog>,
 }
 
 impl std::fmt::Debug for PolicyLimiter {
@@ -81,8 +92,10 @@ impl PolicyLimiter {
     ) -> Result<Self, PolicyLoadError> {
         let engine = Arc::new(Engine::new(open_store(policy.store())?, Box::new(clock)));
         let telemetry = Arc::<Telemetry>::default();
-        let policy = Arc::new(PolicyHandle::new(policy, engine.clone(), telemetry.clone()));
-        Ok(Self { inner: Arc::new(Inner { policy, engine, telemetry }) })
+        let refusals = Arc::<RefusalLog>::default();
+        let policy = PolicyHandle::new(policy, engine.clone(), telemetry.clone(), refusals.clone());
+        let inner = Arc::new(Inner { policy: Arc::new(policy), engine, telemetry, refusals });
+        Ok(Self { inner, protocol: "library", request_id_header: REQUEST_ID.into() })
     }
 
     /// Returns a limiter for the policy in this file.
@@ -122,6 +135,27 @@ impl PolicyLimiter {
         &self.inner.telemetry
     }
 
+    /// Returns the log of recent refusals.
+    pub fn refusals(&self) -> &Arc<RefusalLog> {
+        &self.inner.refusals
+    }
+
+    /// Returns a clone for requests that come in another way, and whose id is in another header than `x-request-id`.
+    /// Both are shown in the refusal log.
+    ///
+    /// ```
+    /// use ratekeeper::{Policy, PolicyLimiter};
+    ///
+    /// let limiter = PolicyLimiter::new(Policy::one_line("100/minute per ip")?)?;
+    /// let of_queue = limiter.for_requests("queue", "x-message-id");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn for_requests(&self, protocol: &'static str, request_id_header: &str) -> Self {
+        let request_id_header = request_id_header.to_ascii_lowercase().into();
+        Self { inner: Arc::clone(&self.inner), protocol, request_id_header }
+    }
+
     /// Decides about a request by the active policy. The request is read before this returns; only a shared
     /// store is waited for.
     pub fn decide(&self, request: &RequestAttributes<'_>) -> MaybeReady<Admission> {
@@ -137,18 +171,38 @@ impl PolicyLimiter {
         now: Micros,
     ) -> MaybeReady<Admission> {
         let mut limits = AppliedLimits::new();
+        let request_id = || RequestIds::of_headers(&self.request_id_header, request.headers);
         match self.resolve(&policy, request, &mut limits) {
             Ok(Subject::Limited) => {}
             Ok(Subject::Exempt) => return MaybeReady::ready(Admission::Exempt),
-            Err(refusal) => return MaybeReady::ready(Admission::Refused(refusal)),
+            Err(refusal) => {
+                let recorder = self.recorder(&policy, request_id(), now);
+                return MaybeReady::ready(recorder.missing_identity(refusal));
+            }
         }
         let class = ShedClass::of(policy.policy(), request);
         if self.engine().is_memory() && !limits.iter().any(has_queue) {
-            let admission = ready_now(self.inner.admit(&policy, limits, class, now));
-            return MaybeReady::ready(admission.into());
+            let result = ready_now(self.inner.admit(&policy, limits, class, now));
+            let is_quiet = matches!(&result, Ok(admitted) if admitted.shadow_denials.is_empty());
+            let request_id = if is_quiet { None } else { request_id() };
+            let recorder = self.recorder(&policy, request_id, now);
+            return MaybeReady::ready(recorder.admission(result));
         }
-        let inner = Arc::clone(&self.inner);
-        MaybeReady::pending(async move { inner.admit(&policy, limits, class, now).await.into() })
+        let (limiter, request_id) = (self.clone(), request_id());
+        MaybeReady::pending(async move {
+            let result = limiter.inner.admit(&policy, limits, class, now).await;
+            limiter.recorder(&policy, request_id, now).admission(result)
+        })
+    }
+
+    fn recorder<'r>(
+        &'r self,
+        policy: &'r ActivePolicy,
+        request_id: Option<Arc<str>>,
+        now: Micros,
+    ) -> Recorder<'r> {
+        let Inner { engine, refusals, .. } = &*self.inner;
+        Recorder { engine, refusals, policy, request_id, protocol: self.protocol, now }
     }
 
     /// Finds the limits of a request, which are added to `limits`.
@@ -168,7 +222,7 @@ impl PolicyLimiter {
                 policy.counters(rule).count_denied();
                 let identity = missing.identity.to_string();
                 let reason = RefusalReason::MissingIdentity { identity, why: missing.why };
-                Err(Box::new(Refusal { rule: rule.clone(), reason, is_degraded: false }))
+                Err(refusal_by(rule, reason, false))
             }
         }
     }
@@ -182,8 +236,10 @@ impl PolicyLimiter {
         now: Micros,
         charged: &mut Charged,
     ) -> Result<(), Box<Refusal>> {
-        self.inner.charge(policy, limits, now, charged).await?;
-        self.inner.enter(policy, limits, false, charged).await
+        let charge = self.inner.charge(policy, limits, now, charged).await;
+        charge.map_err(|denial| denial.refusal)?;
+        let entered = self.inner.enter(policy, limits, false, charged).await;
+        entered.map_err(|denial| denial.refusal)
     }
 
     /// Returns what a rate limit has left for a key, without charging; `None` for a concurrency limit.
@@ -207,18 +263,31 @@ impl Inner {
         limits: AppliedLimits,
         class: Option<ShedClass>,
         now: Micros,
-    ) -> Result<Admitted, NotAdmitted> {
+    ) -> Result<Admitted, (AppliedLimits, NotAdmitted)> {
         let mut charged = Charged::default();
-        self.charge(policy, &limits, now, &mut charged).await?;
+        match self.try_admit(policy, &limits, class, now, &mut charged).await {
+            Ok(()) => Ok(charged.admitted(limits, Arc::clone(&self.engine))),
+            Err(not_admitted) => Err((limits, not_admitted)),
+        }
+    }
+
+    async fn try_admit(
+        &self,
+        policy: &ActivePolicy,
+        limits: &[AppliedLimit],
+        class: Option<ShedClass>,
+        now: Micros,
+        charged: &mut Charged,
+    ) -> Result<(), NotAdmitted> {
+        self.charge(policy, limits, now, charged).await?;
         if let Some(class) = class
             && let Err(shed) = self.shed(&class)
         {
-            self.refund(&limits, &mut charged);
+            self.refund(limits, charged);
             let class = policy.policy().classes()[class.index].clone();
             return Err(NotAdmitted::Shed(Box::new(ShedRefusal { class, shed })));
         }
-        self.enter(policy, &limits, true, &mut charged).await?;
-        Ok(charged.admitted(limits, Arc::clone(&self.engine)))
+        Ok(self.enter(policy, limits, true, charged).await?)
     }
 
     /// Charges the client of a request, or refuses it: permits first, because they can be released; then all rate
@@ -229,14 +298,14 @@ impl Inner {
         limits: &[AppliedLimit],
         now: Micros,
         charged: &mut Charged,
-    ) -> Result<(), Box<Refusal>> {
+    ) -> Result<(), Denial> {
         charged.receipts.resize_with(limits.len(), || None);
-        if let Err((by, refusal)) = self.enforce(policy, limits, now, charged).await {
-            self.telemetry.record(policy, &limits[by], Outcome::Denied, now);
-            return Err(refusal);
+        if let Err(denial) = self.enforce(policy, limits, now, charged).await {
+            self.telemetry.record(policy, &limits[denial.index], Outcome::Denied, now);
+            return Err(denial);
         }
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| !limit.is_enforced) {
-            charged.receipts[i] = self.shadow(policy, limit, now, &mut charged.permits).await;
+            charged.receipts[i] = self.shadow(policy, (i, limit), now, charged).await;
         }
         Ok(())
     }
@@ -254,8 +323,9 @@ impl Inner {
         limits: &[AppliedLimit],
         waits: bool,
         charged: &mut Charged,
-    ) -> Result<(), Box<Refusal>> {
-        for limit in limits.iter().filter(|limit| limit.is_enforced && protects_service(limit)) {
+    ) -> Result<(), Denial> {
+        let protecting = |limit: &AppliedLimit| limit.is_enforced && protects_service(limit);
+        for (index, limit) in limits.iter().enumerate().filter(|(_, limit)| protecting(limit)) {
             let permit = self.acquire(limit, waits).await;
             let now = self.engine.now();
             match permit {
@@ -268,7 +338,8 @@ impl Inner {
                 Err((reason, _)) => {
                     self.refund(limits, charged);
                     self.telemetry.record(policy, limit, Outcome::Denied, now);
-                    return Err(refusal(limit, reason, charged.is_degraded));
+                    let refusal = refusal_by(&limit.rule, reason, charged.is_degraded);
+                    return Err(Denial { index, refusal, applied: None });
                 }
             }
         }
@@ -280,14 +351,14 @@ impl Inner {
         correct(&self.engine, limits, &mut charged.receipts, |_| Some(0));
     }
 
-    /// Charges the limits that are enforced. If one refuses, returns its index too.
+    /// Charges the limits that are enforced.
     async fn enforce(
         &self,
         policy: &ActivePolicy,
         limits: &[AppliedLimit],
         now: Micros,
         charged: &mut Charged,
-    ) -> Result<(), (usize, Box<Refusal>)> {
+    ) -> Result<(), Denial> {
         let mut rates: SmallVec<[usize; 4]> = SmallVec::new();
         for (i, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced) {
             match limit.amount() {
@@ -296,7 +367,8 @@ impl Inner {
                 Amount::Concurrency { .. } => {
                     let permit = self.acquire(limit, false).await;
                     let permit = permit.map_err(|(reason, is_degraded)| {
-                        (i, refusal(limit, reason, is_degraded))
+                        let refusal = refusal_by(&limit.rule, reason, is_degraded);
+                        Denial { index: i, refusal, applied: None }
                     })?;
                     charged.is_degraded |= permit.is_degraded();
                     charged.permits.push(permit);
@@ -322,13 +394,14 @@ impl Inner {
         rates: &[usize],
         now: Micros,
         charged: &mut Charged,
-    ) -> Result<(), (usize, Box<Refusal>)> {
+    ) -> Result<(), Denial> {
         if let [i] = *rates
             && let Some(charge) = limits[i].charge()
             && let Some(decision) = self.engine.apply_one_now(Op::Check, &charge, now)
         {
             if !decision.allowed() {
-                return Err((i, rate_limited(&limits[i], decision, false)));
+                let applied = Applied::by_store(Verdict::single(decision, now));
+                return Err(rate_limited(i, &limits[i], applied, charged.is_degraded));
             }
             charged.binding = Some((i, decision));
             charged.delay = decision.delay();
@@ -349,12 +422,13 @@ impl Inner {
         let Ok(applied) = applied else {
             // Limits of a policy differ in name, so there are too many of them.
             let reason = RefusalReason::TooManyLimits { max: CHARGES_MAX };
-            return Err((rates[0], refusal(&limits[rates[0]], reason, false)));
+            let refusal = refusal_by(&limits[rates[0]].rule, reason, false);
+            return Err(Denial { index: rates[0], refusal, applied: None });
         };
         let (by, decision) = (rates[applied.binding()], **applied);
         charged.is_degraded |= applied.is_degraded();
         if !decision.allowed() {
-            return Err((by, rate_limited(&limits[by], decision, charged.is_degraded)));
+            return Err(rate_limited(by, &limits[by], applied, charged.is_degraded));
         }
         charged.binding = Some((by, decision));
         charged.delay = applied.delay();
@@ -384,27 +458,34 @@ impl Inner {
     async fn shadow(
         &self,
         policy: &ActivePolicy,
-        limit: &AppliedLimit,
+        (index, limit): (usize, &AppliedLimit),
         now: Micros,
-        permits: &mut Permits,
+        charged: &mut Charged,
     ) -> Option<Receipt> {
-        let (decision, receipt, is_allowed) = match limit.charge() {
-            Some(charge) => {
-                let applied = self.engine.apply_at(Op::Check, &[charge], now).await.ok()?;
-                let decision = **applied;
-                (Some(decision), Some(applied.receipt().of_charge(&decision)), decision.allowed())
-            }
+        let applied = match limit.charge() {
+            Some(charge) => Some(self.engine.apply_at(Op::Check, &[charge], now).await.ok()?),
+            None => None,
+        };
+        let decision = applied.as_ref().map(|applied| ***applied);
+        let receipt = applied.as_ref().zip(decision);
+        let receipt = receipt.map(|(applied, decision)| applied.receipt().of_charge(&decision));
+        let is_allowed = match &decision {
+            Some(decision) => decision.allowed(),
             None => {
                 let permit = self.acquire(limit, false).await.ok();
                 let is_allowed = permit.is_some();
-                permits.extend(permit);
-                (None, None, is_allowed)
+                charged.permits.extend(permit);
+                is_allowed
             }
         };
         match is_allowed {
             true if limit.is_share() => {}
             true => self.telemetry.record_allowed(policy, limit, decision.as_ref(), now),
-            false => self.telemetry.record(policy, limit, Outcome::ShadowDenied, now),
+            false => {
+                self.telemetry.record(policy, limit, Outcome::ShadowDenied, now);
+                let applied = applied.map(Box::new);
+                charged.shadow_denials.push(ShadowDenial { index, applied });
+            }
         }
         receipt.filter(|_| is_allowed && decision.is_none_or(|decision| !decision.is_cut()))
     }
@@ -457,13 +538,16 @@ fn has_queue(limit: &AppliedLimit) -> bool {
     limit.is_enforced && has(limit.amount())
 }
 
-fn refusal(limit: &AppliedLimit, reason: RefusalReason, is_degraded: bool) -> Box<Refusal> {
-    Box::new(Refusal { rule: limit.rule.clone(), reason, is_degraded })
+fn refusal_by(rule: &Arc<LimitRule>, reason: RefusalReason, is_degraded: bool) -> Box<Refusal> {
+    Box::new(Refusal { rule: rule.clone(), reason, is_degraded, request_id: None })
 }
 
-fn rate_limited(limit: &AppliedLimit, decision: Decision, is_degraded: bool) -> Box<Refusal> {
+/// Returns the denial of the limit at this index, which was applied.
+fn rate_limited(index: usize, limit: &AppliedLimit, applied: Applied, is_degraded: bool) -> Denial {
     let rate = limit.rate().expect("only rates were charged").clone();
-    refusal(limit, RefusalReason::RateLimited { limit: rate, decision }, is_degraded)
+    let reason = RefusalReason::RateLimited { limit: rate, decision: **applied };
+    let refusal = refusal_by(&limit.rule, reason, is_degraded);
+    Denial { index, refusal, applied: Some(Box::new(applied)) }
 }
 
 fn memory_store(settings: &StoreSettings) -> EngineStore {

@@ -187,7 +187,7 @@ impl QueuedPermits {
             timed_out: read(&counters.timed_out),
             evicted: read(&counters.evicted),
             cancelled: read(&counters.cancelled),
-            waits: with_zeros(waits, at_once),
+            waits: with_zeros(&waits, at_once),
         }
     }
 
@@ -236,7 +236,7 @@ impl fmt::Debug for QueuedPermits {
 }
 
 /// Adds waits of zero.
-fn with_zeros(waits: DurationCounts, times: u64) -> DurationCounts {
+fn with_zeros(waits: &DurationCounts, times: u64) -> DurationCounts {
     let within = waits.within.map(|count| count + times);
     DurationCounts { within, count: waits.count + times, sum: waits.sum }
 }

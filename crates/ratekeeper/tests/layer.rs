@@ -247,8 +247,10 @@ async fn the_body_has_the_configured_format_and_message() {
     assert_eq!(problem.header("content-type"), "application/problem+json");
     let body: serde_json::Value = serde_json::from_str(&problem.body).unwrap();
     assert_eq!(body["violated-policies"], serde_json::json!(["a"]));
+    assert_eq!(body["request_id"], problem.header("x-request-id"));
     let text = refused("{ body: text, message: '{limit}: {quota}, wait {retry_after}' }").await;
-    assert_eq!(text.body, "a: 1, wait 60\n");
+    let id = text.header("x-request-id");
+    assert_eq!(text.body, format!("a: 1, wait 60\nRequest id: {id}\n"));
 }
 
 #[tokio::test]

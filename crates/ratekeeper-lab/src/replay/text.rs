@@ -22,7 +22,7 @@ impl ReplayResult {
             let mut lines = note.lines();
             text.wrapped(&format!("note: {}", lines.next().unwrap_or_default()), Ink::Text);
             lines.for_each(|line| {
-                text.line(&format!("  {}", shortened(line, options.width() - 2)), Ink::Text)
+                text.line(&format!("  {}", shortened(line, options.width() - 2)), Ink::Text);
             });
         }
         document.sections.iter().for_each(|section| text.section(section));

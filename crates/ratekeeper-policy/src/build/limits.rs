@@ -108,6 +108,7 @@ impl<'a> LimitsBuilder<'a> {
             when_limited: when_limited(node.get("when_limited"), problems),
             refund: statuses.iter().filter_map(|node| status(node, problems)).collect(),
             message,
+            line: node.span.line,
         });
         self.limits.push(WrittenLimit { node, rule });
     }

@@ -83,6 +83,8 @@ pub(crate) fn policy(root: &Node, sources: &dyn Sources, problems: &mut Problems
             .any(|limit| matches!(limit.when_limited, LimitAction::ServeStale(_))),
         limits,
         response_settings: response::response_settings(root.get("responses"), problems),
+        refusals: response::refusal_settings(root.get("refusals")),
+        file: problems.file().into(),
         warnings: Vec::new(),
         read_headers: ReadHeaders::default(),
         request_json: JsonPaths::default(),

@@ -1,7 +1,8 @@
-//! Builds the settings of responses.
+//! Builds the settings of responses and of the refusal log.
 
 use super::values::{boolean, integer};
 use crate::problems::{Problems, quoted};
+use crate::refusals::{RefusalKeys, RefusalSettings};
 use crate::response::{BodyKind, ResponseSettings};
 use crate::suggest::closest;
 use crate::yaml::Node;
@@ -48,4 +49,16 @@ pub(super) fn message(node: &Node, problems: &mut Problems) -> Option<String> {
         }
     }
     Some(text.to_string())
+}
+
+/// Returns the settings of the refusal log.
+pub(super) fn refusal_settings(node: Option<&Node>) -> RefusalSettings {
+    let get = |name: &str| node.and_then(|node| node.get(name));
+    let keys = match get("keys").and_then(Node::text) {
+        Some("hashed") => RefusalKeys::Hashed,
+        Some("off") => RefusalKeys::Off,
+        _ => RefusalKeys::Plain,
+    };
+    let capacity = get("capacity").and_then(integer).and_then(|n| usize::try_from(n).ok());
+    RefusalSettings { keys, capacity: capacity.unwrap_or(RefusalSettings::CAPACITY) }
 }

@@ -3,6 +3,7 @@
 mod limit;
 mod protection;
 
+use crate::refusals::RefusalSettings;
 use crate::schema::{Field, Schema, Section};
 
 use limit::{GROUP, LIMIT, OVERDRAFT_SECTION};
@@ -92,6 +93,11 @@ pub(crate) static POLICY: Section = Section {
             "responses",
             Schema::Section(&RESPONSES),
             "Headers of responses, and the body and status of denials.",
+        ),
+        part(
+            "refusals",
+            Schema::Section(&REFUSALS),
+            "The log of recent refusals, which `ratekeeper why` reads.",
         ),
     ],
 };
@@ -333,6 +339,27 @@ pub(crate) static MATCH: Section = Section {
         field("not", Schema::OneOrMany(&Schema::Section(&MATCH)), "None of these."),
     ],
 };
+static REFUSALS: Section = Section {
+    what: "a refusals section",
+    one_of: &[],
+    fields: &[
+        field(
+            "keys",
+            Schema::Choice(&[
+                ("plain", "The key. The default."),
+                ("hashed", "A hash of the key, whose secret changes with the process."),
+                ("off", "Nothing."),
+            ]),
+            "What to keep of the keys of refused requests.",
+        ),
+        field(
+            "capacity",
+            Schema::Integer(0, RefusalSettings::CAPACITY_MAX as u64),
+            "Maximum number of refusals in memory; 0 disables the log. 2048 if absent.",
+        ),
+    ],
+};
+
 static RESPONSES: Section = Section {
     what: "a responses section",
     one_of: &[],

@@ -3,6 +3,8 @@
 //! Processes: `ratekeeper gateway` ─► orders ─► inventory ─► PostgreSQL. A customer gives up after a second, and comes
 //! again. What they gave up is still worked on, so without protection, soon all work is for customers who are gone.
 
+#![allow(clippy::disallowed_methods, reason = "customers wait in real time")]
+
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -31,7 +33,7 @@ limits: []
 pub(crate) const GOOD: Duration = Duration::from_millis(800);
 
 /// A customer gives up after this time.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 
 const CUSTOMERS: usize = 400;
 const READERS: usize = 8;
@@ -157,7 +159,7 @@ fn rush(gateway: SocketAddr, until: Micros) -> (Vec<Attempt>, Vec<Attempt>) {
             while SystemClock.now() < until {
                 let attempt = request(gateway, path, &mut connection);
                 if attempt.outcome == Outcome::Rejected {
-                    thread::sleep(PATIENCE); // as Retry-After says
+                    thread::sleep(CLIENT_TIMEOUT); // as Retry-After says
                 }
                 into.lock().unwrap().push(attempt);
             }
@@ -208,7 +210,7 @@ fn exchange(gateway: SocketAddr, path: &str, connection: &mut Option<Wire>) -> i
         *connection = Some(Wire::new(TcpStream::connect(gateway)?));
     }
     let wire = connection.as_mut().expect("it was opened");
-    wire.stream().set_read_timeout(Some(PATIENCE))?;
+    wire.stream().set_read_timeout(Some(CLIENT_TIMEOUT))?;
     wire.try_send(format!("GET {path} HTTP/1.1\r\nHost: shop\r\n\r\n"))?;
     let head = wire.try_head()?;
     wire.try_body(&head)?;

@@ -62,6 +62,9 @@ impl Span {
     }
 }
 
+/// A reading may be early by so much: they are a second apart.
+const EARLY_US: u64 = 100_000;
+
 /// What happened within one step.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
@@ -111,8 +114,7 @@ impl History {
                 *since = Some(reading.clone());
                 continue;
             };
-            // A reading may be early by a little.
-            if reading.at_us - before.at_us < span.step_us() - span.step_us() / 10 {
+            if reading.at_us - before.at_us + EARLY_US < span.step_us() {
                 continue;
             }
             if rows.len() == span.rows_max() {

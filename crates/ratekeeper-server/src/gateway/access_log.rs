@@ -90,10 +90,18 @@ struct Line {
     status: Option<StatusCode>,
     bytes: u64,
     took_us: u64,
-    upstream: Option<Arc<str>>,
-    /// The limit that denied it.
-    refused_by: Option<Arc<str>>,
+    outcome: Outcome,
     id: HeaderValue,
+}
+
+/// What became of a request.
+#[derive(Default)]
+pub(super) struct Outcome {
+    pub(super) upstream: Option<Arc<str>>,
+    /// The limit that denied it.
+    pub(super) refused_by: Option<Arc<str>>,
+    /// The limits that would have denied it, but for shadow mode.
+    pub(super) shadow: Vec<Arc<str>>,
 }
 
 impl AccessLogger {
@@ -131,8 +139,7 @@ impl AccessLogger {
             status: None,
             bytes: 0,
             took_us: 0,
-            upstream: None,
-            refused_by: None,
+            outcome: Outcome::default(),
             id: id.clone(),
         };
         let began_us = ticks.now_us();
@@ -165,14 +172,9 @@ impl AccessLogger {
 }
 
 impl Entry {
-    pub(super) fn respond(
-        &mut self,
-        status: StatusCode,
-        upstream: Option<Arc<str>>,
-        refused_by: Option<Arc<str>>,
-    ) {
+    pub(super) fn respond(&mut self, status: StatusCode, outcome: Outcome) {
         if let Some(line) = &mut self.line {
-            (line.status, line.upstream, line.refused_by) = (Some(status), upstream, refused_by);
+            (line.status, line.outcome) = (Some(status), outcome);
         }
     }
 }
@@ -282,7 +284,8 @@ impl Line {
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
         write_time(self.at_us, out)?;
         let status = self.status.as_ref().map_or("-", StatusCode::as_str);
-        let upstream = match (&self.refused_by, &self.upstream) {
+        let Outcome { upstream, refused_by, shadow } = &self.outcome;
+        let upstream = match (refused_by, upstream) {
             (Some(limit), _) => format!("refused:{limit}"),
             (None, Some(upstream)) => upstream.to_string(),
             (None, None) => "-".to_string(),
@@ -291,7 +294,12 @@ impl Line {
         let (bytes, id) = (self.bytes, self.id.to_str().unwrap_or("-"));
         let ms = self.took_us / 1000;
         let us = self.took_us % 1000;
-        writeln!(out, " {ip} {method} {uri} {status} {bytes} {ms}.{us:03}ms {upstream} {id}")
+        write!(out, " {ip} {method} {uri} {status} {bytes} {ms}.{us:03}ms {upstream} {id}")?;
+        if !shadow.is_empty() {
+            write!(out, " shadow:{}", shadow.join(","))?;
+        }
+        out.push('\n');
+        Ok(())
     }
 
     fn write_json(&self, out: &mut String) -> std::fmt::Result {
@@ -305,16 +313,22 @@ impl Line {
             "\",\"status\":{status},\"bytes\":{},\"took_us\":{}",
             self.bytes, self.took_us
         )?;
-        if let Some(upstream) = &self.upstream {
+        let Outcome { upstream, refused_by, shadow } = &self.outcome;
+        if let Some(upstream) = upstream {
             out.push_str(",\"upstream\":\"");
             write_escaped(upstream, out);
             out.push('"');
         }
-        if let Some(limit) = &self.refused_by {
+        if let Some(limit) = refused_by {
             out.push_str(",\"refused_by\":\"");
             write_escaped(limit, out);
             out.push('"');
         }
+        for (i, limit) in shadow.iter().enumerate() {
+            out.push_str(if i == 0 { ",\"shadow_refused_by\":[\"" } else { "\",\"" });
+            write_escaped(limit, out);
+        }
+        out.push_str(if shadow.is_empty() { "" } else { "\"]" });
         writeln!(out, ",\"id\":\"{}\"}}", self.id.to_str().unwrap_or(""))
     }
 }

@@ -56,7 +56,8 @@ pub(crate) use options::Gateway;
 use proxy::Proxy;
 use stale::StaleLayer;
 use state::{GatewayState, Overloads, Upstream, WorkerState};
-use upstream::{EjectionRule, UPSTREAMS_MAX, UpstreamAddress, UpstreamHealth};
+pub(crate) use upstream::UpstreamAddress;
+use upstream::{EjectionRule, UPSTREAMS_MAX, UpstreamHealth};
 
 impl Gateway {
     pub(crate) fn run(self) -> Result<(), Failure> {
@@ -126,7 +127,8 @@ impl Gateway {
         let limiter = gateway.policy.limiter();
         // Outside of the limits, because it responds to what they deny.
         let stale = StaleLayer::new(gateway.ticks);
-        let limits = RatekeeperLayer::new(limiter.clone());
+        let limiter = limiter.for_requests("gateway", gateway.request_id_header.as_str());
+        let limits = RatekeeperLayer::new(limiter);
         let bodies = limits.request_json().with_max_bytes(self.bounds.max_request_json as usize);
         // What the limits refuse is no call of a dependency.
         let limits = Stack::new(limits.dependencies(), limits);

@@ -13,15 +13,16 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use ratekeeper::DependencyRejected;
-use ratekeeper::tower::{PeerAddr, RefusedBy};
+use ratekeeper::tower::{PeerAddr, RefusedBy, ShadowRefusedBy, X_REQUEST_ID};
 use tower_service::Service;
 
-use super::access_log::Entry;
+use super::access_log::{Entry, Outcome};
 use super::check::{CheckRules, check};
 use super::client::Client;
 use super::error::ProxyError;
 use super::proxy::ServedBy;
 use super::request_body::RequestBody;
+use super::request_id;
 use super::state::{Overload, WorkerState};
 use crate::listener::OwnedInFlightPermit;
 
@@ -42,8 +43,8 @@ where
     let in_flight = RequestGuard::new(&client, gateway.in_flight.try_acquire_owned());
     let name = &gateway.request_id_header;
     let id = match client.is_trusted {
-        true => worker.ids.keep_or_generate(request.headers(), name),
-        false => worker.ids.generate(),
+        true => request_id::keep_or_generate(&worker.ids, request.headers(), name),
+        false => request_id::generate(&worker.ids),
     };
     request.headers_mut().insert(name, id.clone());
     let is_http1 = request.version() <= Version::HTTP_11;
@@ -74,6 +75,10 @@ where
     };
     in_flight.client.note_response();
     let mut response = result.unwrap_or_else(|error| error.into_response(is_http1));
+    if response.extensions().get::<RefusedBy>().is_some() {
+        // It is in the header that the gateway is configured to use.
+        response.headers_mut().remove(X_REQUEST_ID);
+    }
     response.headers_mut().insert(name, id);
     if is_http1 && gateway.drain.is_draining() {
         response.headers_mut().entry(CONNECTION).or_insert(HeaderValue::from_static("close"));
@@ -83,8 +88,13 @@ where
         let extensions = response.extensions_mut();
         let limit = extensions.remove::<RefusedBy>().map(|limited| limited.limit);
         let dependency = extensions.remove::<DependencyRejected>().map(|one| one.dependency);
-        let limit = limit.or(dependency);
-        entry.respond(response.status(), by.map(|ServedBy(name)| name), limit);
+        let shadow = extensions.remove::<ShadowRefusedBy>().map(|shadow| shadow.limits);
+        let outcome = Outcome {
+            upstream: by.map(|ServedBy(name)| name),
+            refused_by: limit.or(dependency),
+            shadow: shadow.unwrap_or_default(),
+        };
+        entry.respond(response.status(), outcome);
         entry
     });
     Ok(response.map(|content| ClientBody { content, log, in_flight }))

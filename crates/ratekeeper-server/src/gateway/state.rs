@@ -12,11 +12,11 @@ use tokio_rustls::TlsConnector;
 use super::access_log::{AccessLogger, NOTHING_LOST};
 use super::options::{BoundOptions, HealthOptions, TimeoutOptions};
 use super::pool::Pool;
-use super::request_id::RequestIds;
 use super::upstream::{EjectionRule, Tried, UpstreamAddress, UpstreamHealth, pick};
 use crate::listener::{ConnectionLimit, Drain, FileDescriptors, InFlightLimit, Ticks};
 use crate::metrics::{Labels, Page, one};
 use crate::reload::PolicyFile;
+use ratekeeper::RequestIds;
 
 /// What all workers share.
 pub(super) struct GatewayState {

@@ -16,9 +16,9 @@ const EJECTION_MAX: Duration = Duration::from_secs(300);
 /// What `--upstream` names.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct UpstreamAddress {
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) is_tls: bool,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) is_tls: bool,
 }
 
 impl FromStr for UpstreamAddress {

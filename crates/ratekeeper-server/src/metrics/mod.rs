@@ -27,6 +27,7 @@ pub(crate) fn collect(page: &mut Page, limiter: &PolicyLimiter) {
     decisions(page, limiter);
     protection::collect(page, limiter);
     policy(page, limiter);
+    refusals(page, limiter);
     memory(page, limiter.engine());
     store(page, limiter.engine());
     leases(page, limiter.engine());
@@ -114,6 +115,20 @@ fn policy(page: &mut Page, limiter: &PolicyLimiter) {
     let help = "When the policy file was rejected; 0 if it is active.";
     let failed_at = loaded.failed_at.map_or(0, |at| at.get() / 1_000_000);
     page.gauge("ratekeeper_policy_failed_timestamp_seconds", help, one(failed_at));
+}
+
+/// Adds the metrics of the refusal log.
+fn refusals(page: &mut Page, limiter: &PolicyLimiter) {
+    let stats = limiter.refusals().stats();
+    let counts = [
+        ("recorded", stats.recorded),
+        ("sampled_out", stats.sampled_out),
+        ("dropped", stats.dropped),
+    ];
+    let counts = counts.map(|(result, n)| (Labels(vec![("result", result)]), n));
+    let help = "Refusals and samples of admissions, by whether the refusal log recorded them.";
+    page.counter("ratekeeper_refusal_log_total", help, counts);
+    page.gauge("ratekeeper_refusal_log_records", "Records in the refusal log.", one(stats.records));
 }
 
 fn memory(page: &mut Page, engine: &Engine) {

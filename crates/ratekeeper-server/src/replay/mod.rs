@@ -5,7 +5,7 @@ mod progress;
 
 use std::io::{self, BufWriter, Write};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,7 +120,7 @@ impl Replay {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let [logs @ .., policy_file] = &self.files[..] else { unreachable!("two are required") };
         let policy = read_policy(policy_file)?;
-        let other = self.compare.as_ref().map(read_policy).transpose()?;
+        let other = self.compare.as_deref().map(read_policy).transpose()?;
         let policies: Vec<&Policy> = [&policy].into_iter().chain(&other).map(|of| &**of).collect();
         for threshold in &self.fail_if {
             threshold.check(&policy, other.as_ref()).map_err(Failure::input)?;
@@ -242,6 +242,6 @@ fn open_failure(error: OpenLogError) -> Failure {
     }
 }
 
-fn read_policy(path: &PathBuf) -> Result<Arc<Policy>, Failure> {
+fn read_policy(path: &Path) -> Result<Arc<Policy>, Failure> {
     policy_input::read(path).map(Arc::new).map_err(Failure::input)
 }

@@ -12,6 +12,7 @@ mod hold_time;
 mod http;
 mod listeners;
 mod options;
+mod recorded;
 mod request_metrics;
 mod resp;
 
@@ -106,8 +107,8 @@ impl Serve {
         let metrics = RequestMetrics::new(Arc::clone(policy.top()));
         let envoy = self.rate_limit_service(environment, &policy, &metrics)?;
         let tokens = Tokens::read_if_named(SecretKind::Token, self.tokens.as_deref())?;
-        let (limiter, of_http) = (policy.limiter().clone(), Arc::clone(&metrics));
-        let http = HttpApi::new(limiter, Arc::clone(&tokens), envoy.clone(), of_http);
+        let (tokens_of_http, metrics_of_http) = (Arc::clone(&tokens), Arc::clone(&metrics));
+        let http = HttpApi::new(policy.limiter(), tokens_of_http, envoy.clone(), metrics_of_http);
         Ok(Server {
             policy,
             envoy,

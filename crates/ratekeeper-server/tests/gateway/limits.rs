@@ -327,3 +327,29 @@ fn gateways_on_one_store_share_every_limit() {
     });
     assert_eq!((served, backend.requests()), (50, 50));
 }
+
+#[test]
+fn a_refusal_has_one_id_in_the_header_the_body_the_access_log_and_the_refusal_log() {
+    let backend = Backend::start(|_, wire| respond(wire, "ok"));
+    let policy = PolicyFile::new(
+        "limits:\n  - { name: api, per: ip, rate: 2/hour }\n  - { name: new, per: ip, rate: 1/hour, mode: shadow }",
+    );
+    let args = ["--request-id-header", "x-trace", "--access-log", "json"];
+    let gateway = gateway(&backend, &policy, &args);
+    let mut client = Client::connect(gateway.address());
+    let get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    assert_eq!(statuses(&mut client, get, 2), [200, 200]);
+    let refused = client.request(get);
+    let id = refused.head.get("x-trace").unwrap();
+    assert_eq!((refused.status(), refused.head.get("x-request-id")), (429, None));
+    assert!(refused.body.contains(&format!("\"request_id\":\"{id}\"")), "{}", refused.body);
+    let found = admin(&gateway, &format!("GET /v1/refusals/{id}"));
+    assert!(found.body.contains("\"protocol\": \"gateway\""), "{}", found.body);
+    let shadow = admin(&gateway, "GET /v1/refusals?outcome=shadow_denied&limit=new");
+    assert!(shadow.body.contains("\"matching\": 1"), "{}", shadow.body);
+    wait_until("the access log is written", || gateway.output().lines().count() == 3);
+    let lines = gateway.output();
+    let of_shadow = lines.lines().filter(|line| line.contains("\"shadow_refused_by\":[\"new\"]"));
+    assert_eq!(of_shadow.count(), 1, "{lines}");
+    assert!(lines.contains(&format!("\"refused_by\":\"api\",\"id\":\"{id}\"")), "{lines}");
+}

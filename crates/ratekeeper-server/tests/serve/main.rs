@@ -14,6 +14,7 @@ mod http;
 mod killed;
 mod permits;
 mod process;
+mod refusals;
 mod reload;
 mod reservations;
 mod resp_end;

@@ -19,6 +19,7 @@ use ratekeeper_core::{BucketCell, Cell, Decision, Evaluator, GuaranteedLimit, Mi
 use smallvec::SmallVec;
 
 use crate::charge::{Charge, ChargesError, INLINE, MergedCharges};
+use crate::decision_inputs::{DecisionInputs, StateBefore};
 use crate::snapshot::{Snapshot, apply_to_buckets, apply_to_cell, apply_to_log};
 use crate::store::{Op, Store, StoreError};
 use crate::verdict::{Verdict, apply_all};
@@ -196,6 +197,26 @@ impl MemoryStore {
         self.snapshot_of(&locked, charge, address)
     }
 
+    /// Returns what a denial was computed from. The state is missing if another request has changed it since.
+    pub fn denial_inputs(&self, charges: &[Charge<'_>], denied: &Verdict) -> DecisionInputs {
+        DecisionInputs::of_denial(charges, denied, |charge| match charge.class {
+            None => Some(StateBefore::Own(self.snapshot(charge))),
+            Some(_) => Some(StateBefore::Buckets(self.buckets(charge, denied.at()))),
+        })
+    }
+
+    /// Returns the states of a total and its guarantees.
+    fn buckets(&self, charge: &Charge<'_>, now: Micros) -> Vec<BucketCell> {
+        let addresses = self.addresses(charge);
+        let locked = Locked::new(&self.table, &addresses, now.get());
+        addresses.iter().map(|address| Self::bucket(&locked, *address)).collect()
+    }
+
+    fn bucket(locked: &Locked<'_>, address: Address) -> BucketCell {
+        let (state, now) = locked.get(address);
+        BucketCell { cell: state.map_or(Cell::EMPTY, SlotState::cell), now: Micros::new(now) }
+    }
+
     /// Returns how many live keys were evicted, without walking the table.
     pub fn evictions(&self) -> u64 {
         self.table.evictions() + self.logs.evictions()
@@ -279,11 +300,8 @@ impl MemoryStore {
         limit: &GuaranteedLimit,
         addresses: &[Address],
     ) -> Decision {
-        let read = |address: &Address| {
-            let (state, now) = locked.get(*address);
-            BucketCell { cell: state.map_or(Cell::EMPTY, SlotState::cell), now: Micros::new(now) }
-        };
-        let before: SmallVec<[BucketCell; INLINE]> = addresses.iter().map(read).collect();
+        let before: SmallVec<[BucketCell; INLINE]> =
+            addresses.iter().map(|address| Self::bucket(locked, *address)).collect();
         let mut next = before.clone();
         let decision = apply_to_buckets(op, limit, charge, &mut next);
         for ((address, before), next) in addresses.iter().zip(&before).zip(&next) {

@@ -5,6 +5,7 @@ use ratekeeper_core::{
 };
 
 use crate::charge::{Charge, ChargeKind};
+use crate::decision_inputs::StateBefore;
 use crate::snapshot::Snapshot;
 use crate::store::{Op, UsageOp};
 
@@ -285,6 +286,15 @@ pub(super) fn decide(
     }
     let mut state = decode_state(states, charge.limit)?;
     Some(state.apply(op, charge, now))
+}
+
+/// Returns the state that [`decide`] computes a denial from.
+pub(super) fn state_before(states: &[u8], charge: &Charge<'_>) -> Option<StateBefore> {
+    if matches!(charge.limit.evaluator(), Evaluator::Log(_)) {
+        let [used, newest_us, _, wait_us] = unpack(states, [7, 7, 7, 7])?;
+        return Some(StateBefore::LogSummary { used, newest_us, wait_us });
+    }
+    decode_state(states, charge.limit).map(StateBefore::Own)
 }
 
 /// Decodes the states of a total and its guarantees. `None` if one is invalid.

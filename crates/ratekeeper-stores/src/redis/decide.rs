@@ -16,10 +16,11 @@ use super::script::{self, LuaScript};
 use super::script_call::ScriptCall;
 use super::slots::slot_of;
 use super::{RedisStore, invalid_response};
-use crate::charge::{Charge, ChargeKind};
+use crate::charge::{Charge, ChargeKind, MergedCharges};
+use crate::decision_inputs::StateBefore;
 use crate::snapshot::{Snapshot, apply_to_buckets};
 use crate::store::{LateReply, Op, StoreError, UsageOp};
-use crate::verdict::{Decisions, apply_all};
+use crate::verdict::{Decisions, Verdict, apply_all};
 
 /// How often a state is read again after another client has changed it.
 const SWAPS_MAX: usize = 100;
@@ -187,15 +188,25 @@ impl<'s> Operation<'s> {
         };
         let decide = |charge: &Charge<'_>| {
             let Some(limit) = charge.class else {
-                return codec::decide(next_state()?, charge, op, is_charged, at);
+                let state = next_state()?;
+                let decision = codec::decide(state, charge, op, is_charged, at)?;
+                let before = match is_denial(op, &decision) {
+                    true => codec::state_before(state, charge),
+                    false => None,
+                };
+                return Some((decision, before));
             };
             let states: Vec<_> = limit.buckets().map(|_| next_state()).collect::<Option<_>>()?;
             let mut cells = codec::decode_buckets(charge, states.into_iter(), at)?;
-            let op = if is_charged { op } else { Op::Peek };
-            Some(apply_to_buckets(op, limit, charge, &mut cells))
+            let before = cells.clone();
+            let step = if is_charged { op } else { Op::Peek };
+            let decision = apply_to_buckets(step, limit, charge, &mut cells);
+            let before = is_denial(op, &decision).then_some(StateBefore::Buckets(before));
+            Some((decision, before))
         };
-        let decisions = charges.iter().map(decide).collect::<Option<_>>().ok_or_else(invalid)?;
-        let decided = Decided { at, decisions };
+        let (decisions, states) =
+            charges.iter().map(decide).collect::<Option<_>>().ok_or_else(invalid)?;
+        let decided = Decided { at, decisions, states };
         // The script and this code must agree; if they do not, neither is trusted.
         let decides = matches!(op, Op::Check | Op::Peek);
         match decides && decided.all_fit() != (outcome == ScriptOutcome::Fits) {
@@ -257,9 +268,14 @@ impl<'s> Operation<'s> {
                 codec::decode_state(bytes, usage.limit).ok_or_else(|| invalid_response(&reply))
             });
             let mut states = unpacked.collect::<Result<Vec<_>, _>>()?;
+            let read = states.clone();
             let decisions = apply_all(op, charges, |i, op, charge| {
                 apply_to_states(op, charge, &mut states[starts[i]..], at)
             });
+            let denied_from = |(i, decision): (usize, &Decision)| {
+                is_denial(op, decision).then(|| state_of(&charges[i], &read[starts[i]..], at))
+            };
+            let denied_from = decisions.iter().enumerate().map(denied_from).collect();
             let mut args = Vec::with_capacity(4 * keys.len());
             for ((charge, before), state) in usages.iter().zip(before).zip(&states) {
                 let after = match *state == Snapshot::fresh(charge.limit) {
@@ -276,7 +292,7 @@ impl<'s> Operation<'s> {
             *self.swapped_at.lock().unwrap_or_else(PoisonError::into_inner) =
                 is_charged.then_some(at);
             if is_same || self.script(&script::SWAP, &keys, &args).await? == Value::Int(1) {
-                return Ok(Some(Decided { at, decisions }));
+                return Ok(Some(Decided { at, decisions, states: denied_from }));
             }
         }
         Err(StoreError::Refused("the key is changed too often by others".into()))
@@ -425,9 +441,16 @@ impl<'s> Operation<'s> {
 pub(super) struct Decided {
     pub(super) at: Micros,
     pub(super) decisions: Decisions,
+    /// By charge: what a denial of a check was computed from.
+    pub(super) states: Vec<Option<StateBefore>>,
 }
 
 impl Decided {
+    /// Returns the verdict on charges that were merged to those that this decides on.
+    pub(super) fn into_verdict(self, merged: &MergedCharges<'_>) -> Verdict {
+        Verdict::of_states(merged, self.at, &self.decisions, self.states)
+    }
+
     fn all_fit(&self) -> bool {
         self.decisions.iter().all(Decision::allowed)
     }
@@ -468,14 +491,18 @@ pub(super) fn by_key<'c>(charges: &[Charge<'c>]) -> Vec<Group<'c>> {
 /// Puts the decisions of all groups in the order of the charges.
 pub(super) fn gather(charges: &[Charge<'_>], groups: &[GroupDecided<'_>], now: Micros) -> Decided {
     let mut decisions: Vec<Option<Decision>> = vec![None; charges.len()];
+    let mut states = vec![None; charges.len()];
     for GroupDecided { group, decided } in groups {
         for (i, decision) in group.indices.iter().zip(&decided.decisions) {
             decisions[*i] = Some(*decision);
         }
+        for (i, state) in group.indices.iter().zip(&decided.states) {
+            states[*i].clone_from(state);
+        }
     }
     let at = groups.iter().map(|done| done.decided.at).max().unwrap_or(now);
     let decisions = decisions.into_iter().map(|decision| decision.expect("all are decided"));
-    Decided { at, decisions: decisions.collect() }
+    Decided { at, decisions: decisions.collect(), states }
 }
 
 /// Whether the scripts leave out what `op` does to a charge: debts and refunds of a log or of a limit with guarantees,
@@ -494,18 +521,33 @@ fn is_left_out(op: Op, charge: &Charge<'_>) -> bool {
 /// Applies `op` to the first of these states or, if the charge has guarantees, to the first ones.
 fn apply_to_states(op: Op, charge: &Charge<'_>, states: &mut [Snapshot], now: Micros) -> Decision {
     let Some(limit) = charge.class else { return states[0].apply(op, charge, now) };
-    let cell_of = |state: &Snapshot| match state {
-        Snapshot::Cell(cell) => *cell,
-        Snapshot::Log(_) => Cell::EMPTY, // the state of another algorithm does not apply
-    };
     let states = &mut states[..limit.buckets().len()];
-    let mut cells: Vec<_> =
-        states.iter().map(|state| BucketCell { cell: cell_of(state), now }).collect();
+    let mut cells = buckets_of(states, now);
     let decision = apply_to_buckets(op, limit, charge, &mut cells);
     for (state, next) in states.iter_mut().zip(cells) {
         *state = Snapshot::Cell(next.cell);
     }
     decision
+}
+
+fn buckets_of(states: &[Snapshot], now: Micros) -> Vec<BucketCell> {
+    let cell_of = |state: &Snapshot| match state {
+        Snapshot::Cell(cell) => *cell,
+        Snapshot::Log(_) => Cell::EMPTY, // the state of another algorithm does not apply
+    };
+    states.iter().map(|state| BucketCell { cell: cell_of(state), now }).collect()
+}
+
+fn is_denial(op: Op, decision: &Decision) -> bool {
+    matches!(op, Op::Check | Op::Peek) && !decision.allowed()
+}
+
+/// Returns the first of these states or, if the charge has guarantees, the first ones.
+fn state_of(charge: &Charge<'_>, states: &[Snapshot], now: Micros) -> StateBefore {
+    match charge.class {
+        None => StateBefore::Own(states[0].clone()),
+        Some(limit) => StateBefore::Buckets(buckets_of(&states[..limit.buckets().len()], now)),
+    }
 }
 
 /// Returns when a state is equivalent to none.

@@ -29,7 +29,7 @@ use crate::store::{Op, Store, StoreError};
 use crate::verdict::Verdict;
 use cluster::Cluster;
 use connection::{CallFailure, Connection, ConnectionCounters};
-use decide::{Decided, Operation};
+use decide::Operation;
 use keys::key_of;
 
 pub use connection::ConnectionStats;
@@ -247,11 +247,11 @@ impl RedisStore {
         let merged = MergedCharges::new(charges)?;
         let charges = merged.as_slice();
         let is_one_slot = charges.iter().all(|charge| charge.key == charges[0].key);
-        let Decided { at, decisions } = match is_one_slot || !self.is_cluster() {
+        let decided = match is_one_slot || !self.is_cluster() {
             true => operation.together(op, charges, now).await?,
             false => operation.across_slots(op, charges, now).await?,
         };
-        Ok(Verdict::of_merged(&merged, at, &decisions))
+        Ok(decided.into_verdict(&merged))
     }
 
     /// Starts an operation, which has to end within the deadline.

@@ -72,7 +72,7 @@ impl RedisStore {
             false => operation.guarded(op, merged.as_slice(), now, &guard).await?,
             true => self.settle_each_key(operation, op, merged.as_slice(), now, id).await?,
         };
-        Ok(decided.map(|Decided { at, decisions }| Verdict::of_merged(&merged, at, &decisions)))
+        Ok(decided.map(|decided| decided.into_verdict(&merged)))
     }
 
     /// Corrects the charges to each key once. A key that an earlier call has corrected is only read.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use ratekeeper_core::Decision;
 use ratekeeper_core::{FailureMode, Micros};
 use ratekeeper_stores::{
-    Charge, ChargesError, MemoryStats, MemoryStore, Op, ReservationRecord, StoreError,
+    Charge, ChargesError, DecisionInputs, MemoryStats, MemoryStore, Op, ReservationRecord,
+    StoreError,
 };
 
 use super::applied::{Applied, Receipt};
@@ -185,6 +186,18 @@ impl Engine {
             self.memory_time.record(self.clock.now().since(began));
         }
         result
+    }
+
+    /// Returns what a denial was computed from. The state is missing if the store did not decide, or if another
+    /// request has changed it since.
+    pub fn denial_inputs(&self, charges: &[Charge<'_>], denied: &Applied) -> DecisionInputs {
+        match &self.store {
+            EngineStore::Memory(store) => store.denial_inputs(charges, denied),
+            #[cfg(feature = "redis")]
+            EngineStore::Shared(_) => {
+                DecisionInputs::of_denial(charges, denied, |_| denied.state_before().cloned())
+            }
+        }
     }
 
     /// Corrects a charge where it was made: in the store, or in this process if the store was unavailable

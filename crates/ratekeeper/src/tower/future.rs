@@ -16,7 +16,7 @@ use super::body::{Held, ResponseBody};
 use super::dependencies::was_not_called;
 use super::layer::InMap;
 use super::metering::request_plain_response;
-use super::response::{refuse, refuse_shed, set_limit_headers};
+use super::response::{ShadowRefusedBy, refuse, refuse_shed, set_limit_headers};
 use crate::admission::{Admission, Admitted};
 use crate::policy_handle::ActivePolicy;
 
@@ -160,6 +160,9 @@ fn finish<R: Body<Data = Bytes>>(
     admitted.settle(parts.status.as_u16(), &InMap(&parts.headers));
     if let Some(ActualCost(actual)) = parts.extensions.get() {
         admitted.settle_as(*actual);
+    }
+    if let Some(refused) = ShadowRefusedBy::of(&admitted) {
+        parts.extensions.insert(refused);
     }
     let settings = policy.policy().response_settings();
     if let Some(binding) = admitted.binding()

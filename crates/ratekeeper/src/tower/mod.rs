@@ -74,8 +74,8 @@ pub use rejection::{ProtectError, Rejection};
 pub use replayed_body::ReplayedBody;
 pub use request_json::{RequestJson, RequestJsonFuture, RequestJsonLayer};
 pub use response::{
-    RATELIMIT_HEADERS, RefusedBy, refuse, refuse_shed, reject, reject_call, set_headers_of,
-    set_limit_headers,
+    RATELIMIT_HEADERS, RefusedBy, ShadowRefusedBy, X_REQUEST_ID, refuse, refuse_shed, reject,
+    reject_call, set_headers_of, set_limit_headers,
 };
 pub use shed::{
     HttpShedFuture, HttpShedLayer, HttpShedService, ShedFuture, ShedLayer, ShedService,

@@ -20,6 +20,8 @@ const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy")
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// The header that has the id of a request, in a response that refuses it.
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Every header that states what remains of a limit.
 pub const RATELIMIT_HEADERS: [HeaderName; 5] =
     [RATELIMIT, RATELIMIT_POLICY, X_LIMIT, X_REMAINING, X_RESET];
@@ -49,6 +51,34 @@ pub struct RefusedBy {
     pub limit: std::sync::Arc<str>,
     /// What it does with requests that it refuses.
     pub when_limited: LimitAction,
+}
+
+/// In the extensions of a response: the limits that would have refused its request, but for shadow mode.
+///
+/// ```
+/// use http::Response;
+/// use ratekeeper::tower::ShadowRefusedBy;
+///
+/// fn log<B>(response: &Response<B>) {
+///     if let Some(refused) = response.extensions().get::<ShadowRefusedBy>() {
+///         println!("{:?} would have refused the request", refused.limits);
+///     }
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShadowRefusedBy {
+    /// The names of the limits.
+    pub limits: Vec<std::sync::Arc<str>>,
+}
+
+impl ShadowRefusedBy {
+    /// Returns the limits in shadow mode that would have refused a request, if any would have.
+    pub(super) fn of(admitted: &crate::admission::Admitted) -> Option<Self> {
+        let limits: Vec<_> =
+            admitted.shadow_denied().map(|limit| limit.rule.shared_name().clone()).collect();
+        (!limits.is_empty()).then_some(Self { limits })
+    }
 }
 
 /// Sets the rate limit headers by the decision of the binding limit.
@@ -160,6 +190,9 @@ pub fn refuse(settings: &ResponseSettings, refusal: &Refusal, is_grpc: bool) -> 
     if let Some(binding) = refusal.binding() {
         set_limit_headers(settings, binding, headers);
         wait = binding.decision.retry_after();
+    }
+    if let Some(id) = &refusal.request_id {
+        set(headers, X_REQUEST_ID, id.to_string());
     }
     if let RefusalReason::NoPermit(error) = &refusal.reason {
         let retry_after = Rejection::ConcurrencyLimit(*error).retry_after();
@@ -414,8 +447,12 @@ fn body(
     let name = refusal.rule.name();
     // Rounded up, so that a client who waits this long is not early.
     let retry_after_ms = wait.map(|wait| wait.as_micros().div_ceil(1_000) as u64);
-    let body = match (settings.body, &refusal.reason) {
-        (BodyKind::Text, _) => return format!("{message}\n").into(),
+    let id = refusal.request_id.as_deref();
+    let mut body = match (settings.body, &refusal.reason) {
+        (BodyKind::Text, _) => {
+            let id = id.map(|id| format!("Request id: {id}\n")).unwrap_or_default();
+            return format!("{message}\n{id}").into();
+        }
         (BodyKind::Json, _) => json!({
             "code": code(refusal),
             "message": message,
@@ -442,5 +479,8 @@ fn body(
             "retry_after_ms": retry_after_ms,
         }),
     };
+    if let Some(id) = id {
+        body["request_id"] = id.into();
+    }
     body.to_string().into()
 }

@@ -2,21 +2,28 @@
 
 use std::sync::Arc;
 
-use http::StatusCode;
-use ratekeeper::{ActivePolicy, Admission, Admitted, Applied, Charge, Op, RefusalReason};
+use http::{HeaderMap, StatusCode};
+use ratekeeper::{ActivePolicy, Admission, Admitted, Charge, Op, RefusalReason};
 use smallvec::SmallVec;
 
-use super::HttpApi;
 use super::described_request::DescribedRequest;
 use super::error::RequestError;
 use super::peek;
 use super::request::{ApiRequest, RateCheck};
-use super::response::{ApiResponse, DecisionBody, with_binding_headers, with_limit_headers};
+use super::response::{
+    ApiResponse, DecisionBody, with_binding_headers, with_limit_headers, with_request_id,
+};
+use super::{Checked, HttpApi};
 
 /// Handles `/v1/check`, and `/v1/peek` with [`Op::Peek`].
-pub(super) async fn check(api: &HttpApi, body: &[u8], op: Op) -> Result<ApiResponse, RequestError> {
+pub(super) async fn check(
+    api: &HttpApi,
+    headers: &HeaderMap,
+    body: &[u8],
+    op: Op,
+) -> Result<ApiResponse, RequestError> {
     match ApiRequest::parse(body)? {
-        ApiRequest::Checks(checks) => check_rates(api, &checks, op).await,
+        ApiRequest::Checks(checks) => check_rates(api, headers, &checks, op).await,
         ApiRequest::Described(request) => {
             let policy = api.policy_for(&request)?;
             Ok(match op {
@@ -29,10 +36,18 @@ pub(super) async fn check(api: &HttpApi, body: &[u8], op: Op) -> Result<ApiRespo
 
 async fn check_rates(
     api: &HttpApi,
+    headers: &HeaderMap,
     checks: &[RateCheck],
     op: Op,
 ) -> Result<ApiResponse, RequestError> {
-    let applied = apply(api, op, checks).await?;
+    let charges: SmallVec<[Charge<'_>; 4]> = checks.iter().map(RateCheck::charge).collect();
+    let applied = api.limiter.engine().apply(op, &charges).await?;
+    let mut request_id = None;
+    if op == Op::Check {
+        request_id = (!applied.allowed()).then(|| api.request_id(headers));
+        let checked = Checked { checks, charges: &charges, applied: &applied };
+        api.record_check(&checked, request_id.as_ref());
+    }
     let binding = &checks[applied.binding()].limit;
     let mut body = DecisionBody::new(binding, &applied, applied.is_degraded());
     if checks.len() > 1 {
@@ -41,8 +56,10 @@ async fn check_rates(
         });
         body = body.with_decisions(decisions.collect());
     }
+    let body = body.with_request_id(request_id.as_deref());
     let response = body.to_response(status(op, applied.allowed()));
-    Ok(with_limit_headers(response, binding, &applied))
+    let response = with_limit_headers(response, binding, &applied);
+    Ok(with_request_id(response, request_id.as_deref()))
 }
 
 /// A peek succeeds whatever the decision.
@@ -51,22 +68,6 @@ fn status(op: Op, is_allowed: bool) -> StatusCode {
         true => StatusCode::OK,
         false => StatusCode::TOO_MANY_REQUESTS,
     }
-}
-
-/// Applies `op` to all checks or to none of them, and counts the decisions.
-pub(super) async fn apply(
-    api: &HttpApi,
-    op: Op,
-    checks: &[RateCheck],
-) -> Result<Applied, RequestError> {
-    let charges: SmallVec<[Charge<'_>; 4]> = checks.iter().map(RateCheck::charge).collect();
-    let applied = api.limiter.engine().apply(op, &charges).await?;
-    match applied.allowed() {
-        true => checks.iter().for_each(|check| api.count_decision(op, check, &applied)),
-        // The others were not charged.
-        false => api.count_decision(op, &checks[applied.binding()], &applied),
-    }
-    Ok(applied)
 }
 
 /// Decides about a described request by the policy.
@@ -124,8 +125,10 @@ fn admission_response(admission: &Admission) -> ApiResponse {
                 RefusalReason::NoPermit(_) => StatusCode::SERVICE_UNAVAILABLE,
                 _ => StatusCode::TOO_MANY_REQUESTS,
             };
-            let response = body.with_limit_name(refusal.rule.name()).to_response(status);
-            with_binding_headers(response, refusal.binding())
+            let id = refusal.request_id.as_deref();
+            let body = body.with_limit_name(refusal.rule.name()).with_request_id(id);
+            let response = with_binding_headers(body.to_response(status), refusal.binding());
+            with_request_id(response, id)
         }
     }
 }

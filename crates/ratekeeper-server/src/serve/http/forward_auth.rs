@@ -81,7 +81,7 @@ impl ForwardAuthError {
 }
 
 /// The headers of the described request: those of the proxy's own request.
-struct HeaderMapView<'a>(&'a HeaderMap);
+pub(super) struct HeaderMapView<'a>(pub(super) &'a HeaderMap);
 
 impl Headers for HeaderMapView<'_> {
     fn each<'h>(&'h self, name: &str, show: &mut dyn FnMut(&'h [u8])) {
@@ -162,7 +162,7 @@ pub(super) async fn authorize<B>(
             peer: Some(peer),
             ..described.attributes(now.get())
         };
-        api.limiter.decide_under(policy.clone(), &attributes, now)
+        api.forward_auth.decide_under(policy.clone(), &attributes, now)
     };
     let admission = deciding.await;
     let mut response = admission_response(policy.policy().response_settings(), &admission, denied);

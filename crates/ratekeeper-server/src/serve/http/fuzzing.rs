@@ -15,7 +15,7 @@ use crate::serve::request_metrics::RequestMetrics;
 pub fn http_api(bytes: &[u8]) {
     static API: LazyLock<Arc<HttpApi>> = LazyLock::new(|| {
         let metrics = RequestMetrics::new(Arc::default());
-        HttpApi::new(crate::fuzzing::limiter(), Arc::default(), None, metrics)
+        HttpApi::new(&crate::fuzzing::limiter(), Arc::default(), None, metrics)
     });
     let at = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let (path, body) = bytes.split_at(at);

@@ -19,11 +19,16 @@ mod routes;
 
 use std::sync::Arc;
 
-use ratekeeper::{Clock, Decision, Engine, Op, PolicyLimiter, SystemClock};
+use http::HeaderMap;
+use ratekeeper::refusals::Decided;
+use ratekeeper::tower::X_REQUEST_ID;
+use ratekeeper::{Applied, Charge, Clock, Engine, Micros, PolicyLimiter, RequestIds, SystemClock};
 
 use super::grpc::rls::RateLimitService;
+use super::recorded::{outcome_of, record_check};
 use super::request_metrics::RequestMetrics;
 use crate::tokens::Tokens;
+use forward_auth::HeaderMapView;
 use request::RateCheck;
 
 pub(crate) use connection::HttpApiHandler;
@@ -31,6 +36,8 @@ pub(crate) use connection::HttpApiHandler;
 /// What the requests of the HTTP API share.
 pub(crate) struct HttpApi {
     limiter: PolicyLimiter,
+    /// The same limiter, for requests that proxies ask about.
+    forward_auth: PolicyLimiter,
     /// Decides about Envoy's descriptors, if there are limits for them.
     envoy: Option<Arc<RateLimitService>>,
     /// The tokens of which requests need one.
@@ -38,14 +45,24 @@ pub(crate) struct HttpApi {
     metrics: Arc<RequestMetrics>,
 }
 
+/// Checks by limits of the caller, and the decision on their charges.
+#[derive(Clone, Copy)]
+struct Checked<'a> {
+    checks: &'a [RateCheck],
+    charges: &'a [Charge<'a>],
+    applied: &'a Applied,
+}
+
 impl HttpApi {
     pub(crate) fn new(
-        limiter: PolicyLimiter,
+        limiter: &PolicyLimiter,
         tokens: Arc<Tokens>,
         envoy: Option<Arc<RateLimitService>>,
         metrics: Arc<RequestMetrics>,
     ) -> Arc<Self> {
-        Arc::new(Self { limiter, envoy, tokens, metrics })
+        let forward_auth = limiter.for_requests("forward_auth", X_REQUEST_ID.as_str());
+        let limiter = limiter.for_requests("http", X_REQUEST_ID.as_str());
+        Arc::new(Self { limiter, forward_auth, envoy, tokens, metrics })
     }
 
     /// Whether the server is to get requests.
@@ -57,16 +74,29 @@ impl HttpApi {
         self.limiter.engine()
     }
 
-    /// Counts a decision by a limit of the caller, which the policy's telemetry does not see.
-    fn count_decision(&self, op: Op, check: &RateCheck, decision: &Decision) {
-        if op == Op::Check {
-            self.count_key(check.limit.name(), &check.key, decision.allowed());
-        }
+    /// Returns the id of a request, or a new one.
+    fn request_id(&self, headers: &HeaderMap) -> Arc<str> {
+        let own = RequestIds::of_headers(X_REQUEST_ID.as_str(), &HeaderMapView(headers));
+        own.unwrap_or_else(|| self.limiter.refusals().new_request_id())
     }
 
-    fn count_key(&self, limit_name: &str, key: &str, is_allowed: bool) {
-        let now = self.limiter.engine().now();
-        self.metrics.top.count(limit_name, key.as_bytes(), !is_allowed, now);
+    /// Counts and records the decision on charges by limits of the caller, which the policy's telemetry does not see.
+    fn record_check(&self, checked: &Checked<'_>, request_id: Option<&Arc<str>>) {
+        let Checked { checks, charges, applied } = *checked;
+        let (is_allowed, now) = (applied.allowed(), self.limiter.engine().now());
+        // The others were not charged if one is denied.
+        let binding = applied.binding();
+        let counted = if is_allowed { checks } else { &checks[binding..=binding] };
+        for check in counted {
+            self.count_key(check.limit.name(), &check.key, is_allowed, now);
+        }
+        let (limit, key) = (checks[binding].limit.name(), checks[binding].key.as_bytes());
+        let decided = Decided::new(limit, key, outcome_of(is_allowed), now).by(request_id, "http");
+        record_check(&self.limiter, &decided, charges, applied);
+    }
+
+    fn count_key(&self, limit_name: &str, key: &str, is_allowed: bool, now: Micros) {
+        self.metrics.top.count(limit_name, key.as_bytes(), outcome_of(is_allowed), now);
     }
 
     fn now_us(&self) -> u64 {

@@ -1,18 +1,26 @@
 //! `/v1/acquire` and `/v1/release`: permits, of which a bounded number is held at a time. With a shared store
 //! any server can release them.
 
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use ratekeeper::PermitError;
+use ratekeeper::refusals::{Decided, Details, RecordedReason};
+use ratekeeper::telemetry::Outcome;
 use serde_json::json;
 
 use super::HttpApi;
 use super::error::RequestError;
 use super::json_fields;
 use super::reservations::too_many_held;
-use super::response::{ApiResponse, json_response, not_held_response, store_error_response};
+use super::response::{
+    ApiResponse, json_response, not_held_response, store_error_response, with_request_id,
+};
 use crate::serve::caller_limit::{DEFAULT_NAME, checked_name};
 
-pub(super) async fn acquire(api: &HttpApi, body: &[u8]) -> Result<ApiResponse, RequestError> {
+pub(super) async fn acquire(
+    api: &HttpApi,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<ApiResponse, RequestError> {
     let object = json_fields::parse_object(body)?;
     json_fields::check_known(&object, &["key", "max", "name", "valid_ms"])?;
     let key = json_fields::key(&object)?;
@@ -27,15 +35,21 @@ pub(super) async fn acquire(api: &HttpApi, body: &[u8]) -> Result<ApiResponse, R
         Ok(held) => held,
         Err(error) => return Ok(too_many_held(&error)),
     };
-    api.count_key(name, &key, held.is_some());
+    let now = api.engine().now();
+    api.count_key(name, &key, held.is_some(), now);
     Ok(match held {
         Some(id) => {
             let permit = id.to_string();
             json_response(StatusCode::OK, &json!({ "allowed": true, "max": max, "permit": permit }))
         }
         None => {
-            let denied = json!({ "allowed": false, "max": max });
-            json_response(StatusCode::TOO_MANY_REQUESTS, &denied)
+            let id = api.request_id(headers);
+            let decided = Decided::new(name, key.as_bytes(), Outcome::Denied, now);
+            api.limiter.refusals().record(&decided.by(Some(&id), "http"), || {
+                Details::new(RecordedReason::InFlight { max }, false)
+            });
+            let denied = json!({ "allowed": false, "max": max, "request_id": &*id });
+            with_request_id(json_response(StatusCode::TOO_MANY_REQUESTS, &denied), Some(&id))
         }
     })
 }

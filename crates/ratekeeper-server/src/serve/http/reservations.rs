@@ -1,19 +1,23 @@
 //! `/v1/reserve` and `/v1/settle`: an estimate is charged first, and corrected to the actual cost later, by any
 //! server that shares the store.
 
-use http::StatusCode;
-use ratekeeper::{Op, ReservationError, ReserveError};
+use http::{HeaderMap, StatusCode};
+use ratekeeper::{ReservationError, ReserveError};
 
-use super::HttpApi;
 use super::error::RequestError;
 use super::json_fields;
 use super::request::RateCheck;
 use super::response::{
     ApiResponse, DecisionBody, error_response, not_held_response, store_error_response,
-    with_limit_headers,
+    with_limit_headers, with_request_id,
 };
+use super::{Checked, HttpApi};
 
-pub(super) async fn reserve(api: &HttpApi, body: &[u8]) -> Result<ApiResponse, RequestError> {
+pub(super) async fn reserve(
+    api: &HttpApi,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<ApiResponse, RequestError> {
     let object = json_fields::parse_object(body)?;
     let check = RateCheck::parse(&object, &["valid_ms"])?;
     if check.has_max_debt() {
@@ -27,13 +31,17 @@ pub(super) async fn reserve(api: &HttpApi, body: &[u8]) -> Result<ApiResponse, R
         Err(error) => return Ok(too_many_held(&error)),
     };
     let applied = reserved.applied();
-    api.count_decision(Op::Check, &check, applied);
-    let body = DecisionBody::new(&check.limit, applied, applied.is_degraded());
+    let request_id = (!applied.allowed()).then(|| api.request_id(headers));
+    let (checks, charges) = (std::slice::from_ref(&check), &[check.charge()]);
+    api.record_check(&Checked { checks, charges, applied }, request_id.as_ref());
+    let body = DecisionBody::new(&check.limit, applied, applied.is_degraded())
+        .with_request_id(request_id.as_deref());
     let response = match reserved.id() {
         Some(id) => body.with_reservation(id.to_string()).to_response(StatusCode::OK),
         None => body.to_response(StatusCode::TOO_MANY_REQUESTS),
     };
-    Ok(with_limit_headers(response, &check.limit, applied))
+    let response = with_limit_headers(response, &check.limit, applied);
+    Ok(with_request_id(response, request_id.as_deref()))
 }
 
 pub(super) async fn settle(api: &HttpApi, body: &[u8]) -> Result<ApiResponse, RequestError> {

@@ -43,6 +43,9 @@ pub(super) struct DecisionBody<'a> {
     decisions: Vec<DecisionBody<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reservation: Option<String>,
+    /// Of a refusal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
 }
 
 impl<'a> DecisionBody<'a> {
@@ -65,6 +68,7 @@ impl<'a> DecisionBody<'a> {
             reason: None,
             decisions: Vec::new(),
             reservation: None,
+            request_id: None,
         }
     }
 
@@ -84,6 +88,7 @@ impl<'a> DecisionBody<'a> {
             reason: Some(reason),
             decisions: Vec::new(),
             reservation: None,
+            request_id: None,
         }
     }
 
@@ -94,6 +99,10 @@ impl<'a> DecisionBody<'a> {
 
     pub(super) fn with_reservation(self, id: String) -> Self {
         Self { reservation: Some(id), ..self }
+    }
+
+    pub(super) fn with_request_id(self, request_id: Option<&'a str>) -> Self {
+        Self { request_id, ..self }
     }
 
     pub(super) fn with_delay(self, delay: Duration) -> Self {
@@ -136,6 +145,14 @@ pub(super) fn with_limit_headers(
         decision,
         response.headers_mut(),
     );
+    response
+}
+
+/// Adds the id of a refused request.
+pub(super) fn with_request_id(mut response: ApiResponse, id: Option<&str>) -> ApiResponse {
+    if let Some(Ok(id)) = id.map(HeaderValue::try_from) {
+        response.headers_mut().insert(ratekeeper::tower::X_REQUEST_ID, id);
+    }
     response
 }
 

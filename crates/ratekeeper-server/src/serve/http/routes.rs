@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 use http::header::{ALLOW, WWW_AUTHENTICATE};
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body::Body;
 use ratekeeper::Op;
 
@@ -50,14 +50,15 @@ where
     if request.method() != Method::POST {
         return method_not_allowed("POST", "use POST with a JSON body");
     }
-    let body = match read_body(request.into_body(), BodyLimits::of_message(BODY_MAX)).await {
+    let (parts, body) = request.into_parts();
+    let body = match read_body(body, BodyLimits::of_message(BODY_MAX)).await {
         Ok(body) => body,
         Err(error) => return body_error_response(&error),
     };
     // The futures of the other routes are larger and boxed, so that the one of a check stays small.
     let handled = match route {
-        ApiRoute::Check => check::check(api, &body, Op::Check).await,
-        other => Box::pin(other.handle(api, &body)).await,
+        ApiRoute::Check => check::check(api, &parts.headers, &body, Op::Check).await,
+        other => Box::pin(other.handle(api, &parts.headers, &body)).await,
     };
     handled.unwrap_or_else(|error| error.to_response())
 }
@@ -93,13 +94,18 @@ impl ApiRoute {
         })
     }
 
-    async fn handle(self, api: &HttpApi, body: &[u8]) -> Result<ApiResponse, RequestError> {
+    async fn handle(
+        self,
+        api: &HttpApi,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<ApiResponse, RequestError> {
         match self {
-            Self::Peek => check::check(api, body, Op::Peek).await,
+            Self::Peek => check::check(api, headers, body, Op::Peek).await,
             Self::Reset => reset::reset(api, body).await,
-            Self::Reserve => reservations::reserve(api, body).await,
+            Self::Reserve => reservations::reserve(api, headers, body).await,
             Self::Settle => reservations::settle(api, body).await,
-            Self::Acquire => permits::acquire(api, body).await,
+            Self::Acquire => permits::acquire(api, headers, body).await,
             Self::Release => permits::release(api, body).await,
             Self::Descriptors => Ok(descriptors(api, body).await),
             Self::Check | Self::ForwardAuth => unreachable!("handled by the caller"),

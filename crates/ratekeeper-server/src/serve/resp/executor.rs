@@ -48,8 +48,7 @@ impl Executor<'_> {
             Step::Rate(command) => match command.run(server.limiter.engine(), now).try_now() {
                 Ok(finished) => {
                     let mut reply = ReplyWriter::new(out, session.protocol);
-                    let outcome = finished.write(command.action, command.format, &mut reply);
-                    server.count_key(command.limit, command.key, outcome, now);
+                    let outcome = command.reply(&finished, server, now, &mut reply);
                     server.trace(command.limit, outcome, finished.is_degraded(), now);
                     self.tally.add(outcome);
                     Executed::Replied(Flow::Continue)

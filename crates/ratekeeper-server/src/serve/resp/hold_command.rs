@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ratekeeper::refusals::{Decided, Details, RecordedReason};
 use ratekeeper::{
-    Charge, Cost, HoldId, Limit, MaxDebt, PermitError, ReservationError, ReserveError, Reserved,
-    Settled, TooManyHeld,
+    Charge, Cost, HoldId, Limit, MaxDebt, Micros, PermitError, ReservationError, ReserveError,
+    Reserved, Settled, TooManyHeld,
 };
 
 use super::RespServer;
 use super::codec::ReplyWriter;
-use super::rate_command::write_named;
+use super::rate_command::{ReplyId, write_named};
+use crate::serve::recorded::{outcome_of, record_check};
 use crate::serve::request_metrics::Outcome;
 
 /// A command about a reservation or a permit. It owns what it needs, because it may wait for the store.
@@ -52,11 +54,7 @@ impl HoldCommand {
         let began = engine.now();
         let finished = match &self {
             Self::Reserve { limit, key, estimate, overdraft, valid } => {
-                let charge = Charge::new(limit, key);
-                let charge = match overdraft {
-                    Some(max_debt) => charge.overdraft(*max_debt),
-                    None => charge,
-                };
+                let charge = reserve_charge(limit, key, *overdraft);
                 HoldResult::Reserved(engine.reserve(&[charge], *estimate, *valid).await)
             }
             Self::Settle { id, actual } => {
@@ -68,6 +66,7 @@ impl HoldCommand {
             Self::Release { id } => HoldResult::Released(engine.release(*id).await),
         };
         let is_degraded = finished.is_degraded();
+        self.record(&finished, server, began);
         let outcome = finished.write(reply);
         if let Self::Reserve { limit, .. } = &self {
             server.trace(limit, outcome, is_degraded, began);
@@ -78,12 +77,44 @@ impl HoldCommand {
         outcome
     }
 
+    /// Records whether a reservation or a permit was refused.
+    fn record(&self, finished: &HoldResult, server: &RespServer, now: Micros) {
+        let name = self.limit_name();
+        match (self, finished) {
+            (
+                Self::Reserve { limit, key, estimate, overdraft, .. },
+                HoldResult::Reserved(Ok(reserved)),
+            ) => {
+                let applied = reserved.applied();
+                let decided = Decided::new(name, key, outcome_of(applied.allowed()), now);
+                let charge = reserve_charge(limit, key, *overdraft).cost(*estimate);
+                let decided = decided.by(None, "resp");
+                record_check(&server.limiter, &decided, &[charge], applied);
+            }
+            (Self::Acquire { key, max, .. }, HoldResult::Acquired { held: Ok(None), .. }) => {
+                let decided = Decided::new(name, key, outcome_of(false), now).by(None, "resp");
+                server.limiter.refusals().record(&decided, || {
+                    Details::new(RecordedReason::InFlight { max: *max }, false)
+                });
+            }
+            _ => {}
+        }
+    }
+
     fn limit_name(&self) -> &str {
         match self {
             Self::Reserve { limit, .. } => limit.name(),
             Self::Acquire { name, .. } => name,
             Self::Settle { .. } | Self::Release { .. } => "",
         }
+    }
+}
+
+fn reserve_charge<'c>(limit: &'c Limit, key: &'c [u8], overdraft: Option<MaxDebt>) -> Charge<'c> {
+    let charge = Charge::new(limit, key);
+    match overdraft {
+        Some(max_debt) => charge.overdraft(max_debt),
+        None => charge,
     }
 }
 
@@ -99,7 +130,7 @@ impl HoldResult {
                 write_named(
                     applied,
                     applied.is_degraded(),
-                    &[("reservation", reserved.id())],
+                    &[("reservation", ReplyId::Hold(reserved.id()))],
                     reply,
                 );
                 Outcome::of(applied.allowed())

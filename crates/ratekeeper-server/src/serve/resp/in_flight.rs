@@ -35,16 +35,16 @@ impl InFlight {
         protocol: RespVersion,
         began: Micros,
     ) -> Self {
-        let RateCommand { action, limit, key, format, .. } = *command;
+        let RateCommand { action, limit, key, cost, overdraft, format } = *command;
         let (server, limit) = (Arc::clone(server), Arc::clone(limit));
         let key = Box::<[u8]>::from(key);
         let reply = async move {
             let finished = running.finish().await;
             let mut bytes = Vec::new();
-            let outcome =
-                finished.write(action, format, &mut ReplyWriter::new(&mut bytes, protocol));
             let now = server.limiter.engine().now();
-            server.count_key(&limit, &key, outcome, now);
+            let command = RateCommand { action, limit: &limit, key: &key, cost, overdraft, format };
+            let mut reply = ReplyWriter::new(&mut bytes, protocol);
+            let outcome = command.reply(&finished, &server, now, &mut reply);
             server.metrics.record(&Tally::one(outcome), now.since(began));
             server.trace(&limit, outcome, finished.is_degraded(), began);
             bytes

@@ -35,6 +35,7 @@ use ratekeeper_core::{Limit, Micros};
 
 use super::request_metrics::{Outcome, ProtocolMetrics, RequestMetrics};
 use crate::listener::{ConnectionLimit, Timeouts};
+use crate::serve::recorded::outcome_of;
 use crate::top::Top;
 use crate::trace::{self, DecisionInfo, DecisionSpan};
 
@@ -90,14 +91,9 @@ impl RespServer {
 
     /// Counts a decision for the list of top keys.
     #[inline]
-    fn count_key(&self, limit: &Limit, key: &[u8], outcome: Outcome, now: Micros) {
-        self.count_name(limit.name(), key, outcome, now);
-    }
-
-    #[inline]
     fn count_name(&self, limit_name: &str, key: &[u8], outcome: Outcome, now: Micros) {
         if let Outcome::Allowed | Outcome::Denied = outcome {
-            self.top.count(limit_name, key, outcome == Outcome::Denied, now);
+            self.top.count(limit_name, key, outcome_of(outcome == Outcome::Allowed), now);
         }
     }
 

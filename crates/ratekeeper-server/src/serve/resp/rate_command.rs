@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use ratekeeper::refusals::Decided;
 use ratekeeper::{Applied, Charge, ChargesError, Cost, Decision, Engine, HoldId, Limit, MaxDebt};
 use ratekeeper::{MaybeReady, Micros, Op, StoreError, Wait};
 
+use super::RespServer;
 use super::codec::ReplyWriter;
 use super::hold_command::write_id;
+use crate::serve::recorded::{outcome_of, record_check};
 use crate::serve::request_metrics::Outcome;
 
 /// A command that applies a limit to a key.
@@ -52,15 +55,47 @@ impl RateCommand<'_> {
     /// Applies the command at a time that was read from the engine's clock.
     #[inline]
     pub(super) fn run(&self, engine: &Engine, now: Micros) -> Running {
-        let charge = Charge::new(self.limit, self.key).cost(self.cost);
-        let charge = match self.overdraft {
-            Some(max_debt) => charge.overdraft(max_debt),
-            None => charge,
-        };
+        let charge = self.charge();
         match self.action {
             Action::Apply(op) => Running::Apply(engine.apply_at(op, &[charge], now)),
             Action::Reset => Running::Reset(engine.reset(&charge)),
         }
+    }
+
+    #[inline]
+    fn charge(&self) -> Charge<'_> {
+        let charge = Charge::new(self.limit, self.key).cost(self.cost);
+        match self.overdraft {
+            Some(max_debt) => charge.overdraft(max_debt),
+            None => charge,
+        }
+    }
+
+    /// Writes the reply, records the decision, and counts it. Only a check counts as allowed or denied.
+    #[inline]
+    pub(super) fn reply(
+        &self,
+        finished: &Finished,
+        server: &RespServer,
+        now: Micros,
+        reply: &mut ReplyWriter<'_>,
+    ) -> Outcome {
+        let checked = match (finished, self.action) {
+            (Finished::Applied(Ok(applied)), Action::Apply(Op::Check)) => Some(applied),
+            _ => None,
+        };
+        let is_denied = checked.is_some_and(|applied| !applied.allowed());
+        let has_id = is_denied && self.format == ReplyFormat::Named;
+        let request_id = has_id.then(|| server.limiter.refusals().new_request_id());
+        if let Some(applied) = checked {
+            let outcome = outcome_of(!is_denied);
+            let decided = Decided::new(self.limit.name(), self.key, outcome, now);
+            let decided = decided.by(request_id.as_ref(), "resp");
+            record_check(&server.limiter, &decided, &[self.charge()], applied);
+        }
+        let outcome = finished.write(self.action, self.format, request_id.as_deref(), reply);
+        server.count_name(self.limit.name(), self.key, outcome, now);
+        outcome
     }
 }
 
@@ -84,17 +119,17 @@ impl Running {
 }
 
 impl Finished {
-    /// Writes the reply. Only a check counts as allowed or denied.
     #[inline]
-    pub(super) fn write(
+    fn write(
         &self,
         action: Action,
         format: ReplyFormat,
+        request_id: Option<&str>,
         reply: &mut ReplyWriter<'_>,
     ) -> Outcome {
         match self {
             Self::Applied(Ok(applied)) => {
-                format.write(applied, applied.is_degraded(), reply);
+                format.write(applied, applied.is_degraded(), request_id, reply);
                 match action {
                     Action::Apply(Op::Check) => Outcome::of(applied.allowed()),
                     _ => Outcome::Other,
@@ -122,11 +157,20 @@ fn write_error(error: &dyn std::error::Error, reply: &mut ReplyWriter<'_>) -> Ou
 
 impl ReplyFormat {
     #[inline]
-    fn write(self, decision: &Decision, is_degraded: bool, reply: &mut ReplyWriter<'_>) {
+    fn write(
+        self,
+        decision: &Decision,
+        is_degraded: bool,
+        request_id: Option<&str>,
+        reply: &mut ReplyWriter<'_>,
+    ) {
         match self {
             Self::Throttle => write_throttle(decision, decision.wait(), reply),
             Self::ThrottlePeek => write_throttle(decision, Wait::None, reply),
-            Self::Named => write_named(decision, is_degraded, &[], reply),
+            Self::Named => {
+                let ids = request_id.map(|id| ("request_id", ReplyId::Request(id)));
+                write_named(decision, is_degraded, ids.as_slice(), reply);
+            }
         }
     }
 }
@@ -146,11 +190,19 @@ fn write_throttle(decision: &Decision, wait: Wait, reply: &mut ReplyWriter<'_>) 
     reply.count((decision.reset_after().as_micros() as u64).div_ceil(1_000_000));
 }
 
+/// An id in a reply.
+pub(super) enum ReplyId<'a> {
+    /// Of a reservation, or none.
+    Hold(Option<HoldId>),
+    /// Of a refused request.
+    Request(&'a str),
+}
+
 /// Writes a decision, and ids with their names.
 pub(super) fn write_named(
     decision: &Decision,
     is_degraded: bool,
-    ids: &[(&str, Option<HoldId>)],
+    ids: &[(&str, ReplyId<'_>)],
     reply: &mut ReplyWriter<'_>,
 ) {
     reply.map(8 + usize::from(decision.is_cut()) + ids.len());
@@ -179,6 +231,9 @@ pub(super) fn write_named(
     }
     for (name, id) in ids {
         reply.text(name);
-        write_id(*id, reply);
+        match id {
+            ReplyId::Hold(id) => write_id(*id, reply),
+            ReplyId::Request(id) => reply.text(id),
+        }
     }
 }

@@ -5,7 +5,8 @@ use ratekeeper::policy::envoy::{
     Descriptor, DescriptorLimit, DescriptorQuota, MatchedLimits, Unit,
 };
 use ratekeeper::{
-    CHARGES_MAX, Charge, ChargeKind, ChargesError, Cost, Decision, Limit, Op, PolicyLimiter, Wait,
+    CHARGES_MAX, Charge, ChargeKind, ChargesError, Cost, Decision, DecisionInputs, Limit, Op,
+    PolicyLimiter, Wait,
 };
 use smallvec::SmallVec;
 
@@ -28,6 +29,8 @@ pub(super) struct DescriptorCheck<'m> {
     /// Whether the decision was made without the store, because it is unavailable.
     pub(super) is_degraded: bool,
     pub(super) key: &'m str,
+    /// What the decision was computed from, if it is a denial and binding.
+    pub(super) inputs: Option<Box<DecisionInputs>>,
     hits: Hits,
 }
 
@@ -141,6 +144,7 @@ pub(super) fn checks_of<'m>(
             decision: None,
             is_degraded: false,
             key: matched.key(),
+            inputs: None,
             hits: hits.under(limit, is_before),
         }));
     }
@@ -302,10 +306,14 @@ async fn apply(
         return Ok(true);
     }
     let applied = limiter.engine().apply(op, &charges).await?;
+    let is_denied = matches!(op, Op::Check | Op::Peek) && !applied.allowed();
+    let inputs = is_denied.then(|| limiter.engine().denial_inputs(&charges, &applied));
+    let binding = indices[applied.binding()];
     for (index, decision) in indices.into_iter().zip(applied.decisions()) {
         checks[index].decision = Some(*decision);
         checks[index].is_degraded = applied.is_degraded();
     }
+    checks[binding].inputs = inputs.map(Box::new);
     Ok(applied.allowed())
 }
 

@@ -213,7 +213,7 @@ impl RateLimitService {
         increment(if is_allowed { &self.counters.ok } else { &self.counters.over_limit });
         let decided = checks.iter().filter(|check| !check.is_shadow);
         let decided: DescriptorChecks<'_> = decided.cloned().collect();
-        self.record(&decided, is_allowed, self.limiter.engine().now());
+        self.record(&decided, is_allowed, None, self.limiter.engine().now());
     }
 }
 

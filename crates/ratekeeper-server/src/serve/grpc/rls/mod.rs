@@ -18,6 +18,7 @@ mod metadata;
 mod metrics;
 pub(super) mod proto;
 mod quota;
+mod record;
 mod reset;
 mod response;
 #[cfg(test)]
@@ -285,10 +286,14 @@ impl RateLimitService {
         let has_open_quota = self.has_open_quota(&matched);
         descriptors::decide(&self.limiter, &mut checks, has_open_quota).await?;
         let now = self.limiter.engine().now();
-        let response = response::response(request, &checks, &self.settings, now);
+        let mut response = response::response(request, &checks, &self.settings, now);
         let is_over_limit = response.is_over_limit();
+        let request_id = is_over_limit.then(|| self.limiter.refusals().new_request_id());
+        if let Some(id) = &request_id {
+            response.add_request_id(id);
+        }
         self.count_response(&checks, is_over_limit);
-        self.record(&checks, !is_over_limit, now);
+        self.record(&checks, !is_over_limit, request_id.as_ref(), now);
         if trace::is_on() {
             *about = descriptors::decision_info(&checks);
         }
@@ -306,27 +311,5 @@ impl RateLimitService {
     /// Whether a descriptor in quota mode has no limit.
     fn has_open_quota(&self, matched: &[Option<MatchedLimits<'_>>]) -> bool {
         self.settings.modes.is_quota && matched.iter().any(Option::is_none)
-    }
-
-    /// Counts the decisions of the limits. A limit that was not charged because another one denied the
-    /// request has made no decision.
-    fn record(&self, checks: &[DescriptorCheck<'_>], is_allowed: bool, now: Micros) {
-        let metrics = self.limit_metrics.load();
-        for check in checks.iter().filter(|check| check.is_charge()) {
-            let (counters, is_over) = (metrics.of(check.limit), check.is_over_limit());
-            match (is_over, check.is_shadow) {
-                (true, true) => increment(&counters.shadow_denied),
-                (true, false) if is_allowed => increment(&counters.over_quota),
-                (true, false) => increment(&counters.denied),
-                (false, _) if is_allowed => increment(&counters.allowed),
-                (false, _) => continue,
-            }
-            let is_near = |decision| self.settings.near_limit.is_near(decision);
-            if is_allowed && check.decision.as_ref().is_some_and(is_near) {
-                increment(&counters.near_limit);
-            }
-            let is_denied = is_over && !check.is_shadow && !is_allowed;
-            self.metrics.top.count(check.limit.label(), check.key.as_bytes(), is_denied, now);
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use ratekeeper::Micros;
 use ratekeeper::policy::envoy::{DescriptorQuota, Unit};
-use ratekeeper::tower::set_headers_of;
+use ratekeeper::tower::{X_REQUEST_ID, set_headers_of};
 
 use super::RateLimitSettings;
 use super::descriptors::{DescriptorCheck, is_unlimited};
@@ -18,6 +18,15 @@ use super::proto::{
 impl RateLimitResponse {
     pub(super) fn is_over_limit(&self) -> bool {
         self.overall_code == Code::OverLimit as i32
+    }
+
+    /// Adds a header with the id of a refused request.
+    pub(super) fn add_request_id(&mut self, id: &str) {
+        self.response_headers_to_add.push(HeaderValue {
+            key: X_REQUEST_ID.as_str().to_string(),
+            value: id.to_string(),
+            raw_value: Vec::new(),
+        });
     }
 }
 
