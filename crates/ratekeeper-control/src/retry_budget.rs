@@ -28,7 +28,7 @@ pub struct RetryBudgetConfig {
 }
 
 impl RetryBudgetConfig {
-    /// 20% of the requests and one retry per second, over 10 seconds.
+    /// 20% of the requests and three retries per second, over 10 seconds.
     pub const DEFAULT: Self =
         Self { percent: 20, floor_per_sec: 3, window: Duration::from_secs(10) };
 

@@ -1,18 +1,21 @@
 //! Logs that real servers write in this test.
 
 use std::io::Cursor;
+use std::net::UdpSocket;
 use std::sync::Arc;
 
 use ratekeeper_lab::replay::{Logs, ReadOptions, ReplayOptions, replay};
 use ratekeeper_policy::Policy;
 use ratekeeper_testkit::http1::Client;
-use ratekeeper_testkit::{Caddy, Envoy, Nginx, Traefik, wait_until};
+use ratekeeper_testkit::{Caddy, Envoy, HaProxy, Nginx, Traefik, wait_until};
 
 const REQUESTS: u64 = 12;
 
 /// Sends requests, waits until all are logged, and replays the log.
-fn check(address: std::net::SocketAddr, format: &str, log: impl Fn() -> String) {
+fn check(address: std::net::SocketAddr, format: &str, mut log: impl FnMut() -> String) {
     let mut client = Client::connect(address);
+    // Traefik accepts connections before it has routes, and logs no request without one.
+    wait_until("requests are served", || client.get("/").status() == 200);
     for number in 0..REQUESTS {
         client.get(&format!("/items/{number}?a=b"));
     }
@@ -55,6 +58,32 @@ fn a_log_of_traefik_is_replayed() {
          services: {{ web: {{ loadBalancer: {{ servers: [{{ url: '{url}' }}] }} }} }} }}"
     ));
     check(traefik.address(), "traefik", || traefik.log());
+}
+
+const HTTPLOG: &str = "option httplog";
+const OK: &str = "http-request return status 200 content-type text/plain string ok";
+
+#[test]
+fn a_log_of_haproxy_is_replayed() {
+    let haproxy = HaProxy::start(&["log stdout format raw local0", HTTPLOG, OK]);
+    check(haproxy.address(), "haproxy", || haproxy.log());
+}
+
+#[test]
+fn a_log_of_haproxy_by_syslog_is_replayed() {
+    for format in ["rfc3164", "rfc5424"] {
+        let syslog = UdpSocket::bind("127.0.0.1:0").unwrap();
+        syslog.set_nonblocking(true).unwrap();
+        let log = format!("log {} format {format} local0", syslog.local_addr().unwrap());
+        let haproxy = HaProxy::start(&[&log, HTTPLOG, OK]);
+        let (mut lines, mut datagram) = (String::new(), [0; 4096]);
+        check(haproxy.address(), "haproxy", || {
+            while let Ok(length) = syslog.recv(&mut datagram) {
+                lines.push_str(&String::from_utf8_lossy(&datagram[..length]));
+            }
+            lines.clone()
+        });
+    }
 }
 
 /// Starts Envoy with an access log to standard output, and a direct response to every request.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::io::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use smallvec::SmallVec;
 
@@ -30,6 +30,22 @@ pub(crate) struct RequestContext<'p: 'r, 'r> {
     has_read_json: Cell<bool>,
     #[cfg(feature = "jwt")]
     token: OnceCell<TokenClaims>,
+}
+
+/// Appends an address as `Display` writes it, which takes several times as long.
+fn write_ipv4(addr: Ipv4Addr, key: &mut Vec<u8>) {
+    for (i, octet) in addr.octets().into_iter().enumerate() {
+        if i > 0 {
+            key.push(b'.');
+        }
+        if octet >= 100 {
+            key.push(b'0' + octet / 100);
+        }
+        if octet >= 10 {
+            key.push(b'0' + octet / 10 % 10);
+        }
+        key.push(b'0' + octet % 10);
+    }
 }
 
 /// An identity that a limit requires and the request does not have.
@@ -140,9 +156,13 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
         let network = self.policy.client_ip.key(self.client()?);
         let mut key = Vec::with_capacity(48);
         let is_whole = network.prefix_len() == network.max_prefix_len();
-        let _ = match is_whole {
-            true => write!(key, "{}", network.addr()),
-            false => write!(key, "{network}"),
+        let _ = match network.addr() {
+            IpAddr::V4(addr) if is_whole => {
+                write_ipv4(addr, &mut key);
+                Ok(())
+            }
+            addr if is_whole => write!(key, "{addr}"),
+            _ => write!(key, "{network}"),
         };
         Some(key)
     }
@@ -242,6 +262,21 @@ impl<'p: 'r, 'r> RequestContext<'p, 'r> {
                 key.value(&client);
             }
             None => key.fallback(""),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_written_as_it_is_displayed() {
+        for octet in 0..=255u8 {
+            let addr = Ipv4Addr::new(octet, 255 - octet, 7, octet);
+            let mut key = Vec::new();
+            write_ipv4(addr, &mut key);
+            assert_eq!(String::from_utf8(key).unwrap(), addr.to_string());
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::build;
 use crate::client_ip::ClientIp;
 use crate::condition::Condition;
 use crate::format;
-use crate::identity::{Identity, Source};
+use crate::identity::{Identity, Key, Source};
 use crate::index::Index;
 use crate::json_fields::JsonPaths;
 use crate::json_schema::json_schema;
@@ -335,6 +335,40 @@ impl Policy {
     /// Returns the names of all identities, including the client's address.
     pub fn identities(&self) -> impl Iterator<Item = &str> {
         self.identities.iter().map(|identity| identity.name.as_str())
+    }
+
+    /// Returns the key under which a limit of this policy counts the requests with this value of its identity, such as
+    /// `user=ann` for `ann`. `None` if it does not count by exactly one identity, or by the first of several.
+    ///
+    /// ```
+    /// # mod ratekeeper { pub use ratekeeper_policy as policy; pub use ratekeeper_policy::*; }
+    /// use ratekeeper::policy::NoSources;
+    /// use ratekeeper::Policy;
+    ///
+    /// let text = "
+    /// version: 1
+    /// limits:
+    ///   - { name: api, per: ip, rate: 100/minute }
+    ///   - { name: all, rate: 9000/minute }
+    /// ";
+    /// let policy = Policy::parse("policy.yaml", text, &NoSources)?;
+    /// let [api, all] = policy.limits() else { unreachable!() };
+    /// let key = policy.key_of(api, "192.0.2.1").expect("it counts by one identity");
+    /// assert_eq!(key.to_string(), "ip=192.0.2.1");
+    /// assert_eq!(policy.key_of(all, "192.0.2.1"), None);
+    /// # Ok::<(), ratekeeper::PolicyErrors>(())
+    /// ```
+    #[must_use]
+    pub fn key_of(&self, limit: &LimitRule, value: &str) -> Option<Key> {
+        let [id] = *limit.per else { return None };
+        let identity = &self.identities[id];
+        if matches!(identity.source, Source::FirstOf(_)) {
+            return None;
+        }
+        let mut key = Key::default();
+        key.begin(&identity.name);
+        key.value(&identity.source.canonical(value));
+        Some(key)
     }
 
     /// Returns the names of the identities that the application supplies.

@@ -1,9 +1,10 @@
 // One key in every limit: what is left, when it resets, and starting it afresh.
 import { element } from "./dom.js";
 import { shortText, spanText } from "./format.js";
-import { post } from "./api.js";
+import { get, post } from "./api.js";
+import { number, scrollTable } from "./listing.js";
+import { refusalList } from "./refusals.js";
 
-const number = (text) => element("td", { class: "number" }, text);
 const wait = (us) => (us === null || us === undefined ? "–" : us === 0 ? "now" : `in ${spanText(us)}`);
 
 // Returns the page, with a key to look up if there is one.
@@ -17,25 +18,25 @@ export function keys(key) {
   async function find() {
     try {
       const found = await post("/v1/keys", { key: field.value });
-      result.replaceChildren(table(found));
+      const { refusals } = await get(`/v1/refusals?n=20&key=${encodeURIComponent(field.value)}`);
+      result.replaceChildren(table(found), refusalList(refusals, "None is in the log."));
     } catch (error) {
       result.replaceChildren(element("p", { class: "error" }, error.message));
     }
   }
 
-  function table({ key: looked, limits }) {
+  function table({ limits }) {
+    if (!limits.length) return element("p", {}, "No limit counts by one identity. Use a whole key, as the lists under Limits show it.");
     const rows = limits.map((state) => element("tr", {},
       element("th", { scope: "row" }, state.limit),
+      element("td", {}, state.key),
       element("td", {}, state.amount),
       element("td", {}, !state.known ? "the store did not respond" : !state.is_used ? "not used" : state.allowed ? "allows" : "refuses"),
       number(state.known ? `${shortText(state.remaining)} of ${shortText(state.capacity)}` : "–"),
       number(state.allowed ? "–" : wait(state.retry_after_us)),
       number(state.is_used ? wait(state.reset_after_us) : "–"),
-      element("td", {}, state.is_used ? element("button", { type: "button", class: "reset-key", "aria-label": `Reset in ${state.limit}`, onclick: () => confirmReset(looked, state.limit) }, "Reset") : null)));
-    const names = ["Limit", "Amount", "Now", "Remaining", "Next request", "Full again", ""];
-    return element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "State" }, element("table", {},
-      element("thead", {}, element("tr", {}, ...names.map((name, i) => element("th", { scope: "col", class: i > 2 && i < 6 ? "number" : null }, name)))),
-      element("tbody", {}, ...rows)));
+      element("td", { class: "number" }, state.is_used ? element("button", { type: "button", class: "reset-key", "aria-label": `Reset in ${state.limit}`, onclick: () => confirmReset(state.key, state.limit) }, "Reset") : null)));
+    return scrollTable("State", ["Limit", "Key", "Amount", "Now"], ["Remaining", "Next request", "Full again", "Reset"], rows);
   }
 
   function confirmReset(looked, limit) {
@@ -59,7 +60,7 @@ export function keys(key) {
   return {
     title: "Keys",
     nodes: [element("h1", {}, "Keys"),
-      element("p", { class: "caption" }, "A key is what a limit counts by, as the lists under Limits show it, such as user=ann. Looking it up charges nothing."),
+      element("p", { class: "caption" }, "A key is what a limit counts by, as the lists under Limits show it, such as user=ann. The value alone is enough where a limit counts by one identity. Looking it up charges nothing."),
       form, result, dialog],
     update() {},
   };

@@ -3,10 +3,10 @@ import { element } from "./dom.js";
 import { shortText } from "./format.js";
 import { decisions, historyCharts } from "./series.js";
 import { get } from "./api.js";
+import { listing, number, scrollTable } from "./listing.js";
 
 const link = (name) => `#/limits/${encodeURIComponent(name)}`;
 const share = (part, all) => (all ? `${((100 * part) / all).toFixed(1)}%` : "–");
-const number = (text) => element("td", { class: "number" }, text);
 
 function row({ name, rule, mode, last_minute: minute, total }) {
   const all = minute.allowed + minute.denied + minute.shadow_denied;
@@ -21,13 +21,12 @@ function row({ name, rule, mode, last_minute: minute, total }) {
     number(shortText(total.denied)));
 }
 
-const COLUMNS = ["Limit", "Rule", "Mode", "Requests", "Refused", "Shadow", "Near the limit", "Refused in all"];
+const TEXTS = ["Limit", "Rule", "Mode"];
+const NUMBERS = ["Requests", "Refused", "Shadow", "Near the limit", "Refused in all"];
 
 function table(limits) {
   if (!limits.length) return element("p", {}, "The policy has no limits.");
-  return element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Limits" }, element("table", {},
-    element("thead", {}, element("tr", {}, ...COLUMNS.map((name, i) => element("th", { scope: "col", class: i > 2 ? "number" : null }, name)))),
-    element("tbody", {}, ...limits.map(row))));
+  return scrollTable("Limits", TEXTS, NUMBERS, limits.map(row));
 }
 
 function keyTable(title, keys) {
@@ -35,12 +34,7 @@ function keyTable(title, keys) {
     element("td", {}, limit),
     element("td", {}, element("a", { href: `#/keys/${encodeURIComponent(key)}` }, truncated ? `${key}…` : key)),
     number(shortText(count))));
-  return element("section", {}, element("h2", {}, title), rows.length
-    ? element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": title }, element("table", {},
-      element("thead", {}, element("tr", {}, ...["Limit", "Key", "Count"].map((name, i) =>
-        element("th", { scope: "col", class: i === 2 ? "number" : null }, name)))),
-      element("tbody", {}, ...rows)))
-    : element("p", {}, "None yet."));
+  return listing(title, ["Limit", "Key"], ["Count"], rows, "None yet.");
 }
 
 // Returns lists of the hottest and most refused keys, of all limits or of one.

@@ -4,8 +4,14 @@ import { Unauthorized, events, get, setToken } from "./api.js";
 import { overview } from "./overview.js";
 import { limits } from "./limits.js";
 import { keys } from "./keys.js";
+import { protection } from "./protection.js";
+import { refusals } from "./refusals.js";
+import { tryPage } from "./try.js";
 
-const PAGES = [["overview", "Overview", overview], ["limits", "Limits", limits], ["keys", "Keys", keys]];
+const PAGES = [
+  ["overview", "Overview", overview], ["limits", "Limits", limits], ["refusals", "Refusals", refusals], ["keys", "Keys", keys],
+  ["protection", "Protection", protection], ["try", "Try", tryPage],
+];
 const RETRY_MS = 2000;
 const main = document.getElementById("main");
 const connection = document.getElementById("connection");

@@ -1,11 +1,13 @@
 //! The admin listener: health, metrics, the policy and its errors, the console.
 
+mod access;
+
 use std::net::TcpListener as StdListener;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, ORIGIN, WWW_AUTHENTICATE};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -14,7 +16,10 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::body::{BodyLimits, read_body};
-use crate::console::{self, Console, EventStream, InvalidKeyRequest, MoreReadings};
+use crate::console::{
+    self, Console, EventStream, InvalidKeyRequest, InvalidSimulation, MoreReadings,
+};
+use crate::explain::explain_described;
 use crate::listener::tls::Tls;
 use crate::listener::{
     self, Accepted, ConnectionHandler, ConnectionLimit, Drain, InFlightLimit, ListenerConfig,
@@ -22,7 +27,9 @@ use crate::listener::{
 };
 use crate::metrics::{self, Page};
 use crate::reload::{LoadStatus, PolicyFile, reload};
-use crate::tokens::Tokens;
+use crate::serve::RequestError;
+use access::AccessError;
+pub(crate) use access::AdminAccess;
 
 const HELP: &str = "\
 GET  /healthz           liveness
@@ -38,6 +45,8 @@ GET  /v1/history        rates over time: ?span=5m, 1h or 24h, and &limit=NAME
 GET  /v1/events         the status once a second, as server-sent events
 POST /v1/keys           what each limit has left for a key, by a body such as {\"key\": \"k-123\"}
 POST /v1/keys/reset     start a key afresh in a limit: {\"key\": \"k-123\", \"limit\": \"search\"}
+POST /v1/explain        which limits apply to a request, and what is left: {\"request\": {\"path\": \"/search\"}}
+POST /v1/simulate       a limit against traffic: {\"rate\": \"100/minute\", \"traffic\": \"burst\"}
 POST /v1/policy/reload  reload the policy file
 ";
 
@@ -50,10 +59,7 @@ const NO_REFUSAL: &str = "the log has no refusal with this id: it is of another 
 /// What the admin listener shows.
 pub(crate) struct Admin {
     pub(crate) policy: Arc<PolicyFile>,
-    /// Needed for everything but health checks.
-    pub(crate) tokens: Arc<Tokens>,
-    /// Enough to read what names no keys.
-    pub(crate) read_tokens: Arc<Tokens>,
+    pub(crate) access: AdminAccess,
     /// Why no requests may be sent, if so.
     pub(crate) not_ready: Box<dyn Fn() -> Option<&'static str> + Send + Sync>,
     /// Metrics beside those of the policy.
@@ -62,20 +68,13 @@ pub(crate) struct Admin {
     pub(crate) more_readings: MoreReadings,
     /// The limits for Envoy, if there are any.
     pub(crate) envoy: Option<StatusReport>,
+    /// The upstreams of a gateway.
+    pub(crate) upstreams: Option<StatusReport>,
     pub(crate) console: Console,
 }
 
 /// A response at once, or one that goes on.
 type AdminBody = Either<Full<Bytes>, EventStream>;
-
-/// What a client may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
-    /// Everything: see keys, change something.
-    Full,
-    /// Read what names no keys.
-    Read,
-}
 
 const BODY_MAX: usize = 64 << 10;
 
@@ -146,19 +145,8 @@ async fn respond(admin: &Admin, request: Request<Incoming>) -> Response<AdminBod
     {
         return file.map(|text| Either::Left(Full::from(text)));
     }
-    let is_probe = matches!(&*path, "/healthz" | "/readyz");
-    let access = match admin.access(request.headers()) {
-        Some(access) => access,
-        None if is_probe => Access::Read,
-        None => return unauthorized().map(Either::Left),
-    };
-    if method == Method::POST && is_of_another_site(request.headers()) {
-        let message = "requests of other sites are rejected\n";
-        return text(StatusCode::FORBIDDEN, message.into()).map(Either::Left);
-    }
-    if access == Access::Read && needs_full_access(&method, &path) {
-        let message = "this token may not see keys or change anything\n";
-        return text(StatusCode::FORBIDDEN, message.into()).map(Either::Left);
+    if let Err(error) = admin.access.check(&method, &path, request.headers()) {
+        return denied(error).map(Either::Left);
     }
     if (&method, &*path) == (&Method::GET, "/v1/events") {
         return events(admin);
@@ -199,44 +187,27 @@ async fn respond_at_once(
             Ok(history) => full(StatusCode::OK, "application/json", history.to_string()),
             Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
         },
-        (&Method::POST, "/v1/keys" | "/v1/keys/reset") => keys(admin, request).await,
+        (&Method::POST, "/v1/keys" | "/v1/keys/reset" | "/v1/explain" | "/v1/simulate") => {
+            post(admin, path, request).await
+        }
         (&Method::GET, "/v1/envoy") => match &admin.envoy {
             Some(envoy) => json(StatusCode::OK, &envoy()),
             None => text(StatusCode::NOT_FOUND, "there are no limits for Envoy\n".into()),
         },
         (_, "/healthz" | "/readyz" | "/metrics" | "/v1/policy" | "/v1/policy/reload")
         | (_, "/v1/top" | "/v1/envoy" | "/v1/refusals" | "/v1/status" | "/v1/history")
-        | (_, "/v1/events" | "/v1/keys" | "/v1/keys/reset") => {
+        | (_, "/v1/events" | "/v1/keys" | "/v1/keys/reset" | "/v1/explain" | "/v1/simulate") => {
             text(StatusCode::METHOD_NOT_ALLOWED, HELP.into())
         }
         _ => text(StatusCode::NOT_FOUND, HELP.into()),
     }
 }
 
-impl Admin {
-    /// Returns what a request may do, or `None` if it needs a token.
-    fn access(&self, headers: &HeaderMap) -> Option<Access> {
-        let needs_token = !self.tokens.is_empty() || !self.read_tokens.is_empty();
-        if !needs_token || self.tokens.has_bearer(headers) {
-            return Some(Access::Full);
-        }
-        self.read_tokens.has_bearer(headers).then_some(Access::Read)
+fn denied(error: AccessError) -> Response<Full<Bytes>> {
+    if error != AccessError::NoToken {
+        return text(StatusCode::FORBIDDEN, format!("{error}\n"));
     }
-}
-
-fn needs_full_access(method: &Method, path: &str) -> bool {
-    method == Method::POST || matches!(path, "/v1/top" | "/v1/keys")
-}
-
-/// Whether a page of another site made a browser send this request.
-fn is_of_another_site(headers: &HeaderMap) -> bool {
-    let Some(origin) = headers.get(ORIGIN) else { return false };
-    let authority = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
-    authority.is_none() || authority != headers.get(HOST).and_then(|host| host.to_str().ok())
-}
-
-fn unauthorized() -> Response<Full<Bytes>> {
-    let mut response = text(StatusCode::UNAUTHORIZED, "a valid bearer token is needed\n".into());
+    let mut response = text(StatusCode::UNAUTHORIZED, format!("{error}\n"));
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
 }
@@ -253,24 +224,46 @@ fn events(admin: &Admin) -> Response<AdminBody> {
     response
 }
 
-async fn keys(admin: &Admin, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let is_reset = request.uri().path() == "/v1/keys/reset";
+/// Why the body of a POST is rejected.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+enum PostError {
+    Key(#[from] InvalidKeyRequest),
+    Request(#[from] RequestError),
+    Simulation(#[from] InvalidSimulation),
+}
+
+impl PostError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Key(InvalidKeyRequest::Store(_)) | Self::Simulation(InvalidSimulation::Busy) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            _ => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+/// Responds to a request with a JSON body.
+async fn post(admin: &Admin, path: &str, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let body = match read_body(request.into_body(), BodyLimits::of_message(BODY_MAX)).await {
         Ok(body) => body,
         Err(error) => return text(StatusCode::BAD_REQUEST, format!("{error}\n")),
     };
-    let limiter = admin.policy.limiter();
-    let result = match is_reset {
-        true => console::reset(limiter, &body).await,
-        false => console::lookup(limiter, &body).await,
-    };
-    match result {
+    match posted(admin, path, &body).await {
         Ok(result) => json(StatusCode::OK, &result),
-        Err(error @ InvalidKeyRequest::Store(_)) => {
-            text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"))
-        }
-        Err(error) => text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+        Err(error) => text(error.status(), format!("{error}\n")),
     }
+}
+
+async fn posted(admin: &Admin, path: &str, body: &[u8]) -> Result<Value, PostError> {
+    let limiter = admin.policy.limiter();
+    Ok(match path {
+        "/v1/keys" => console::lookup(limiter, body).await?,
+        "/v1/keys/reset" => console::reset(limiter, body).await?,
+        "/v1/explain" => explain_described(limiter, body).await?,
+        _ => admin.console.simulate(body).await?,
+    })
 }
 
 fn top(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {

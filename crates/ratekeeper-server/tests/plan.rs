@@ -91,3 +91,32 @@ fn percentiles_of_a_file_are_exact() {
     assert!(text.contains(&expected), "{expected}: {text}");
     assert!(text.contains("each request takes one of the 1000 measured latencies"), "{text}");
 }
+
+#[test]
+fn a_limit_from_a_log_refuses_no_more_of_it_than_was_allowed() {
+    let folder = tempfile::tempdir().unwrap();
+    // 40 clients, of which each sends more at a time than the one before.
+    let lines = (0..6_000u64).filter(|i| i % 97 < i % 40).map(|i| {
+        let (client, minute, second) = (i % 40, i / 600, i / 10 % 60);
+        format!(
+            "192.0.2.{client} - - [10/Oct/2026:13:{minute:02}:{second:02} +0000] \"GET / HTTP/1.1\" 200 1\n"
+        )
+    });
+    fs::write(folder.path().join("access.log"), lines.collect::<String>()).unwrap();
+    let run = |args: &str| ratekeeper(folder.path(), &args.split(' ').collect::<Vec<_>>());
+    for algorithm in ["token_bucket", "sliding_counter", "fixed_window"] {
+        let written = run(&format!(
+            "plan --log access.log --per ip --refuse-at-most 0.5% --algorithm {algorithm} --write {algorithm}.yaml"
+        ));
+        assert!(written.status.success(), "{written:?}");
+        let checked = run(&format!("check --strict {algorithm}.yaml"));
+        assert!(checked.status.success(), "{checked:?}");
+        let replay = format!("replay access.log {algorithm}.yaml --format json --fail-if");
+        let judged = |condition: &str| {
+            let args: Vec<_> = replay.split(' ').chain([condition]).collect();
+            ratekeeper(folder.path(), &args).status.code()
+        };
+        assert_eq!(judged("refused > 0.5%"), Some(0), "{algorithm}");
+        assert_eq!(judged("refused >= 0"), Some(3), "{algorithm}");
+    }
+}

@@ -112,6 +112,13 @@ impl Browser {
         self.post(&format!("/element/{element}/value"), &json!({ "text": text }));
     }
 
+    /// Presses and releases a key, wherever the focus is.
+    pub fn press(&self, key: &str) {
+        let action = |kind| json!({ "type": kind, "value": key });
+        let keyboard = json!({ "type": "key", "id": "keyboard", "actions": [action("keyDown"), action("keyUp")] });
+        self.post("/actions", &json!({ "actions": [keyboard] }));
+    }
+
     /// Moves the pointer over an element: these parts of its width and height, from -0.5 to 0.5, from its middle.
     /// With `drag_to`, presses there, moves to these parts, and releases.
     pub fn pointer(&self, selector: &str, at: (f64, f64), drag_to: Option<(f64, f64)>) {
@@ -169,8 +176,17 @@ impl Browser {
 
     /// Writes a picture of the whole page to the folder `screens` of the build directory, and returns its path.
     pub fn screenshot(&self, name: &str) -> PathBuf {
-        let full = json!({ "format": "png", "captureBeyondViewport": true });
-        let picture = self.devtools("Page.captureScreenshot", &full);
+        self.capture(name, true)
+    }
+
+    /// Writes a picture of what a window of the current size shows.
+    pub fn screenshot_of_window(&self, name: &str) -> PathBuf {
+        self.capture(name, false)
+    }
+
+    fn capture(&self, name: &str, is_whole_page: bool) -> PathBuf {
+        let options = json!({ "format": "png", "captureBeyondViewport": is_whole_page });
+        let picture = self.devtools("Page.captureScreenshot", &options);
         let bytes = STANDARD.decode(picture["data"].as_str().expect("a picture")).expect("base64");
         let file = screens().join(format!("{name}.png"));
         fs::write(&file, bytes).expect("write a picture");

@@ -264,7 +264,7 @@ impl Client {
 
     /// Sends a GET request, and reads the response.
     pub fn get(&mut self, path: &str) -> Response {
-        self.request(&format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"))
+        self.request(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
     }
 
     /// Sends a request, and reads the response.

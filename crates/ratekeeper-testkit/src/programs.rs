@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub(crate) fn redis_server() -> PathBuf {
     installed("redis-server")
@@ -42,10 +42,19 @@ pub(crate) fn promtool() -> PathBuf {
 }
 
 pub(crate) fn nginx() -> PathBuf {
-    // On Debian it is in a directory that is only in root's PATH.
-    in_path("nginx")
-        .or_else(|| Some(PathBuf::from("/usr/sbin/nginx")).filter(|file| file.is_file()))
-        .unwrap_or_else(|| missing("nginx"))
+    for_root("nginx")
+}
+
+pub(crate) fn haproxy() -> PathBuf {
+    for_root("haproxy")
+}
+
+/// Finds a program that is on Debian in a directory that is only in root's PATH.
+fn for_root(program: &str) -> PathBuf {
+    let installed = Path::new("/usr/sbin").join(program);
+    in_path(program)
+        .or_else(|| Some(installed).filter(|file| file.is_file()))
+        .unwrap_or_else(|| missing(program))
 }
 
 pub(crate) fn valkey_server() -> PathBuf {

@@ -8,6 +8,7 @@ use ratekeeper_policy::attributes::Target;
 
 use super::record::AccessRecord;
 use super::time::TimeCache;
+use super::usage;
 
 /// What a field of a log means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +48,15 @@ pub(crate) fn header(name: &str) -> Field {
 }
 
 impl Field {
+    /// Whether one of these attributes may depend on it. Of headers that are not read, only those that a browser sends
+    /// with every request are certain not to have the client's address.
+    pub(crate) fn is_read_by(&self, attributes: &[&ReadAttribute]) -> bool {
+        let Self::Header(name) = self else { return true };
+        let is_header =
+            |of: &&ReadAttribute| matches!(of, ReadAttribute::Header(read) if **read == **name);
+        !matches!(&**name, "referer" | "user-agent") || attributes.iter().any(is_header)
+    }
+
     /// Adds a value to the record. A value of `-`, or an empty one, is none.
     pub(crate) fn fill<'a>(
         &'a self,
@@ -243,6 +253,10 @@ impl LogFields {
             ReadAttribute::Custom(name) => {
                 has(&|of| matches!(of, Field::Named(known) if **known == **name))
                     || name == "user" && has(&|of| *of == Field::User)
+            }
+            ReadAttribute::Usage => {
+                let is_usage = |known: &str| usage::names().any(|name| name == known);
+                has(&|of| matches!(of, Field::Named(known) if is_usage(known)))
             }
             ReadAttribute::Status => has(&|of| *of == Field::Status),
             ReadAttribute::ResponseHeader(name) => {

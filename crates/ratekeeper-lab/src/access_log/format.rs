@@ -8,6 +8,7 @@ use super::json::{HeaderOf, JsonFields};
 use super::record::{AccessRecord, LineError};
 use super::template::{Template, TemplateError};
 use super::time::TimeCache;
+use super::usage;
 
 /// How many characters of a line an error shows.
 const SHOWN_MAX: usize = 120;
@@ -118,12 +119,20 @@ impl LogFormat {
         self.name
     }
 
-    /// Also reads fields of lines of JSON that are named as what a policy reads: a header as `x_api_key`, `x-api-key` or
+    /// Skips headers that no policy reads. Also reads fields of lines of JSON that are named as what a policy reads: a header as `x_api_key`, `x-api-key` or
     /// `http_x_api_key`, an identity by its own name.
     #[must_use]
     pub fn reading<'r>(mut self, attributes: impl Iterator<Item = &'r ReadAttribute>) -> Self {
-        let LineFormat::Json(fields) = &mut self.line else { return self };
         let attributes: Vec<_> = attributes.collect();
+        let fields = match &mut self.line {
+            LineFormat::Json(fields) => fields,
+            LineFormat::Template(template)
+            | LineFormat::AfterSyslog(template)
+            | LineFormat::Commented(template) => {
+                template.retain(|field| field.is_read_by(&attributes));
+                return self;
+            }
+        };
         let headers = attributes.iter().filter_map(|attribute| match attribute {
             ReadAttribute::Header(name) => Some((name.as_str(), HeaderOf::Request)),
             ReadAttribute::Cookie(_) => Some(("cookie", HeaderOf::Request)),
@@ -134,6 +143,9 @@ impl LogFormat {
         for attribute in attributes {
             match attribute {
                 ReadAttribute::Custom(name) => fields.add(name, Field::Named(name.as_str().into())),
+                ReadAttribute::Usage => {
+                    usage::names().for_each(|name| fields.add(name, Field::Named(name.into())));
+                }
                 ReadAttribute::Header(name) => {
                     let folded = name.replace('-', "_");
                     for spelling in [name, &folded, &format!("http_{folded}")] {
@@ -181,15 +193,26 @@ impl LogFormat {
         times: &mut TimeCache,
     ) -> Result<AccessRecord<'a>, LineError> {
         let mut record = AccessRecord::default();
+        self.parse_into(line, times, &mut record)?;
+        Ok(record)
+    }
+
+    /// Reads a line into an empty record, which need not be moved.
+    pub(crate) fn parse_into<'a>(
+        &'a self,
+        line: &'a str,
+        times: &mut TimeCache,
+        record: &mut AccessRecord<'a>,
+    ) -> Result<(), LineError> {
         match &self.line {
             _ if line.is_empty() => return Err(LineError::Blank),
-            LineFormat::Template(template) => template.parse(line, times, &mut record)?,
-            LineFormat::Json(fields) => fields.parse(line, times, &mut record)?,
+            LineFormat::Template(template) => template.parse(line, times, record)?,
+            LineFormat::Json(fields) => fields.parse(line, times, record)?,
             LineFormat::AfterSyslog(template) => {
-                template.parse(haproxy::without_syslog(line), times, &mut record)?;
+                template.parse(haproxy::without_syslog(line), times, record)?;
             }
             LineFormat::Commented(_) if line.starts_with('#') => return Err(LineError::Blank),
-            LineFormat::Commented(template) => template.parse(line, times, &mut record)?,
+            LineFormat::Commented(template) => template.parse(line, times, record)?,
         }
         let is_method = |byte: u8| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_');
         if record.at.get() == 0 {
@@ -201,6 +224,6 @@ impl LogFormat {
         {
             return Err(LineError::Request);
         }
-        Ok(record)
+        Ok(())
     }
 }

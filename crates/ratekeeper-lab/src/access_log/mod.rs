@@ -24,6 +24,7 @@ mod lines;
 mod record;
 mod template;
 mod time;
+mod usage;
 
 pub use compression::decompressed;
 pub use field::LogFields;

@@ -59,7 +59,7 @@ impl AccessRecord<'_> {
     }
 
     /// Returns the value of a field of the log that has no meaning of its own, or of the user.
-    fn field(&self, name: &str) -> Option<&str> {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let named = self.fields.iter().find(|(known, _)| *known == name);
         let user = || self.user.as_deref().filter(|_| name == "user");
         named.map(|(_, value)| &**value).or_else(user)

@@ -105,6 +105,13 @@ impl Template {
         template
     }
 
+    /// Skips the fields that are not wanted.
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(&Field) -> bool) {
+        for part in self.parts.iter_mut().filter(|part| !is_wanted(&part.field)) {
+            part.field = Field::Skip;
+        }
+    }
+
     pub(crate) fn fields(&self) -> impl Iterator<Item = &Field> {
         self.parts.iter().map(|part| &part.field)
     }
@@ -152,7 +159,10 @@ fn find(text: &[u8], start: usize, until: &[u8], has_escapes: bool) -> Option<us
     loop {
         let found = from + memchr::memchr(until[0], text.get(from..)?)?;
         let is_escaped = has_escapes && until[0] == b'"' && is_escaped(&text[..found]);
-        if !is_escaped && text[found..].starts_with(until) {
+        // Faster than comparing slices: the text is short, and its first byte is there.
+        let mut rest = until[1..].iter().zip(&text[found + 1..]);
+        let is_whole = text.len() - found >= until.len() && rest.all(|(one, other)| one == other);
+        if !is_escaped && is_whole {
             return Some(found);
         }
         from = found + 1;

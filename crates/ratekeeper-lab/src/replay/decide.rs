@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ratekeeper_core::Decision;
 use ratekeeper_policy::{Amount, AppliedLimit};
-use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op};
+use ratekeeper_stores::{CHARGES_MAX, Charge, MemoryStore, Op, Verdict};
 use smallvec::SmallVec;
 
 use super::in_flight::{Correction, InFlight};
@@ -59,15 +59,29 @@ struct Enforced {
     /// The index of the charge whose limit has the least left.
     binding: Option<usize>,
     delay_us: u64,
-    decisions: SmallVec<[(usize, Decision); 4]>,
+    /// The indices of the charges that the verdict is about.
+    rates: SmallVec<[usize; 4]>,
+    verdict: Option<Verdict>,
 }
 
 impl Enforced {
     /// Returns what a limit did to a request that was admitted.
     fn outcome(&self, index: usize) -> Outcome {
-        let decision = self.decisions.iter().find(|(of, _)| *of == index);
-        let delay_us = decision.map_or(0, |(_, decision)| delay_us(decision));
+        let mut decisions = self.decisions();
+        // Most requests are not delayed by any limit.
+        let delay_us = match self.delay_us {
+            0 => 0,
+            _ => {
+                decisions.find(|(of, _)| *of == index).map_or(0, |(_, decision)| delay_us(decision))
+            }
+        };
         Outcome::Admitted { delay_us, is_binding: self.binding == Some(index) }
+    }
+
+    /// Returns the decision on each rate, with the index of its charge.
+    fn decisions(&self) -> impl Iterator<Item = (usize, &Decision)> {
+        let decisions = self.verdict.iter().flat_map(Verdict::decisions);
+        self.rates.iter().copied().zip(decisions)
     }
 }
 
@@ -136,8 +150,8 @@ impl<'v> Run<'v> {
         let enforced = self.enforce(request, charges);
         if enforced.refused_by.is_none() {
             self.totals.delayed += u64::from(enforced.delay_us > 0);
-            for (index, decision) in &enforced.decisions {
-                self.settle(request, &charges[*index], decision);
+            for (index, decision) in enforced.decisions() {
+                self.settle(request, &charges[index], decision);
             }
         }
         let refused_rule = enforced.refused_by.map(|by| self.rule_of(&charges[by]));
@@ -145,25 +159,26 @@ impl<'v> Run<'v> {
         let mut is_shadow_refused = false;
         let mut decided = ADMITTED;
         for (index, charge) in charges.iter().enumerate() {
-            let limit = Arc::clone(&self.limits[charge.variant as usize]);
+            let limit = &self.limits[charge.variant as usize];
+            let (tier, is_share) = (limit.tier(), limit.is_share());
             let rule = limit.rule.id();
             let outcome = match refused_rule {
                 Some(by) if by == rule => Outcome::Refused,
                 Some(_) => Outcome::RefusedElsewhere,
                 None if limit.is_enforced => enforced.outcome(index),
-                None => match self.shadow(request, charge, &limit) && shadow_share != Some(rule) {
+                None => match self.shadow(request, charge) && shadow_share != Some(rule) {
                     true => Outcome::Admitted { delay_us: 0, is_binding: false },
                     false => Outcome::ShadowRefused,
                 },
             };
             // A share comes before its limit, and is a part of it.
-            if limit.is_share() {
+            if is_share {
                 shadow_share = (outcome == Outcome::ShadowRefused).then_some(rule);
                 continue;
             }
             is_shadow_refused |= outcome == Outcome::ShadowRefused;
             let (key, at_us) = (request.batch.key(charge), request.at.get());
-            let slot = self.stats[rule].record(charge, key, limit.tier(), at_us, outcome);
+            let slot = self.stats[rule].record(charge, key, tier, at_us, outcome);
             if outcome == Outcome::Refused {
                 decided = Decided { is_refused: true, by: Some((rule, slot)) };
             }
@@ -179,9 +194,13 @@ impl<'v> Run<'v> {
     /// Charges the limits that are enforced: all or none.
     fn enforce(&mut self, request: &LoggedRequest<'_>, all: &[BatchCharge]) -> Enforced {
         let Self { limits, store, in_flight, .. } = self;
-        let mut enforced =
-            Enforced { refused_by: None, binding: None, delay_us: 0, decisions: SmallVec::new() };
-        let mut rates: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut enforced = Enforced {
+            refused_by: None,
+            binding: None,
+            delay_us: 0,
+            rates: SmallVec::new(),
+            verdict: None,
+        };
         let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
         let mut held: SmallVec<[usize; 1]> = SmallVec::new();
         for (index, charge) in all.iter().enumerate() {
@@ -192,7 +211,7 @@ impl<'v> Run<'v> {
             let key = request.batch.key(charge);
             match limit.charge_to(key, charge.cost) {
                 Some(charge) => {
-                    rates.push(index);
+                    enforced.rates.push(index);
                     charges.push(charge);
                 }
                 None if request.duration_us().is_none() => {}
@@ -203,17 +222,16 @@ impl<'v> Run<'v> {
         if enforced.refused_by.is_none() && !charges.is_empty() {
             match store.apply_now(Op::Check, &charges, request.at) {
                 Ok(verdict) => {
-                    enforced.binding = Some(rates[verdict.binding()]);
+                    enforced.binding = Some(enforced.rates[verdict.binding()]);
                     enforced.refused_by = enforced.binding.filter(|_| !verdict.allowed());
                     enforced.delay_us =
                         u64::try_from(verdict.delay().as_micros()).unwrap_or(u64::MAX);
-                    enforced.decisions =
-                        rates.iter().copied().zip(verdict.decisions().iter().copied()).collect();
+                    enforced.verdict = Some(verdict);
                 }
                 // The limits of a policy differ in name, so there are more than can be charged together.
                 Err(_) => {
                     debug_assert!(charges.len() > CHARGES_MAX);
-                    enforced.refused_by = Some(rates[0]);
+                    enforced.refused_by = Some(enforced.rates[0]);
                 }
             }
         }
@@ -231,12 +249,8 @@ impl<'v> Run<'v> {
     }
 
     /// Charges a limit in shadow mode. Returns whether it would have admitted the request.
-    fn shadow(
-        &mut self,
-        request: &LoggedRequest<'_>,
-        charge: &BatchCharge,
-        limit: &Arc<AppliedLimit>,
-    ) -> bool {
+    fn shadow(&mut self, request: &LoggedRequest<'_>, charge: &BatchCharge) -> bool {
+        let limit = &self.limits[charge.variant as usize];
         let key = request.batch.key(charge);
         if let Amount::Concurrency { .. } = limit.amount() {
             let Some(duration_us) = request.duration_us() else { return true };

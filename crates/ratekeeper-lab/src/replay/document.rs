@@ -58,14 +58,19 @@ impl ReplayResult {
                 .iter()
                 .map(|line| format!("\n{}:{}: {}: {}", line.file, line.line, line.why, line.text));
             let first = shown.collect::<String>();
-            format!(
-                "{} lines ({part}) are no requests and are left out; the first:{first}",
-                grouped(read.skipped)
-            )
+            match read.skipped {
+                1 => format!("1 line ({part}) is no request and is left out:{first}"),
+                lines => {
+                    let lines = grouped(lines);
+                    format!(
+                        "{lines} lines ({part}) are no requests and are left out; the first:{first}"
+                    )
+                }
+            }
         });
         let late = (read.late > 0).then(|| {
             format!(
-                "{} requests are further out of order than --reorder and were decided later than they were made",
+                "requests that are further out of order than --reorder, and were decided later than they were made: {}",
                 grouped(read.late)
             )
         });

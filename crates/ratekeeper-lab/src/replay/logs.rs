@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ratekeeper_core::Micros;
 use ratekeeper_policy::{Policy, ReadAttribute};
 
+use super::notes::policy_notes;
 use super::pipeline;
 use super::request::{LoggedRequest, Variants};
 use super::summary::ReadSummary;
@@ -140,6 +141,12 @@ impl Logs {
         Ok(Self { logs, options, fields, progress: Box::new(|_| {}) })
     }
 
+    /// Returns no logs at all.
+    pub(super) fn none() -> Self {
+        let (options, fields) = (ReadOptions::default(), LogFields::default());
+        Self { logs: Vec::new(), options, fields, progress: Box::new(|_| {}) }
+    }
+
     /// Calls `progress` now and then while the logs are read.
     #[must_use]
     pub fn on_progress(self, progress: impl FnMut(&ReadProgress) + 'static) -> Self {
@@ -150,6 +157,18 @@ impl Logs {
     #[must_use]
     pub fn fields(&self) -> &LogFields {
         &self.fields
+    }
+
+    /// Returns what of these policies is replayed otherwise than a running limiter would decide: see [`policy_notes`].
+    #[must_use]
+    pub fn notes<'p>(&self, policies: impl IntoIterator<Item = &'p Policy>) -> Vec<String> {
+        let mut notes: Vec<String> = Vec::new();
+        for note in policies.into_iter().flat_map(|policy| policy_notes(policy, &self.fields)) {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        notes
     }
 
     /// Returns the names of the logs and of their formats, in the order of their first requests.

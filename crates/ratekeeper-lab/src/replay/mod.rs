@@ -23,7 +23,7 @@ mod threshold;
 
 pub use demand::{Demand, SCALES_SECS};
 pub use logs::{Logs, OpenLogError, ReadOptions, ReadProgress};
-pub use notes::missing_attributes;
+pub use notes::policy_notes;
 pub use replay_logs::{ReplayOptions, replay};
 pub use request::{LoggedCharge, LoggedRequest};
 pub use result::{

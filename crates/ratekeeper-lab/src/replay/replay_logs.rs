@@ -6,7 +6,6 @@ use ratekeeper_policy::Policy;
 
 use super::decide::Run;
 use super::logs::Logs;
-use super::notes::missing_attributes;
 use super::request::Variants;
 use super::result::{Changes, PolicyResult, ReplayResult, limit_changes};
 
@@ -63,12 +62,7 @@ pub fn replay(
     options: ReplayOptions,
 ) -> ReplayResult {
     let policies: Vec<&Arc<Policy>> = [policy].into_iter().chain(other).collect();
-    let mut notes: Vec<String> = Vec::new();
-    for note in policies.iter().flat_map(|policy| missing_attributes(policy, logs.fields())) {
-        if !notes.contains(&note) {
-            notes.push(note);
-        }
-    }
+    let notes = logs.notes(policies.iter().map(|policy| &***policy));
     let variants: Vec<_> =
         policies.iter().map(|policy| Variants::new(Arc::clone(policy))).collect();
     let mut runs: Vec<_> = variants.iter().map(|of| Run::new(of, options.keys_max)).collect();

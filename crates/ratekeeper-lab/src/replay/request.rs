@@ -1,9 +1,11 @@
 //! Requests of a log as batches of what they are charged, without a reference to their lines.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use foldhash::fast::FixedState;
 use ratekeeper_core::{Cost, Micros};
 use ratekeeper_policy::{AppliedLimit, LimitVariant, Policy};
 
@@ -135,7 +137,53 @@ impl<'b> LoggedRequest<'b> {
     }
 }
 
+/// How large a batch is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BatchSizes {
+    requests: usize,
+    subjects: usize,
+    charges: usize,
+    keys: usize,
+}
+
 impl Batch {
+    /// Creates an empty batch with room for as much as another one has, and some more.
+    pub(super) fn with_capacity(sizes: BatchSizes) -> Self {
+        let room = |size: usize| size + size / 8;
+        Self {
+            requests: Vec::with_capacity(room(sizes.requests)),
+            subjects: Vec::with_capacity(room(sizes.subjects)),
+            charges: Vec::with_capacity(room(sizes.charges)),
+            keys: Vec::with_capacity(room(sizes.keys)),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn sizes(&self) -> BatchSizes {
+        BatchSizes {
+            requests: self.requests.len(),
+            subjects: self.subjects.len(),
+            charges: self.charges.len(),
+            keys: self.keys.len(),
+        }
+    }
+
+    /// Adds what a limit charges.
+    pub(super) fn charge(
+        &mut self,
+        limit: &AppliedLimit,
+        variant: u32,
+        actual: u64,
+        hasher: &FixedState,
+    ) {
+        let key = limit.key.as_bytes();
+        let start = self.keys.len() as u32;
+        self.keys.extend_from_slice(key);
+        let key_hash = hasher.hash_one(key);
+        let key = start..self.keys.len() as u32;
+        self.charges.push(BatchCharge { variant, key, key_hash, cost: limit.cost, actual });
+    }
+
     pub(super) fn key(&self, charge: &BatchCharge) -> &[u8] {
         &self.keys[charge.key.start as usize..charge.key.end as usize]
     }

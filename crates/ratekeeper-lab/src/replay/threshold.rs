@@ -2,7 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
+use ratekeeper_policy::Policy;
+
+use super::logs::Logs;
+use super::replay_logs::{ReplayOptions, replay};
 use super::result::{LimitResult, ReplayResult};
 
 /// A condition on a number of requests.
@@ -155,6 +160,20 @@ impl Threshold {
         Ok(is_exceeded.then_some((count, of)))
     }
 
+    /// Checks that the condition can be judged for these policies, before a log is read.
+    ///
+    /// # Errors
+    ///
+    /// As [`exceeded_by`](Self::exceeded_by).
+    pub fn check(
+        &self,
+        policy: &Arc<Policy>,
+        other: Option<&Arc<Policy>>,
+    ) -> Result<(), ThresholdError> {
+        let result = replay(Logs::none(), policy, other, ReplayOptions::default().with_keys_max(1));
+        self.exceeded_by(&result).map(drop)
+    }
+
     fn of_limit(&self, result: &ReplayResult, name: &str) -> Result<(u64, u64), ThresholdError> {
         let limit = result.policies.last().and_then(|policy| policy.limit(name));
         let limit: &LimitResult = limit.ok_or_else(|| ThresholdError::Limit(name.to_string()))?;
@@ -202,6 +221,18 @@ mod tests {
             assert_eq!(text.parse::<Threshold>().unwrap().to_string(), text);
         }
         assert_eq!("refused>1_000".parse::<Threshold>().unwrap().to_string(), "refused > 1000");
+    }
+
+    #[test]
+    fn a_condition_is_checked_before_a_log_is_read() {
+        let policy = Arc::new(Policy::one_line("10/s per ip").unwrap());
+        let name = policy.limits()[0].name();
+        let check =
+            |condition: &str, other| condition.parse::<Threshold>().unwrap().check(&policy, other);
+        assert_eq!(check(&format!("{name}.refused > 1"), None), Ok(()));
+        assert_eq!(check("api.refused > 1", None), Err(ThresholdError::Limit("api".into())));
+        assert_eq!(check("newly_refused > 1", None), Err(ThresholdError::Compare("newly_refused")));
+        assert_eq!(check("newly_refused > 1", Some(&policy)), Ok(()));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use ratekeeper::shared::{BreakerState, StoreState};
 use serde::Serialize;
 
 use super::history::History;
+use super::protection::open_breakers;
 use crate::reload::LoadStatus;
 
 /// The time over which the requests of a limit are counted.
@@ -63,6 +64,7 @@ pub(super) fn attention(
         );
         all.push(Attention::new(Urgency::Warning, text));
     }
+    all.extend(of_protection(limiter));
     all.extend(of_limits(limiter, history));
     all.sort_by_key(|attention| attention.urgency);
     all
@@ -89,6 +91,24 @@ fn of_store(limiter: &PolicyLimiter) -> Option<Attention> {
     };
     let attention = Attention::new(urgency, format!("{text}{breaker}"));
     Some(Attention { details: Some(error), ..attention })
+}
+
+/// Returns the circuit breakers that are open, and the classes that are shed now.
+fn of_protection(limiter: &PolicyLimiter) -> Vec<Attention> {
+    let active = limiter.policy().active();
+    let warning = |text| Attention::new(Urgency::Warning, text);
+    let breakers = open_breakers(&active).map(|dependency| {
+        let upstream = dependency.upstream().map(|upstream| format!(" at {upstream}"));
+        let (name, upstream) = (dependency.name(), upstream.unwrap_or_default());
+        warning(format!("The circuit breaker of {name}{upstream} is open; calls are rejected."))
+    });
+    let stats = limiter.engine().shed_stats();
+    let classes = active.policy().classes().iter().zip(&stats);
+    let shed = classes.filter(|(_, stats)| stats.shed_share > 0.0).map(|(class, stats)| {
+        let percent = (stats.shed_share * 100.0).ceil();
+        warning(format!("The service is overloaded: {percent}% of the class {class} is shed."))
+    });
+    breakers.chain(shed).collect()
 }
 
 /// Returns the limits that refuse much, or would but for shadow mode.

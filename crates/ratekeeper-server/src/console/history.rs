@@ -200,7 +200,8 @@ fn difference(now: [u64; 4], before: [u64; 4]) -> [u32; 4] {
     std::array::from_fn(|i| u32::try_from(now[i].saturating_sub(before[i])).unwrap_or(u32::MAX))
 }
 
-fn quantiles(now: &DurationCounts, before: &DurationCounts) -> Quantiles {
+/// Returns the quantiles of what was recorded between two readings.
+pub(super) fn quantiles(now: &DurationCounts, before: &DurationCounts) -> Quantiles {
     let count = now.count.saturating_sub(before.count);
     if count == 0 {
         return None;

@@ -1,14 +1,14 @@
 //! What every limit has left for a key, and to start a key afresh.
 
 use ratekeeper::policy::{Amount, LimitRule};
-use ratekeeper::{Charge, Limit, Op, PolicyLimiter, StoreError};
+use ratekeeper::{Charge, Limit, Op, Policy, PolicyLimiter, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// Longer keys do not exist.
 const KEY_BYTES_MAX: usize = 1_024;
 
-/// A key, and the limit that it is a key of. Without a limit, all of them.
+/// A key or the value of an identity, and the limit that it is counted by. Without a limit, all of them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeyRequest {
@@ -28,6 +28,8 @@ pub(crate) enum InvalidKeyRequest {
     UnknownLimit,
     #[error("name the limit to reset")]
     NoLimit,
+    #[error("this limit does not count by one identity; use a whole key as /v1/top lists it")]
+    NotByOneIdentity,
     #[error("the store is unavailable: {0}")]
     Store(#[from] StoreError),
 }
@@ -39,11 +41,10 @@ pub(crate) async fn lookup(
 ) -> Result<Value, InvalidKeyRequest> {
     let request = KeyRequest::parse(body)?;
     let active = limiter.policy().active();
-    let rules = request.rules(active.policy().limits())?;
     let mut states = Vec::new();
-    for rule in rules {
+    for (rule, key) in request.counted_by(active.policy())? {
         for (number, limit) in rates(rule).enumerate() {
-            states.push(state(limiter, rule, limit, number, &request.key).await?);
+            states.push(state(limiter, rule, limit, number, &key).await?);
         }
     }
     Ok(json!({ "key": request.key, "limits": states }))
@@ -59,9 +60,9 @@ pub(crate) async fn reset(
         return Err(InvalidKeyRequest::NoLimit);
     }
     let active = limiter.policy().active();
-    for rule in request.rules(active.policy().limits())? {
+    for (rule, key) in request.counted_by(active.policy())? {
         for limit in rates(rule) {
-            let charge = Charge::new(limit, request.key.as_bytes());
+            let charge = Charge::new(limit, &key);
             limiter.engine().reset(&charge).await?;
         }
         tracing::info!(limit = rule.name(), "a key was reset");
@@ -74,10 +75,12 @@ async fn state(
     rule: &LimitRule,
     limit: &Limit,
     number: usize,
-    key: &str,
+    key: &[u8],
 ) -> Result<Value, InvalidKeyRequest> {
-    let charge = Charge::new(limit, key.as_bytes());
-    let mut state = json!({ "limit": rule.name(), "amount": limit.to_string(), "number": number });
+    let charge = Charge::new(limit, key);
+    let key = String::from_utf8_lossy(key);
+    let mut state =
+        json!({ "limit": rule.name(), "key": key, "amount": limit.to_string(), "number": number });
     let Ok(applied) = limiter.engine().apply(Op::Peek, &[charge]).await else {
         state["known"] = false.into();
         return Ok(state);
@@ -111,14 +114,40 @@ impl KeyRequest {
         }
     }
 
-    /// Returns the limits that are meant, of those with rates.
-    fn rules<'p>(
+    /// Returns the limits that are meant, of those with rates, each with the key in it.
+    fn counted_by<'p>(
         &self,
-        rules: &'p [std::sync::Arc<LimitRule>],
-    ) -> Result<Vec<&'p LimitRule>, InvalidKeyRequest> {
+        policy: &'p Policy,
+    ) -> Result<Vec<(&'p LimitRule, Vec<u8>)>, InvalidKeyRequest> {
+        let found: Vec<_> = self
+            .rules(policy)?
+            .into_iter()
+            .filter_map(|rule| Some((rule, self.key_in(policy, rule)?)))
+            .collect();
+        match found.is_empty() && self.limit.is_some() {
+            true => Err(InvalidKeyRequest::NotByOneIdentity),
+            false => Ok(found),
+        }
+    }
+
+    /// Returns the key itself if it is a whole one, such as `user=ann`, and otherwise the one with this value.
+    fn key_in(&self, policy: &Policy, rule: &LimitRule) -> Option<Vec<u8>> {
+        let key = &*self.key;
+        let begins_with = |name: &str| {
+            key.strip_prefix(name).is_some_and(|rest| rest.starts_with(['=', '~', ',']))
+        };
+        match key == "*" || policy.identities().any(begins_with) {
+            true => Some(key.as_bytes().to_vec()),
+            false => policy.key_of(rule, key).map(|key| key.as_bytes().to_vec()),
+        }
+    }
+
+    /// Returns the limits that are meant, of those with rates.
+    fn rules<'p>(&self, policy: &'p Policy) -> Result<Vec<&'p LimitRule>, InvalidKeyRequest> {
         let is_meant =
             |rule: &LimitRule| self.limit.as_deref().is_none_or(|name| rule.name() == name);
-        let found: Vec<_> = rules
+        let found: Vec<_> = policy
+            .limits()
             .iter()
             .map(|rule| &**rule)
             .filter(|rule| is_meant(rule) && rates(rule).next().is_some())

@@ -9,6 +9,8 @@ mod attention;
 mod events;
 mod history;
 mod keys;
+mod protection;
+mod simulation;
 mod status;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,6 +28,8 @@ pub(crate) use events::EventStream;
 use events::Events;
 use history::{History, Reading, Span};
 pub(crate) use keys::{InvalidKeyRequest, lookup, reset};
+pub(crate) use simulation::InvalidSimulation;
+use simulation::Simulator;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -56,6 +60,7 @@ impl Readings {
 pub(crate) struct Console {
     history: Mutex<History>,
     events: Events,
+    simulator: Simulator,
 }
 
 /// The query of `/v1/history` is invalid.
@@ -82,7 +87,11 @@ impl Console {
     pub(crate) fn status(&self, admin: &Admin) -> Value {
         let loads = admin.policy.status();
         let not_ready = (admin.not_ready)();
-        status::status(admin.policy.limiter(), &loads, not_ready, &self.lock())
+        let mut status = status::status(admin.policy.limiter(), &loads, not_ready, &self.lock());
+        if let Some(upstreams) = &admin.upstreams {
+            status["protection"]["upstreams"] = upstreams();
+        }
+        status
     }
 
     /// Returns what happened, by a query such as `span=1h&limit=search`.
@@ -103,6 +112,15 @@ impl Console {
             }
         }
         status::history(&self.lock(), span, limit.as_deref()).ok_or(InvalidQuery)
+    }
+
+    /// Simulates a limit, as described by JSON.
+    ///
+    /// # Errors
+    ///
+    /// If the description is invalid, or another simulation is running.
+    pub(crate) async fn simulate(&self, body: &[u8]) -> Result<Value, InvalidSimulation> {
+        self.simulator.run(body).await
     }
 
     /// Returns the status now and once a second, or `None` if too many pages are open.

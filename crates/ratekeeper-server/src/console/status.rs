@@ -1,13 +1,14 @@
 //! The status of the server as JSON: what pages show, once a second.
 
 use ratekeeper::policy::Mode;
-use ratekeeper::shared::{BreakerState, StoreState};
+use ratekeeper::shared::StoreState;
 use ratekeeper::telemetry::LimitStats;
 use ratekeeper::{Engine, Policy, PolicyLimiter};
 use serde_json::{Value, json};
 
 use super::attention::attention;
 use super::history::{History, Quantiles, Row, Span};
+use super::protection::{breaker_name, protection};
 use crate::reload::LoadStatus;
 
 /// The time over which the use of a limit is counted.
@@ -34,6 +35,7 @@ pub(super) fn status(
         "store": store(limiter.engine()),
         "second": history.last().map(|row| columns(std::iter::once(row), None)),
         "limits": limits(limiter, history),
+        "protection": protection(limiter),
     })
 }
 
@@ -140,12 +142,7 @@ fn store(engine: &Engine) -> Value {
         Some(StoreState::Down(error)) => ("down", Some(error.to_string())),
         Some(_) => ("unknown", None),
     };
-    let breaker = engine.breaker_state().map(|state| match state {
-        BreakerState::Closed => "closed",
-        BreakerState::Open => "open",
-        BreakerState::HalfOpen => "half-open",
-        _ => "unknown",
-    });
+    let breaker = engine.breaker_state().map(breaker_name);
     let memory = engine.memory_stats().map(|memory| {
         json!({ "keys": memory.live_keys, "bytes": memory.memory_bytes, "evictions": memory.evictions })
     });

@@ -1,15 +1,14 @@
 //! An explanation as JSON.
 
 use ratekeeper::MaxDebt;
-use ratekeeper::policy::{AppliedLimit, Explanation, LimitOutcome};
+use ratekeeper::policy::{AppliedLimit, Explanation, LimitOutcome, RequestAttributes};
 use serde_json::{Value as Json, json};
 
-use super::request::ExplainedRequest;
 use super::state::{LimitState, LimitStates};
 use super::text::{failure_mode, mode, why_not};
 
 pub(super) fn show(
-    request: &ExplainedRequest<'_>,
+    request: &RequestAttributes<'_>,
     explanation: &Explanation<'_>,
     states: &LimitStates,
 ) -> Json {

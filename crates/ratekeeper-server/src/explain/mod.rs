@@ -1,5 +1,6 @@
 //! `ratekeeper explain`: prints which limits of a policy apply to a request, and why.
 
+mod described;
 mod json;
 mod request;
 mod state;
@@ -12,11 +13,13 @@ use std::path::PathBuf;
 use clap::Args;
 use ratekeeper::PolicyLimiter;
 use ratekeeper::policy::Explanation;
+use tokio::runtime::Builder;
 
 use crate::choices::Format;
 use crate::failure::Failure;
 use crate::policy_input;
 use crate::style;
+pub(crate) use described::explain_described;
 use request::ExplainedRequest;
 use state::LimitStates;
 
@@ -88,7 +91,8 @@ impl Explain {
         let active = limiter.policy().active();
         let attributes = request.attributes();
         let explanation = active.policy().explain(&attributes);
-        let states = LimitStates::read(&limiter, &explanation)?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::io)?;
+        let states = runtime.block_on(LimitStates::read(&limiter, &explanation, state::TRIES));
         self.print(&request, &explanation, &states)
     }
 
@@ -104,7 +108,11 @@ impl Explain {
                 style::stdout().write_all(text.as_bytes())
             }
             Format::Json => {
-                writeln!(io::stdout(), "{:#}", json::show(request, explanation, states))
+                writeln!(
+                    io::stdout(),
+                    "{:#}",
+                    json::show(&request.attributes(), explanation, states)
+                )
             }
         };
         written.map_err(Failure::output)

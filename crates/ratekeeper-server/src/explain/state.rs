@@ -4,13 +4,10 @@ use std::time::Duration;
 
 use ratekeeper::policy::{AppliedLimit, Explanation, LimitOutcome};
 use ratekeeper::{Decision, PolicyLimiter};
-use tokio::runtime::Builder;
 
-use crate::failure::Failure;
-
-/// How often and after which pause the store is tried until it responds, two seconds in all: longer than
-/// the deadline of a request.
-const TRIES: u32 = 40;
+/// How often and after which pause a store is tried that this process has just begun to connect to, two seconds in
+/// all: longer than the deadline of a request.
+pub(super) const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The states of the limits that apply, in their order; empty without `--state`.
@@ -30,20 +27,20 @@ pub(super) enum LimitState {
 }
 
 impl LimitStates {
-    pub(super) fn read(
+    /// Reads the states from the store, which is tried so many times until it responds.
+    pub(super) async fn read(
         limiter: &PolicyLimiter,
         explanation: &Explanation<'_>,
-    ) -> Result<Self, Failure> {
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::io)?;
+        tries: u32,
+    ) -> Self {
         let is_memory = limiter.policy().active().policy().store().url.is_none();
-        let each = runtime.block_on(async {
-            let mut each = Vec::new();
-            for one in applied(explanation) {
-                each.push(state(limiter, one, each.is_empty()).await);
-            }
-            each
-        });
-        Ok(Self { each, is_memory })
+        let mut each = Vec::new();
+        for one in applied(explanation) {
+            // Later, a store that does not respond is not tried again.
+            let tries = if each.is_empty() { tries } else { 1 };
+            each.push(state(limiter, one, tries).await);
+        }
+        Self { each, is_memory }
     }
 }
 
@@ -57,10 +54,8 @@ pub(super) fn applied<'e>(
     })
 }
 
-/// Reads the state of a limit. The first time, connecting takes a while; later, a store that does not respond
-/// is not tried again.
-async fn state(limiter: &PolicyLimiter, one: &AppliedLimit, is_first: bool) -> LimitState {
-    let tries = if is_first { TRIES } else { 1 };
+/// Reads the state of a limit.
+async fn state(limiter: &PolicyLimiter, one: &AppliedLimit, tries: u32) -> LimitState {
     for n in 0..tries {
         if n > 0 {
             tokio::time::sleep(PAUSE).await;

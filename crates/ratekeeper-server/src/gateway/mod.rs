@@ -38,7 +38,7 @@ use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 use tower_layer::{Layer, Stack};
 
-use crate::admin::Admin;
+use crate::admin::{Admin, AdminAccess};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::listener::tls::{self, Tls};
@@ -173,10 +173,14 @@ impl Gateway {
             listen_failure(address, &error, remedy)
         })?;
         let (of_serving, of_metrics) = (Arc::clone(gateway), Arc::clone(gateway));
+        let of_upstreams = Arc::clone(gateway);
         let admin = Admin {
             policy: Arc::clone(&gateway.policy),
-            tokens: Arc::clone(tokens),
-            read_tokens: Arc::clone(read_tokens),
+            access: AdminAccess {
+                tokens: Arc::clone(tokens),
+                read_tokens: Arc::clone(read_tokens),
+                hosts: self.admin_hosts.clone(),
+            },
             not_ready: Box::new(move || {
                 of_serving.drain.is_draining().then_some("the server is shutting down")
             }),
@@ -184,6 +188,7 @@ impl Gateway {
             more_readings: Box::new(|_| {}),
             console: Console::default(),
             envoy: None,
+            upstreams: Some(Box::new(move || of_upstreams.upstream_status())),
         };
         Ok(Some(AdminListener {
             listener,

@@ -64,6 +64,11 @@ pub(crate) struct Gateway {
     #[arg(long, value_name = "FILE")]
     pub(super) admin_read_tokens: Option<PathBuf>,
 
+    /// Let browsers use this name of the admin listener although it needs no token; localhost and addresses always
+    /// may; repeatable
+    #[arg(long = "admin-host", value_name = "NAME")]
+    pub(super) admin_hosts: Vec<String>,
+
     /// Allow an admin listener on other addresses than loopback without TLS or without tokens
     #[arg(long)]
     pub(super) insecure_public: bool,

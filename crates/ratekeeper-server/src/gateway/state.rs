@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use http::{HeaderName, HeaderValue};
 use ratekeeper::{ActivePolicy, Dependency};
 use rustls::pki_types::ServerName;
+use serde_json::{Value, json};
 use tokio_rustls::TlsConnector;
 
 use super::access_log::{AccessLogger, NOTHING_LOST};
@@ -85,6 +86,20 @@ impl GatewayState {
         let is_healthy = self.upstreams[index].health.is_available(|| self.ticks.now_us());
         let mut dependencies = policy.upstream_dependencies(index).iter();
         is_healthy && dependencies.all(|dependency| dependency.check_breaker().is_ok())
+    }
+
+    /// Returns each upstream, and whether it gets requests, as JSON.
+    pub(super) fn upstream_status(&self) -> Value {
+        let policy = self.policy.limiter().policy().active();
+        let upstreams = self.upstreams.iter().enumerate().map(|(index, upstream)| {
+            json!({
+                "name": &*upstream.name,
+                "is_up": self.is_available(&policy, index),
+                "is_failing": upstream.health.is_failing(),
+                "connections": upstream.in_use.in_use(),
+            })
+        });
+        upstreams.collect()
     }
 
     /// Counts a request that was rejected at a limit.

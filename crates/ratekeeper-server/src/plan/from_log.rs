@@ -12,7 +12,7 @@ use ratekeeper_lab::access_log::LogFormat;
 use ratekeeper_lab::plan::{
     LimitSearch, LogReport, LoggedTraffic, Searched, Tolerance, plain_rate,
 };
-use ratekeeper_lab::replay::{Logs, ReadOptions, missing_attributes};
+use ratekeeper_lab::replay::{Logs, ReadOptions, policy_notes};
 
 use super::write::PolicyFile;
 use super::{OpenError, OutputFormat};
@@ -76,7 +76,7 @@ impl LogArgs {
         let line = self.per.as_ref().map_or("1/s".to_string(), |per| format!("1/s per {per}"));
         let policy = Arc::new(Policy::one_line(&line).map_err(Failure::input)?);
         let logs = self.open(&policy)?;
-        let mut notes = missing_attributes(&policy, logs.fields());
+        let mut notes = policy_notes(&policy, logs.fields());
         let (traffic, summary) = LoggedTraffic::read(logs, policy)?;
         if summary.skipped > 0 {
             notes.push(format!("skipped lines, because they are no requests: {}", summary.skipped));

@@ -10,7 +10,7 @@ use ratekeeper::{Decision, DecisionInputs, Limit, Micros, Rate, Snapshot, StateB
 use serde_json::{Value, json};
 
 pub(crate) use query::{InvalidQuery, encoded};
-use query::{Parameters, since};
+use query::{Parameters, decoded_segment, since};
 pub(crate) use words::span;
 
 /// How many refusals are returned by default, and at most.
@@ -56,7 +56,7 @@ pub(crate) fn list(
     }))
 }
 
-/// Returns all that is known of one request, the decision made again, and with `rate=…` the one that another rate would
+/// Returns all that is known of one request, whose id may be in percent notation, the decision made again, and with `rate=…` the one that another rate would
 /// have led to. `None` if it is not in the log.
 ///
 /// # Errors
@@ -70,7 +70,8 @@ pub(crate) fn explain(
     let parameters = Parameters::parse(query, &["rate"])?;
     let rate = parameters.get("rate").map(str::parse::<Rate>).transpose();
     let rate = rate.map_err(|error| InvalidQuery::Rate(error.to_string()))?;
-    let found = log.find(request_id);
+    let request_id = decoded_segment(request_id).unwrap_or_default();
+    let found = log.find(&request_id);
     if found.is_empty() {
         return Ok(None);
     }

@@ -69,6 +69,11 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
+/// Decodes percent notation in a part of a path.
+pub(super) fn decoded_segment(text: &str) -> Option<String> {
+    decoded(&text.replace('+', "%2B"))
+}
+
 /// Encodes a value in percent notation.
 pub(crate) fn encoded(text: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
@@ -106,6 +111,7 @@ mod tests {
         assert_eq!((parameters.get("key"), parameters.get("limit")), (Some("a/b c"), Some("")));
         assert_eq!(parameters.get("since"), None);
         assert_eq!(decoded(&encoded("ö/ +%")).as_deref(), Some("ö/ +%"));
+        assert_eq!(decoded_segment("a+b%2Fc").as_deref(), Some("a+b/c"));
     }
 
     #[test]

@@ -122,11 +122,19 @@ impl Replay {
         let policy = read_policy(policy_file)?;
         let other = self.compare.as_deref().map(read_policy).transpose()?;
         let policies: Vec<&Policy> = [&policy].into_iter().chain(&other).map(|of| &**of).collect();
+        for threshold in &self.fail_if {
+            threshold.check(&policy, other.as_ref()).map_err(Failure::input)?;
+        }
         let progress = Progress::new(logs);
         let logs = self.open(logs, &policies, &progress)?;
+        print_notes(&logs.notes(policies));
         let options = ReplayOptions::default().with_keys_max(self.keys_max as usize);
-        let result = replay(logs, &policy, other.as_ref(), options.with_listed(self.top));
+        let mut result = replay(logs, &policy, other.as_ref(), options.with_listed(self.top));
         progress.finish();
+        if self.format == ReplayFormat::Text {
+            // They are on the terminal already.
+            result.notes.clear();
+        }
         self.print(&result).map_err(Failure::output)?;
         self.judge(&result)
     }
@@ -208,6 +216,14 @@ impl Replay {
             None if is_exceeded => Err(Failure::Exceeded),
             None => Ok(()),
         }
+    }
+}
+
+/// Prints what the replay leaves out, before it begins: it may take long.
+fn print_notes(notes: &[String]) {
+    for note in notes {
+        // If standard error cannot be written to, the report is still worth having.
+        _ = writeln!(style::stderr(), "{} {note}", style::warning("note:"));
     }
 }
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use tokio::time::interval;
 
-use crate::admin::{Admin, StatusReport};
+use crate::admin::{Admin, AdminAccess, StatusReport};
 use crate::choices::LocalAddress;
 use crate::console::Console;
 use crate::failure::Failure;
@@ -37,6 +37,7 @@ use crate::tokens::{SecretKind, Tokens};
 pub(crate) use grpc::rls::read_config;
 use grpc::rls::{ConfigFolder, Environment, IgnoredVariable, RateLimitService, RateLimitSettings};
 use http::HttpApi;
+pub(crate) use http::{DescribedRequest, RequestError};
 use listeners::bind;
 use options::ListenerName;
 pub(crate) use options::Serve;
@@ -59,6 +60,7 @@ struct Server {
     tokens: Arc<Tokens>,
     admin_tokens: Arc<Tokens>,
     admin_read_tokens: Arc<Tokens>,
+    admin_hosts: Vec<String>,
     resp_passwords: Arc<Tokens>,
     descriptors: FileDescriptors,
     drain: Drain,
@@ -124,6 +126,7 @@ impl Serve {
                 SecretKind::AdminReadToken,
                 self.admin_read_tokens.as_deref(),
             )?,
+            admin_hosts: self.admin_hosts.clone(),
             resp_passwords: Tokens::read_if_named(
                 SecretKind::Password,
                 self.resp_passwords.as_deref(),
@@ -219,8 +222,11 @@ impl Server {
         let (metrics, of_history) = (Arc::clone(&self.metrics), Arc::clone(&self.metrics));
         Admin {
             policy: Arc::clone(&self.policy),
-            tokens: Arc::clone(&self.admin_tokens),
-            read_tokens: Arc::clone(&self.admin_read_tokens),
+            access: AdminAccess {
+                tokens: Arc::clone(&self.admin_tokens),
+                read_tokens: Arc::clone(&self.admin_read_tokens),
+                hosts: self.admin_hosts.clone(),
+            },
             not_ready: Box::new(move || match &of_ready {
                 _ if drain.is_draining() => Some("the server is shutting down"),
                 Some(envoy) if !envoy.is_ready() => {
@@ -234,6 +240,7 @@ impl Server {
             }),
             more_readings: Box::new(move |readings| of_history.read(readings)),
             console: Console::default(),
+            upstreams: None,
             envoy: of_status.map(|service| -> StatusReport { Box::new(move || service.status()) }),
         }
     }

@@ -116,8 +116,13 @@ pub(crate) struct Serve {
     pub(super) admin_tokens: Option<PathBuf>,
 
     /// Accept one of the bearer tokens in this file on the admin listener to read what names no keys
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
     pub(super) admin_read_tokens: Option<PathBuf>,
+
+    /// Let browsers use this name of the admin listener although it needs no token; localhost and addresses always
+    /// may; repeatable
+    #[arg(long = "admin-host", value_name = "NAME", help_heading = "Access")]
+    pub(super) admin_hosts: Vec<String>,
 
     /// Allow listeners on other addresses than loopback without TLS or without authentication
     #[arg(long, help_heading = "Access")]

@@ -1,61 +1,14 @@
 //! The console of a running server.
 
-use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use ratekeeper_testkit::http1::Client;
-use ratekeeper_testkit::{Browser, Listener, Server, ServerBuilder, wait_until};
-use serde_json::json;
+use ratekeeper_testkit::{Browser, Server, wait_until};
+use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
-const POLICY: &str = "\
-version: 1
-identify:
-  user: { header: x-user }
-limits:
-  - { name: search, per: user, match: { path: /search }, rate: 5/hour }
-  - { name: trial, per: user, rate: 3/hour, mode: shadow }
-";
-
-fn file(text: &str) -> NamedTempFile {
-    let mut file = NamedTempFile::new().unwrap();
-    file.write_all(text.as_bytes()).unwrap();
-    file
-}
-
-fn serve(policy: &NamedTempFile, more: &[&str]) -> Server {
-    ServerBuilder::serve(env!("CARGO_BIN_EXE_ratekeeper"))
-        .listen(&[Listener::Http, Listener::Admin])
-        .args([policy.path().to_str().unwrap()])
-        .args(more.iter().copied())
-        .start()
-}
-
-/// Asks the server about so many requests of a user.
-fn send(server: &Server, user: &str, path: &str, times: u32) {
-    let mut client = Client::connect(server.http());
-    let request =
-        json!({ "request": { "method": "GET", "path": path, "headers": { "x-user": user } } });
-    let body = request.to_string();
-    for _ in 0..times {
-        let response = client.request(&format!(
-            "POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        ));
-        assert!([200, 429].contains(&response.status()), "{}", response.body);
-    }
-}
-
-fn open(browser: &Browser, server: &Server, page: &str) {
-    browser.open(&format!("http://{}/#/{page}", server.admin()));
-}
-
-/// The console wrote no error and requested nothing from elsewhere.
-fn assert_clean(browser: &Browser, server: &Server) {
-    assert_eq!(browser.problems(), [""; 0]);
-    let own = format!("http://{}/", server.admin());
-    let requests = browser.requests();
-    assert!(requests.iter().all(|url| url.starts_with(&own)), "{requests:?}");
-}
+use crate::support::{POLICY, assert_clean, file, open, send, serve};
 
 #[test]
 fn pages_show_what_was_decided() {
@@ -109,7 +62,7 @@ fn a_key_is_looked_up_and_reset() {
     open(&browser, &server, "keys");
     browser.fill("#key", "user=ann");
     browser.click("form button");
-    browser.wait_for("tbody tr:nth-child(1)", "refuses\t0 of 5\tin ");
+    browser.wait_for("tbody tr:nth-child(1)", "user=ann\ttoken_bucket 5/h\trefuses\t0 of 5\tin ");
     browser.screenshot("console-key");
     browser.click(".reset-key");
     browser.wait_for("dialog", "Forget all usage of the key user=ann in the limit search?");
@@ -178,50 +131,48 @@ fn text_of_requests_and_policies_is_never_markup() {
 }
 
 #[test]
-fn the_console_works_on_a_phone_by_keyboard_and_in_the_dark() {
+fn ten_pages_follow_at_once_while_the_server_is_under_load() {
     let policy = file(POLICY);
     let server = serve(&policy, &[]);
-    send(&server, "ann", "/search", 40);
-    let browser = Browser::start();
-    browser.resize(320, 800);
-    browser.prefer("prefers-color-scheme", "dark");
-    for page in ["overview", "limits", "limits/search", "keys/ann"] {
-        open(&browser, &server, page);
-        browser.wait_for("#connection", "live");
-        let script = "return document.documentElement.scrollWidth";
-        wait_until("nothing is wider than the page", || browser.run(script, &[]) == 320);
-        let unnamed = "return [...document.querySelectorAll('a, button, input, select, svg[tabindex], [role=group]')]\
-            .filter((e) => !(e.textContent || e.getAttribute('aria-label') || e.labels?.length || e.title))\
-            .map((e) => e.outerHTML)";
-        assert_eq!(
-            browser.run(unnamed, &[]),
-            json!([]),
-            "{page}: everything that is used has a name"
-        );
-    }
-    browser.screenshot("console-phone-dark");
-    assert_clean(&browser, &server);
+    let is_done = AtomicBool::new(false);
+    let sent = thread::scope(|scope| {
+        let load = |user: usize| {
+            let mut sent = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                send(&server, &format!("user-{user}"), "/search", 100);
+                sent += 100;
+            }
+            sent
+        };
+        let load: Vec<_> = (0..4).map(|user| scope.spawn(move || load(user))).collect();
+        let viewers = (0..10).map(|_| scope.spawn(|| follow(&server, 4)));
+        let viewers: Vec<_> = viewers.collect();
+        viewers.into_iter().for_each(|viewer| viewer.join().unwrap());
+        is_done.store(true, Ordering::Relaxed);
+        load.into_iter().map(|load| load.join().unwrap()).sum::<u64>()
+    });
+    let status = Client::connect(server.admin()).get("/v1/status").body;
+    let search = &serde_json::from_str::<Value>(&status).unwrap()["limits"][0]["total"];
+    assert_eq!((&search["allowed"], &search["denied"]), (&json!(20), &json!(sent - 20)));
 }
 
-#[test]
-fn ten_pages_follow_at_once() {
-    let policy = file(POLICY);
-    let server = serve(&policy, &[]);
-    let viewers: Vec<_> = (0..10)
-        .map(|_| {
-            let mut viewer = Client::connect(server.admin());
-            viewer.send("GET /v1/events HTTP/1.1\r\nHost: a\r\n\r\n");
-            assert_eq!(viewer.0.head().status(), 200);
-            viewer
-        })
-        .collect();
-    send(&server, "ann", "/search", 8);
-    for mut viewer in viewers {
-        let shows = "\"denied\":3,";
-        wait_until("a viewer is sent the refusals", || {
-            String::from_utf8(viewer.0.chunk().unwrap()).unwrap().contains(shows)
-        });
-    }
+/// Reads events until so many have had refusals that the one before did not have.
+fn follow(server: &Server, events: usize) {
+    let mut viewer = Client::connect(server.admin());
+    viewer.send("GET /v1/events HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(viewer.0.head().status(), 200);
+    let (mut text, mut denied, mut seen) = (String::new(), 0, 0);
+    wait_until("a viewer is sent the refusals", || {
+        text += &String::from_utf8(viewer.0.chunk().unwrap()).unwrap();
+        while let Some((event, rest)) = text.split_once("\n\n") {
+            let status: Value = serde_json::from_str(&event["data: ".len()..]).unwrap();
+            let now = status["limits"][0]["total"]["denied"].as_u64().unwrap();
+            seen += usize::from(now > denied);
+            denied = now;
+            text = rest.to_string();
+        }
+        seen >= events
+    });
 }
 
 #[test]
@@ -240,4 +191,22 @@ fn other_sites_cannot_change_anything() {
     assert_eq!(reset("Origin: null\r\n"), 403);
     assert_eq!(reset(&format!("Origin: http://{at}\r\n")), 200);
     assert_eq!(reset(""), 200, "curl sends no origin");
+}
+
+#[test]
+fn a_name_of_another_site_that_leads_here_shows_no_keys() {
+    let policy = file(POLICY);
+    let server = serve(&policy, &["--admin-host", "limits.example"]);
+    let get = |path: &str, host: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}:9091\r\n\r\n");
+        Client::connect(server.admin()).request(&request)
+    };
+    for path in ["/v1/top", "/v1/refusals", "/v1/refusals/1"] {
+        let rejected = get(path, "evil.example");
+        assert_eq!(rejected.status(), 403, "{path}");
+        assert!(rejected.body.contains("--admin-host"), "{}", rejected.body);
+        assert_ne!(get(path, "limits.example").status(), 403, "{path}");
+        assert_ne!(get(path, "localhost").status(), 403, "{path}");
+    }
+    assert_eq!(get("/metrics", "evil.example").status(), 200);
 }

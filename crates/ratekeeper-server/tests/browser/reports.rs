@@ -65,6 +65,31 @@ fn a_report_shows_charts_that_can_be_used_without_a_network() {
 }
 
 #[test]
+fn a_replay_and_a_plan_of_a_log_are_reports_too() {
+    let folder = TempDir::new().unwrap();
+    let cases = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cmd/replay.in");
+    let [log, policy, new] =
+        ["access.log", "policy.yaml", "new.yaml"].map(|name| format!("{cases}/{name}"));
+    let replay = ["replay", &log, &policy, "--compare", &new, "--format", "html"];
+    let plan = ["plan", "--log", &log, "--per", "ip", "--refuse-at-most", "1%", "--format", "html"];
+    let browser = Browser::start();
+    for (name, arguments, cell, charts) in
+        [("replay", &replay[..], "ip=192.0.2.1", 2), ("plan", &plan, "token_bucket", 0)]
+    {
+        browser.open_file(&report(&folder, &format!("{name}.html"), arguments));
+        assert_self_contained(&browser);
+        assert_eq!(browser.count("figure.chart svg"), charts);
+        assert_eq!(browser.count("figure.chart svg .s-admitted .bar"), charts);
+        let script = "return [...document.querySelectorAll('td')].some((e) => e.textContent === arguments[0])";
+        assert_eq!(browser.run(script, &[cell.into()]), true, "{name}: {cell}");
+        browser.screenshot(name);
+        browser.resize(400, 800);
+        assert_fits(&browser, 400);
+        browser.resize(1200, 900);
+    }
+}
+
+#[test]
 fn a_chart_shows_values_under_the_pointer_and_by_keyboard() {
     let folder = TempDir::new().unwrap();
     let arguments = ["simulate", "10/s", "--format", "html"];

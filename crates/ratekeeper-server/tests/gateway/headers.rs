@@ -1,5 +1,7 @@
 //! Forwarded, removed and added headers, and the access log.
 
+use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use ratekeeper_testkit::wait_until;
@@ -141,6 +143,30 @@ fn each_request_is_one_line_in_the_access_log() {
     gateway.connect().get("/a");
     wait_until("a line is written", || gateway.output().ends_with('\n'));
     assert!(gateway.output().contains(" 127.0.0.1 GET /a 200 5 "), "{}", gateway.output());
+}
+
+#[test]
+fn the_access_log_is_replayed() {
+    let (backend, folder) = (Backend::says("hello"), tempfile::tempdir().unwrap());
+    let (log, policy) = (folder.path().join("access.log"), folder.path().join("policy.yaml"));
+    fs::write(&policy, "version: 1\nlimits: [{ name: api, per: ip, rate: 5/minute }]\n").unwrap();
+    for (format, name) in [("text", "gateway"), ("json", "gateway-json")] {
+        let gateway = Gateway::before(&backend, &["--access-log", format]);
+        let mut client = gateway.connect();
+        (0..12).for_each(|number| drop(client.get(&format!("/items/{number}?a=b"))));
+        wait_until("12 lines are written", || gateway.output().matches('\n').count() == 12);
+        fs::write(&log, gateway.output()).unwrap();
+        let mut replay = Command::new(env!("CARGO_BIN_EXE_ratekeeper"));
+        let output = replay.arg("replay").args([&log, &policy]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for expected in [
+            &format!("access.log ({name}), 12 requests in"),
+            "admitted 5 (41.7%) refused 7 (58.3%)",
+        ] {
+            assert!(words.contains(expected), "{text}");
+        }
+    }
 }
 
 #[test]

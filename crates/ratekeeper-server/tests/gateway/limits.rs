@@ -49,7 +49,7 @@ pub(crate) fn admin(gateway: &Gateway, request: &str) -> Response {
     let log = gateway.log();
     let address = log.split("admin: http://").nth(1).and_then(|rest| rest.split('/').next());
     let address: SocketAddr = address.expect("an admin listener").parse().unwrap();
-    Client::connect(address).request(&format!("{request} HTTP/1.1\r\nHost: admin\r\n\r\n"))
+    Client::connect(address).request(&format!("{request} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
 }
 
 pub(crate) fn statuses(client: &mut Client, request: &str, times: usize) -> Vec<u16> {

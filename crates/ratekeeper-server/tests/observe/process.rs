@@ -70,7 +70,8 @@ impl Server {
 
     pub(crate) fn post(&self, path: &str, body: &str) -> u16 {
         let length = body.len();
-        let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+        let head =
+            format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
         Client::connect(self.http).request(&format!("{head}{body}")).status()
     }
 

@@ -14,7 +14,7 @@ use super::json_fields::{self, JsonObject};
 
 /// The parts of a request that a policy reads.
 #[derive(Debug, Default)]
-pub(super) struct DescribedRequest {
+pub(crate) struct DescribedRequest {
     pub(super) method: String,
     pub(super) path: String,
     pub(super) query: Option<String>,
@@ -42,7 +42,7 @@ impl HttpApi {
 }
 
 impl DescribedRequest {
-    pub(super) fn attributes(&self, now_us: u64) -> RequestAttributes<'_> {
+    pub(crate) fn attributes(&self, now_us: u64) -> RequestAttributes<'_> {
         RequestAttributes {
             host: self.host.as_deref(),
             query: self.query.as_deref(),
@@ -51,6 +51,15 @@ impl DescribedRequest {
             unix_secs: now_us / 1_000_000,
             ..RequestAttributes::new(&self.method, &self.path)
         }
+    }
+
+    /// Parses a body whose only member is `request`.
+    pub(crate) fn of_body(body: &[u8]) -> Result<Self, RequestError> {
+        let object = json_fields::parse_object(body)?;
+        json_fields::check_known(&object, &["request"])?;
+        let expected = "an object with a method and a path";
+        let missing = RequestError::MissingField { field: "request", expected };
+        Self::parse(object.get("request").ok_or(missing)?)
     }
 
     /// Parses the value of `request`.

@@ -20,7 +20,7 @@ pub(super) const NO_POLICY: &str =
 
 /// What is wrong with a request, and what would work instead.
 #[derive(Debug, Error)]
-pub(super) enum RequestError {
+pub(crate) enum RequestError {
     #[error("the body is not valid JSON: {0}")]
     Json(#[source] serde_json::Error),
     #[error(transparent)]

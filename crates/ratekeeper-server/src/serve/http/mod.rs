@@ -32,6 +32,8 @@ use forward_auth::HeaderMapView;
 use request::RateCheck;
 
 pub(crate) use connection::HttpApiHandler;
+pub(crate) use described_request::DescribedRequest;
+pub(crate) use error::RequestError;
 
 /// What the requests of the HTTP API share.
 pub(crate) struct HttpApi {
