@@ -77,9 +77,9 @@ proptest! {
                 retries += 1;
             }
         }
-        // Whole retries of each of the 20 windows are rounded down too.
+        // Whole retries of each of the 20 windows are rounded down too, and slots do not have equally many requests.
         let share = requests * u64::from(percent) / 100;
-        prop_assert!(retries + 20 >= share * 39 / 40, "{retries} of {share}");
+        prop_assert!(retries + 40 >= share * 39 / 40, "{retries} of {share}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl Policy {
     ///
     /// let policy = Policy::one_line("100/minute per ip")?;
     /// let name = policy.limits()[0].name();
-    /// assert_eq!(policy.describe_limit(name).unwrap(), "token_bucket 100/min per ip");
+    /// assert_eq!(policy.describe_limit(name).unwrap(), "token_bucket 100/m per ip");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
