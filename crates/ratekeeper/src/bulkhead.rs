@@ -31,7 +31,7 @@ use ratekeeper_control::QueueOrder;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// For limits per key, see [`ConcurrencyLimit`].
+/// For limits per key, see [`ConcurrencyLimit`](crate::ConcurrencyLimit).
 #[derive(Clone)]
 pub struct Bulkhead {
     permits: Arc<QueuedPermits>,
