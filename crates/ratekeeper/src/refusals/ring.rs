@@ -6,7 +6,7 @@ use super::record::RefusalRecord;
 
 /// How many records of one key are kept while there is no room.
 const OF_KEY_MAX: usize = 16;
-/// Limits are told apart by so many bits of their hashes.
+/// Limits are distinguished by so many bits of their hashes.
 const LIMIT_BITS: u32 = 6;
 
 /// What decides which record is dropped.
