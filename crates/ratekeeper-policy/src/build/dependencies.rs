@@ -63,6 +63,11 @@ fn dependency(
         );
         problems.report(key.span, why);
     }
+    if let (Some(on), Some(_)) = (node.get("match"), node.get("per")) {
+        let why =
+            "a dependency per upstream protects all requests to it; remove \"match\", or \"per\"";
+        problems.report(on.span, why);
+    }
     let concurrency_node = node.get("concurrency");
     let dependency = DependencyRule {
         id,
